@@ -1,55 +1,92 @@
-"""What an agent and a serving daemon cost while nothing is done: processor time, from the kernel's account of it."""
+"""What an agent and a serving daemon cost while nothing is done, beside processes that do nothing but wait: processor
+time, from the kernel's account of it."""
 
 import asyncio
+import contextlib
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import Any, Final
 
 from benchmarks.extender.caller import processor_seconds
 from benchmarks.report import Report
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
+from egpu.adapters.processes import descendants
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.cluster import ClusterConfig, cluster
 from support.local_pool import local_pool
 
-SLICES = 4
+SLICES: Final = 4
 LEASES, QUICK_LEASES = 1000, 100
-CARDS = 16
-SECONDS, QUICK_SECONDS = 30.0, 10.0
-SETTLE_SECONDS = 3.0
-START_SECONDS = 120.0
-RENEW_SECONDS = 8.0
+AT_ONCE: Final = 25
+CARDS: Final = 16
+SECONDS, QUICK_SECONDS = 20.0, 10.0
+SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25.0, 5.0
+"""What looks more and more seldom while nothing is done looks as seldom as it ever does after so long."""
+START_SECONDS: Final = 120.0
+RENEW_SECONDS: Final = 8.0
 GOAL_PERCENT, DAEMON_GOAL_PERCENT = 0.5, 3.0
+WAITING_PYTHON: Final = (sys.executable, "-c", "import asyncio; asyncio.run(asyncio.Event().wait())")
+WAITING_C: Final = ("sleep", "infinity")
 
 
 def run(report: Report) -> dict[str, Any]:
     """Measure, print, and return the figures."""
-    seconds, leases = (QUICK_SECONDS, QUICK_LEASES) if report.options.quick else (SECONDS, LEASES)
-    report.progress(f"an agent with {SLICES} idle slices of one card, {seconds:g} s")
-    agent = asyncio.run(_agent_percent(seconds))
-    report.progress(f"a serving daemon with {leases} idle leases, {seconds:g} s")
-    daemon = asyncio.run(_daemon_percent(leases, seconds))
-    rows = [(f"agent, {SLICES} slices", agent), (f"serving daemon, {leases} leases", daemon)]
-    report.table("idle", ("", "% of a core"), rows)
-    for what, percent, goal in (
-        (f"agent with {SLICES} idle slices", agent, GOAL_PERCENT),
-        (f"serving daemon with {leases} idle leases", daemon, DAEMON_GOAL_PERCENT),
-    ):
-        report.verdict(what, f"{percent:.2f} %", f"≤ {goal} %", percent <= goal)
-    return {
-        "agent_percent": round(agent, 3),
-        "slices": SLICES,
-        "daemon_percent": round(daemon, 3),
-        "leases": leases,
-        "seconds": seconds,
-    }
+    leases = QUICK_LEASES if report.options.quick else LEASES
+    agent, daemon = f"agent, {SLICES} idle slices", f"serving daemon, {leases} idle leases"
+    goals = {agent: GOAL_PERCENT, daemon: DAEMON_GOAL_PERCENT}
+    found = asyncio.run(_measured(report, agent, daemon, leases))
+    rows = [(what, f"{goals[what]:g}" if what in goals else "", f"{found[what]:.3f}") for what in found]
+    report.table("idle, % of a core", ("", "goal at most", "figure"), rows)
+    for what, goal in goals.items():
+        report.verdict(what, f"{found[what]:.2f} %", f"≤ {goal} %", found[what] <= goal)
+    return {"percent": {what: round(percent, 3) for what, percent in found.items()}, "leases": leases, "slices": SLICES}
 
 
-async def _daemon_percent(leases: int, seconds: float) -> float:
+async def _measured(report: Report, agent: str, daemon: str, leases: int) -> dict[str, float]:
+    """Percent of a core, all of them at the same time."""
+    quick = report.options.quick
+    settle, seconds = (QUICK_SETTLE_SECONDS, QUICK_SECONDS) if quick else (SETTLE_SECONDS, SECONDS)
+    async with contextlib.AsyncExitStack() as stack:
+        report.progress(f"a node with {SLICES} slices of one card")
+        pids = {agent: [await stack.enter_async_context(_agent())]}
+        report.progress(f"a serving daemon with {leases} leases")
+        serving = await stack.enter_async_context(_daemon(leases))
+        pids |= {daemon: [serving], f"its {leases} executors": [child.pid for child in descendants(serving)]}
+        pids["floor: asyncio that waits"] = [stack.enter_context(_process(WAITING_PYTHON))]
+        pids["floor: a program in C that waits"] = [stack.enter_context(_process(WAITING_C))]
+        report.progress(f"{settle:g} s until they rest, then {seconds:g} s")
+        await asyncio.sleep(settle)
+        return await _percent(pids, seconds)
+
+
+async def _percent(pids: Mapping[str, Sequence[int]], seconds: float) -> dict[str, float]:
+    before, began = {what: _spent(each) for what, each in pids.items()}, time.monotonic()
+    await asyncio.sleep(seconds)
+    return {what: 100 * (_spent(each) - before[what]) / (time.monotonic() - began) for what, each in pids.items()}
+
+
+def _spent(pids: Sequence[int]) -> float:
+    return sum(map(processor_seconds, pids))
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str]) -> Generator[int]:
+    with subprocess.Popen(command) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextlib.asynccontextmanager
+async def _daemon(leases: int) -> AsyncGenerator[int]:
+    """The pid of a daemon whose leases are held, and renewed, by a program that does nothing with them."""
     with local_pool(tls=False) as pool:
         await asyncio.to_thread(pool.broker)
         await asyncio.to_thread(pool.serve, "one", CARDS)
@@ -58,15 +95,17 @@ async def _daemon_percent(leases: int, seconds: float) -> float:
         held: list[str] = []
         renewing = asyncio.create_task(_renew(client, held))
         try:
-            for number in range(leases):
-                one = str(number)
-                granted = await client.acquire(request=one, holder=f"pod:{one}", cards=1, core=1, memory_mib=1000)
-                held.append(granted.lease.lease)
-            await asyncio.sleep(SETTLE_SECONDS)
-            return await _percent(pool.processes["one"].pid, seconds)
+            for first in range(0, leases, AT_ONCE):
+                held += await asyncio.gather(*(_lease(client, str(first + each)) for each in range(AT_ONCE)))
+            yield pool.processes["one"].pid
         finally:
             renewing.cancel()
             await client.close()
+
+
+async def _lease(client: PoolClient, request: str) -> str:
+    granted = await client.acquire(request=request, holder=f"pod:{request}", cards=1, core=1, memory_mib=1000)
+    return granted.lease.lease
 
 
 async def _renew(client: PoolClient, held: Sequence[str]) -> None:
@@ -76,13 +115,9 @@ async def _renew(client: PoolClient, held: Sequence[str]) -> None:
         await asyncio.sleep(RENEW_SECONDS)
 
 
-async def _percent(pid: int, seconds: float) -> float:
-    before, began = processor_seconds(pid), time.monotonic()
-    await asyncio.sleep(seconds)
-    return 100 * (processor_seconds(pid) - before) / (time.monotonic() - began)
-
-
-async def _agent_percent(seconds: float) -> float:
+@contextlib.asynccontextmanager
+async def _agent() -> AsyncGenerator[int]:
+    """The pid of the agent of a node, once the slices of its pods run."""
     async with cluster(ClusterConfig(nodes=1, cards_per_node=1, log_level="warning")) as running:
         async with running.client() as client, asyncio.timeout(START_SECONDS):
             await manifests.create(client, [_pod(f"idle-{number}") for number in range(SLICES)])
@@ -92,8 +127,7 @@ async def _agent_percent(seconds: float) -> float:
                 await asyncio.sleep(0.2)
         pid = running.fleet.children[f"agent-{running.node_names[0]}"].pid
         assert pid is not None
-        await asyncio.sleep(SETTLE_SECONDS)
-        return await _percent(pid, seconds)
+        yield pid
 
 
 async def _all_run(client: Client) -> bool:

@@ -253,6 +253,15 @@ static void greeter_read(struct greeter *greeter) {
         greeter_read(greeter);
 }
 
+/* How long the first of those that have not said HELLO yet may still take; -1: there is nobody. */
+static int greeters_wait_ms(void) {
+    int64_t first = INT64_MAX;
+    for (int i = 0; i < MAX_GREETERS; i++)
+        if (greeters[i].fd >= 0 && greeters[i].deadline_ms < first) first = greeters[i].deadline_ms;
+    int64_t left = first - clock_now_ms();
+    return first == INT64_MAX ? -1 : left < 0 ? 0 : (int)left + 1; /* closed after it, not at it */
+}
+
 static void accept_one(int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), one = 1;
     if (fd < 0) return;
@@ -325,7 +334,7 @@ static int serve(int listener) {
                                                  {.fd = signal_fd, .events = POLLIN}};
         for (int i = 0; i < MAX_GREETERS; i++)
             ready[2 + i] = (struct pollfd){.fd = greeters[i].fd, .events = POLLIN};
-        poll(ready, 2 + MAX_GREETERS, 500);
+        poll(ready, 2 + MAX_GREETERS, greeters_wait_ms());
         struct signalfd_siginfo got;
         while (read(signal_fd, &got, sizeof got) == sizeof got)
             asked_to_end |= got.ssi_signo != SIGCHLD;

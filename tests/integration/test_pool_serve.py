@@ -28,9 +28,9 @@ from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices import overruns
 from egpu.adapters.slices.pages import read_policy
 from egpu.apps.broker import Broker
-from egpu.apps.serve import ServeConfig, Server
+from egpu.apps.serve import ServeConfig, Server, app
 from egpu.core.leasing import tokens
-from egpu.core.leasing.records import LeaseRequest
+from egpu.core.leasing.records import LeaseRequest, Report
 from egpu.errors import DoesNotFit, NotFound, Refused, TooSoon, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support import in_process_pool, simulated_gpu
@@ -59,12 +59,13 @@ async def serving(
     name: str = "one",
     *,
     watch_seconds: float = ServeConfig.watch_seconds,
+    report_seconds: float = ServeConfig.report_seconds,
 ) -> AsyncGenerator[Server]:
     """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
     config = ServeConfig(
         name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
         driver_dir=machine.driver_dir, nvml_library=machine.driver_dir / "libnvidia-ml.so.1", link_mbps=1000,
-        watch_seconds=watch_seconds,
+        watch_seconds=watch_seconds, report_seconds=report_seconds,
     )  # fmt: skip
     server = Server(config)
     supervisor = Supervisor(signals=())
@@ -129,10 +130,14 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
 async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
     """Nobody else is there to share out the cards' time."""
     credentials = in_process_pool.secret(tmp_path)
-    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
         client = await in_process_pool.client(broker, credentials)
-        leases = [(await acquire(client, str(number))).lease.lease for number in range(2)]
-        places = [state_dir / "leases" / lease for lease in leases]
+        leases = [await acquire(client, str(number)) for number in range(2)]
+        programs = [await join(server, lease, credentials) for lease in leases]
+        places = [state_dir / "leases" / lease.lease.lease for lease in leases]
 
         def both_have_windows() -> bool:
             for place in places:
@@ -142,6 +147,8 @@ async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Ma
             return all(read_policy(place / "policy").devices[0].window is not None for place in places)
 
         await until(both_have_windows)
+        for program in programs:
+            await program.close()
         await client.close()
 
 
@@ -183,6 +190,63 @@ async def test_a_lease_that_stays_over_its_memory_is_ended_and_says_why(
         ):
             await acquire(client, "3")
         await client.renew(shrunk.lease.lease)
+        await client.close()
+
+
+async def test_the_broker_hears_of_a_server_however_long_reports_take_and_not_the_same_again_and_again(
+    tmp_path: Path, machine: Machine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "REPORT_REST", 1e9)
+    monkeypatch.setattr(app, "REPORT_AGAIN_SECONDS", POLL_SECONDS)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        heard: list[Report] = []
+        take_in = broker.service.report
+        monkeypatch.setattr(broker.service, "report", lambda report: (heard.append(report), take_in(report)))
+        async with serving(broker, credentials, machine, state_dir, report_seconds=POLL_SECONDS) as server:
+            await until(lambda: len(heard) > 3)
+            made: list[Report] = []
+            make = server.report
+            monkeypatch.setattr(server, "report", lambda: made.append(make()) or made[-1])
+            monkeypatch.setattr(app, "REPORT_AGAIN_SECONDS", DEADLINE_SECONDS)
+            monkeypatch.setattr(app, "REPORT_REST", 0.0)
+            await until(lambda: len(made) > 1)
+            before = len(heard)
+            await until(lambda: len(made) > 10)
+            assert len(heard) == before
+            server.leases.cards = {}
+            await until(lambda: len(heard) > before and heard[-1].cards == ())
+
+
+async def test_what_an_idle_lease_uses_is_read_again_once_a_program_has_used_it(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
+        client = await in_process_pool.client(broker, credentials)
+        granted = await acquire(client)
+        place = state_dir / "leases" / granted.lease.lease
+
+        def uses(mib: int) -> None:
+            with (place / "usage").open("r+b") as usage:
+                usage.seek(64)
+                usage.write((mib << 20).to_bytes(8, "little"))
+
+        def told() -> list[tuple[int, tuple[int, ...]]]:
+            return [(one.sessions, one.used_mib) for one in server.leases.report()]
+
+        await until(lambda: told() == [(0, (0,))])
+        program = await join(server, granted, credentials)
+        uses(500)
+        await until(lambda: told() == [(1, (500,))])
+        uses(700)
+        assert told() == [(1, (700,))]
+        uses(20)
+        await program.close()
+        await until(lambda: told() == [(0, (20,))])
         await client.close()
 
 

@@ -597,6 +597,27 @@ def test_who_may_not_come_in(sim: Machine, tmp_path: Path) -> None:
         assert sample(client, "vectoradd").returncode == 0
 
 
+def test_who_says_nothing_is_hung_up_on_and_with_nobody_there_an_executor_sleeps(
+    victim: tuple[Path, Executor],
+) -> None:
+    client, executor = victim
+
+    def woke() -> str:
+        status = Path(f"/proc/{executor.process.pid}/status").read_text()
+        return status.split("voluntary_ctxt_switches:")[1].split()[0]
+
+    def sleeps() -> bool:
+        before = woke()
+        time.sleep(1.1)
+        return woke() == before
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.settimeout(DEADLINE_SECONDS)
+        silent.connect(str(client / "lease.sock"))
+        assert silent.recv(1) == b""
+        wait_until(sleeps)
+
+
 # ---- quotas -----------------------------------------------------------------------------------------------------------
 
 

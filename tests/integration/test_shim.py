@@ -25,6 +25,7 @@ from egpu.adapters.shim import offer as offers
 from egpu.adapters.shim.offer import SLOT_ID, Offer
 from egpu.adapters.shim.orders import Shim
 from egpu.api.allocation import CardShare
+from egpu.apps.shim import executors as shim_executors
 from egpu.apps.shim.executors import OrderedExecutors
 from egpu.apps.shim.plugin import HeldPlugin
 from egpu.errors import TerminalError, Unavailable
@@ -199,6 +200,26 @@ async def test_an_agent_that_never_comes_back_leaves_nothing_that_nobody_uses(
 ) -> None:
     async with shim(state_dir, away_seconds=0.0) as parent:
         await ended(await agent_of(parent, state_dir).start(record("slot-7-1")))
+
+
+async def test_an_agent_is_asked_whether_it_is_there_at_the_pace_of_its_absence(
+    state_dir: Path, executor_that_runs_nothing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shim_executors, "LOOK_SECONDS", 0.01)
+    came: list[asyncio.StreamWriter] = []
+    directory = ShimDirectory.of(state_dir)
+    agent = await asyncio.start_unix_server(lambda _, writer: came.append(writer), directory.agent_socket)
+    async with agent:
+        async with shim(state_dir) as parent:
+            await agent_of(parent, state_dir).start(record("slot-7-1"))
+            await asyncio.sleep(20 * shim_executors.LOOK_SECONDS)
+            assert came == [], "the shim has just begun to wait for it"
+        async with shim(state_dir, away_seconds=0.0) as parent:
+            running = await agent_of(parent, state_dir).start(record("slot-7-2"))
+            await until(lambda: len(came) > 3)
+            assert running.process.is_alive(), "the agent is there"
+        for writer in came:
+            writer.close()
 
 
 async def test_a_shim_that_was_killed_has_left_an_executor_to_the_next_one(

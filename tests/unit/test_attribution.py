@@ -141,3 +141,11 @@ def test_who_hides_its_page_is_found_by_its_pod_s_control_group(
     assert {pid: each.key for pid, (_, each) in found.items()} == {
         shown.pid: "second", hidden.pid: "second", alone.pid: "first",
     }  # fmt: skip
+
+
+def test_without_processes_nobody_asks_which_slices_there_are() -> None:
+    def slices() -> Iterator[WatchedSlice]:
+        raise AssertionError("nobody was to ask")
+        yield
+
+    assert Attribution().owners((), slices(), now=0.0) == {}

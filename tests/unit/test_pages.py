@@ -108,6 +108,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         throttled_ns=8,
         launches=9,
     )
+    assert UsageReader(tmp_path / "usage", devices=2).read_totals() == pages.Usage(usage.devices[:2])
     (process,) = usage.processes
     assert process == pages.ProcessUsage(
         device=1,

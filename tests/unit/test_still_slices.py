@@ -2,11 +2,21 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from egpu.adapters.slices.pages import USAGE_HEADER, DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.slices import sharing as sharing_module
+from egpu.adapters.slices.pages import (
+    USAGE_HEADER,
+    DevicePolicy,
+    Mode,
+    Policy,
+    create_usage,
+    read_policy,
+    write_policy,
+)
 from egpu.adapters.slices.sharing import (
     BUSY_SECONDS,
     CALM_SECONDS,
@@ -19,6 +29,7 @@ from egpu.adapters.slices.sharing import (
 )
 
 LAUNCHES_OFFSET = 96
+LINE = DevicePolicy(uuid="GPU-1", minor=0, mode=Mode.CAP, core_ppm=300_000, memory_limit_bytes=1 << 30)
 
 
 class Clock:
@@ -34,18 +45,18 @@ class Slices:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.listed = 0
+        self.unused = False
 
     def add(self, name: str) -> Path:
         (self.root / name).mkdir()
-        line = DevicePolicy(uuid="GPU-1", minor=0, mode=Mode.CAP, core_ppm=300_000, memory_limit_bytes=1 << 30)
-        write_policy(self.root / name / "policy", [line])
+        write_policy(self.root / name / "policy", [LINE])
         create_usage(self.root / name / "usage")
         return self.root / name / "usage"
 
     def __call__(self) -> Iterator[TimeSlice]:
         self.listed += 1
         for place in sorted(self.root.iterdir()):
-            yield TimeSlice(place.name, place / "policy", place / "usage")
+            yield TimeSlice(place.name, place / "policy", place / "usage", unused=lambda: self.unused)
 
     def stamp(self) -> tuple[str, ...]:
         return tuple(sorted(place.name for place in self.root.iterdir()))
@@ -83,6 +94,20 @@ def test_who_does_something_is_looked_at_at_once(slices: Slices) -> None:
     assert STILL_SECONDS <= (shared.pause() or 0) < 1
 
 
+def test_of_slices_that_no_program_uses_nothing_is_read(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    slices.unused = True
+    shared = sharing(slices, clock)
+    clock.now += STILL_RESCAN_SECONDS / 2
+    moves(usage)
+    assert shared.pause() is not None
+    slices.unused = False
+    assert shared.pause() is None, "what it does first is seen as of anybody"
+    assert shared.step() == BUSY_SECONDS
+    assert shared.pause() is None
+
+
 def test_slices_are_listed_when_one_comes_and_not_meanwhile(slices: Slices) -> None:
     clock = Clock()
     slices.add("a")
@@ -97,6 +122,31 @@ def test_slices_are_listed_when_one_comes_and_not_meanwhile(slices: Slices) -> N
     assert slices.listed == 2
     clock.now += STILL_RESCAN_SECONDS
     assert shared.pause() is None, "directories may have said nothing"
+
+
+def test_a_page_is_read_again_when_somebody_wrote_it(slices: Slices, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counted(page: Path) -> Policy:
+        read.append(page)
+        return read_policy(page)
+
+    monkeypatch.setattr(sharing_module, "read_policy", counted)
+    clock = Clock()
+    pages = [slices.add(name).with_name("policy") for name in ("a", "b")]
+    shared = sharing(slices, clock)
+    for page in pages:
+        os.utime(page, (1, 1))  # long ago
+    clock.now += STILL_RESCAN_SECONDS
+    shared.next()
+    read.clear()
+    clock.now += STILL_RESCAN_SECONDS
+    assert shared.next() == BUSY_SECONDS, "two of one card"
+    assert (slices.listed, read) == (3, [])
+    write_policy(pages[1], [replace(LINE, uuid="GPU-2")])
+    clock.now += STILL_RESCAN_SECONDS
+    assert shared.next() == CALM_SECONDS, "each alone on its card"
+    assert read == [pages[1]]
 
 
 def test_slots_that_come_one_by_one_are_not_listed_for_each(slices: Slices) -> None:

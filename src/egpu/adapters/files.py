@@ -37,11 +37,12 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.close(directory)
 
 
-def last_change(directory: Path) -> int:
-    """A number that is another one when something in the directory came, went or was renamed; 0 where it is not there.
+def last_change(path: Path) -> int:
+    """A number that is another one when a file was written, or something in a directory came, went or was renamed; 0
+    where it is not there. Not of a file that is mapped: who writes that way leaves no time.
     Just after a change it is another one each time: more may follow before the file system's clock moves on."""
     try:
-        changed_ns = directory.stat().st_mtime_ns
+        changed_ns = path.stat().st_mtime_ns
     except OSError:
         return 0
     now_ns = time.time_ns()

@@ -8,6 +8,7 @@ reading that succeeds makes it healthy again.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 import time
@@ -125,6 +126,7 @@ class NvmlInventory:
         self._kept = kept
         self._last_xid: dict[str, tuple[int, float]] = _remembered(kept)
         self._known: dict[str, CardReading] = {}
+        self._handles: dict[str, Any] = {}
 
     def read(self) -> tuple[CardReading, ...]:
         """All cards, by index. A card read once that is gone now stays in the list as unhealthy.
@@ -146,7 +148,7 @@ class NvmlInventory:
         present = {card.uuid for card in found}
         lost = [_failed(card, "not found by NVML") for uuid, card in self._known.items() if uuid not in present]
         cards = tuple(sorted([*found, *lost], key=lambda card: (card.index, card.uuid)))
-        self._known = {card.uuid: card for card in cards}
+        self._known, self._handles = {card.uuid: card for card in cards}, {}
         if any(not card.healthy for card in cards):
             # NVML finds a card that was reset or came back only after a fresh start.
             self._close()
@@ -161,8 +163,8 @@ class NvmlInventory:
             if not self._known:
                 self._read()
             self._initialise()
-            handles = {uuid: quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
-            found = {uuid: question(handle) for uuid, handle in handles.items() if handle is not None}
+            self._handles = self._handles or {one: quiet(nvml.nvmlDeviceGetHandleByUUID, one) for one in self._known}
+            found = {uuid: question(handle) for uuid, handle in self._handles.items() if handle is not None}
             return {uuid: answer for uuid, answer in found.items() if answer is not None}
 
     def processes(self) -> dict[str, tuple[CardProcess, ...]]:
@@ -193,7 +195,7 @@ class NvmlInventory:
         if self._open:
             self._free_events()
             quiet(nvml.nvmlShutdown)
-            self._open = False
+            self._open, self._handles = False, {}
 
     def _initialise(self) -> None:
         if self._open:
@@ -371,16 +373,13 @@ def _memory_fault(handle: Any) -> str:
 
 def _links(handles: dict[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
     links: dict[str, list[tuple[str, str]]] = {}
-    for one, first in handles.items():
-        for other, second in handles.items():
-            if one == other:
-                continue
-            if _nvlinked(first, second):
-                links.setdefault(one, []).append((other, "NVLink"))
-                continue
-            level = quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
-            if level is not None:
-                links.setdefault(one, []).append((other, _TOPOLOGY.get(int(level), f"level {level}")))
+    for (one, first), (other, second) in itertools.permutations(handles.items(), 2):
+        if _nvlinked(first, second):
+            links.setdefault(one, []).append((other, "NVLink"))
+            continue
+        level = quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+        if level is not None:
+            links.setdefault(one, []).append((other, _TOPOLOGY.get(int(level), f"level {level}")))
     return {uuid: tuple(sorted(found)) for uuid, found in links.items()}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+MAX_STAT_BYTES: Final = 4096
 _SET_CHILD_SUBREAPER: Final = 36
 _libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
 
@@ -37,13 +38,14 @@ class Process:
 def start_time(pid: int) -> int:
     """Field 22 of ``/proc/<pid>/stat``; 0 when there is no such process, or nothing of it but its exit status."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        with Path(f"/proc/{pid}/stat").open("rb", buffering=0) as file:  # asked so often that a buffer counts
+            stat = file.read(MAX_STAT_BYTES)
     except OSError:
         return 0
     # The command's name is in parentheses and may hold anything, so count from behind it. A zombie with threads is a
     # program whose first thread has ended.
-    fields = stat.rpartition(")")[2].split()
-    return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
+    fields = stat.rpartition(b")")[2].split()
+    return 0 if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1 else int(fields[19])
 
 
 def descendants(pid: int) -> list[Process]:

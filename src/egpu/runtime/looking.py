@@ -3,14 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 
 async def looking(look: Callable[[], float]) -> None:
     """Calls `look` in a thread of its own until it is cancelled; it says how many seconds it is until the next time.
 
-    A turn of the loop and two of a pool's thread cost more than most looks. Raises what `look` raises.
+    A turn of the loop and two of a pool's thread cost more than most looks; and a pool has few threads, of which this
+    would be one for ever. Raises what `look` raises.
     """
     over = threading.Event()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="looking")
 
     def run() -> None:
         pause_seconds = 0.0
@@ -18,6 +21,7 @@ async def looking(look: Callable[[], float]) -> None:
             pause_seconds = look()
 
     try:
-        await asyncio.to_thread(run)
+        await asyncio.get_running_loop().run_in_executor(thread, run)
     finally:
         over.set()
+        thread.shutdown(wait=False)

@@ -83,8 +83,12 @@ class Executor(Generic[Owner]):
         self.sessions = 0
         self._confinement = confinement
         self._child: subprocess.Popen[bytes] | None = None
-        self._usage = UsageReader(directory / "usage")
-        self._events_read = 0
+        self.events = directory / "events"
+        """Where it says that it is ready and how many programs use it; closed when it ends."""
+        self.said_bytes = 0
+        """So much of that was read."""
+        self._usage = UsageReader(directory / "usage", devices=len(record.cards))
+        self._watched: tuple[ExecutorRecord[Owner], WatchedSlice] | None = None
 
     @property
     def name(self) -> str:
@@ -93,11 +97,6 @@ class Executor(Generic[Owner]):
     @property
     def socket(self) -> Path:
         return self.directory / SOCKET
-
-    @property
-    def events(self) -> Path:
-        """Where it says that it is ready and how many programs use it; closed when it ends."""
-        return self.directory / "events"
 
     def is_alive(self) -> bool:
         """Whether the process is there; reaps it when it was our child."""
@@ -109,14 +108,13 @@ class Executor(Generic[Owner]):
 
     def follow(self) -> None:
         """Read what it said since the last time."""
-        events = self.events
         with contextlib.suppress(OSError):
-            if events.stat().st_size <= self._events_read:  # mostly there is nothing new: look at no more than that
+            if self.events.stat().st_size <= self.said_bytes:  # mostly there is nothing new: look at no more than that
                 return
-        with contextlib.suppress(OSError), events.open("rb") as file:
-            file.seek(self._events_read)
+        with contextlib.suppress(OSError), self.events.open("rb") as file:
+            file.seek(self.said_bytes)
             whole, newline, _ = file.read(MIB).rpartition(b"\n")
-            self._events_read += len(whole) + len(newline)
+            self.said_bytes += len(whole) + len(newline)
             for line in whole.splitlines():
                 with contextlib.suppress(msgspec.MsgspecError):
                     event = msgspec.json.decode(line, type=_Event)
@@ -134,16 +132,20 @@ class Executor(Generic[Owner]):
 
     def usage(self) -> ExecutorUsage:
         """Read from its usage file, which no program can write; what runs in a session by a driver's fault can."""
-        devices = self._usage.read_totals(devices=len(self.record.cards)).devices
+        devices = self._usage.read_totals().devices
         used = [-(-device.memory_bytes // MIB) for device in devices]
         used += [0] * (len(self.record.cards) - len(used))
         return ExecutorUsage(tuple(used), sum(device.gpu_ns for device in devices) / 1e9)
 
     def watched(self, key: Hashable) -> WatchedSlice:
         """Its slice, as it is compared with what the driver says: it leads a session, which no process of it leaves."""
+        if self._watched is not None and self._watched[0] is self.record and self._watched[1].key == key:
+            return self._watched[1]  # asked for again and again
         policy, usage = self.directory / "policy", self.directory / "usage"
         granted = {share.uuid: mib * MIB for share, mib in zip(self.record.cards, self.record.granted, strict=True)}
-        return WatchedSlice(key=key, policy=policy, usage=usage, session=self.process.pid, granted_bytes=granted)
+        found = WatchedSlice(key=key, policy=policy, usage=usage, session=self.process.pid, granted_bytes=granted)
+        self._watched = self.record, found
+        return found
 
     def allowed_mib(self, used: ExecutorUsage) -> tuple[int, ...]:
         """What it may hold of each card: its limit, or of what it had before that was lowered what it still uses."""
@@ -187,7 +189,7 @@ class Executor(Generic[Owner]):
             *confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
             *(("--user", f"{user.uid}:{user.uid}") if user else ()),
         ]  # fmt: skip
-        with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
+        with self.events.open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
                 start_new_session=True, pass_fds=(user.lock,) if user else (),

@@ -42,6 +42,8 @@ class ExecutorSupervisor(Generic[Owner]):
         self._ready_seconds = ready_seconds
         self._ending: dict[str, asyncio.Task[None]] = {}
         self.running: dict[str, Executor[Owner]] = {}
+        self.any_runs = asyncio.Event()
+        """For those who look after them: there is one."""
         directory = private_directory(directory)  # records in it say which processes are ours to end
         self._directory = directory
         if private:
@@ -50,8 +52,12 @@ class ExecutorSupervisor(Generic[Owner]):
     async def adopt(self) -> None:
         """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""
         for executor in await asyncio.to_thread(self._parent.find, self._directory, self._owner):
-            self.running[executor.name] = executor
+            self._add(executor)
             log.info("executor found again", name=executor.name, pid=executor.process.pid)
+
+    def _add(self, executor: Executor[Owner]) -> None:
+        self.running[executor.name] = executor
+        self.any_runs.set()
 
     def usable(self, name: str) -> Executor[Owner] | None:
         """The executor of that name, if it takes sessions."""
@@ -74,7 +80,7 @@ class ExecutorSupervisor(Generic[Owner]):
 
     async def _launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
         executor = await asyncio.to_thread(self._parent.start, self._directory, record)
-        self.running[executor.name] = executor
+        self._add(executor)
         log.info("executor started", name=executor.name, pid=executor.process.pid)
         return executor
 
@@ -107,6 +113,8 @@ class ExecutorSupervisor(Generic[Owner]):
         try:
             await asyncio.to_thread(self._parent.end, executor)
             del self.running[executor.name]
+            if not self.running:
+                self.any_runs.clear()
             log.info("executor ended", name=executor.name)
         except OSError as error:
             raise Unavailable(f"the executor {executor.name} does not end: {error}") from error

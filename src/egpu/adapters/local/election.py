@@ -43,12 +43,13 @@ class SharingElection:
         self._rank = rank
         self._held: int | None = None
 
-    def enter(self, slices: Path) -> None:
-        """Let whoever leads share out the time of the slices below this directory."""
+    def enter(self, slices: Path) -> Path:
+        """Let whoever leads share out the time of the slices below this directory; returns where they are for him."""
         slices = slices.resolve()
         link = self._directory / (hashlib.sha256(os.fsencode(slices)).hexdigest()[:16] + _LINK)
         with contextlib.suppress(FileExistsError):
             link.symlink_to(slices)
+        return link
 
     def leads(self) -> bool:
         """Whether it is this process, now. Takes the lead when nobody has it."""
@@ -61,13 +62,16 @@ class SharingElection:
     def slices(self) -> Iterator[TimeSlice]:
         """Of all that entered. What is no longer there is forgotten."""
         for link in sorted(self._directory.glob(f"*{_LINK}")):
-            if not link.is_dir():
+            try:
+                found = sorted(os.listdir(link))
+            except (FileNotFoundError, NotADirectoryError):
                 link.unlink(missing_ok=True)
                 continue
-            for policy in sorted(link.glob("*/policy")):
-                if not policy.parent.name.startswith("."):  # being made, or removed
-                    with contextlib.suppress(FileNotFoundError):
-                        yield TimeSlice((str(policy), policy.stat().st_ino), policy, policy.with_name("usage"))
+            for name in found:
+                if not name.startswith("."):  # being made, or removed
+                    policy, usage = Path(link, name, "policy"), Path(link, name, "usage")
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        yield TimeSlice((str(policy), policy.stat().st_ino), policy, usage)
 
     def stamp(self) -> Hashable:
         """Another one when slices came or went: their directories were changed."""

@@ -62,7 +62,7 @@ class Connection:
         assert self._relayed is not None, "only the relay can go on elsewhere"
         try:
             await self.writer.drain()
-            words = b"" if last is None else _framed(last)
+            words = b"" if last is None else framed(last)
             # In one piece, so that the relay knows where to go on before the other side can hear of it.
             socket.send_fds(self._relayed, [words + (b"G" if farewell else b"J")], [sock.fileno()])
             await self.reader.read()
@@ -87,13 +87,17 @@ class Connection:
         return message
 
     async def send(self, message: messages.Message) -> None:
+        """As `send_frame`."""
+        await self.send_frame(framed(message))
+
+    async def send_frame(self, frame: bytes) -> None:
         """Returns when the peer has read most of what was sent before: who sends more waits for that.
 
         Raises Unavailable when the stream has ended, or the peer does not read within SEND_SECONDS.
         """
         try:
             async with asyncio.timeout(SEND_SECONDS):
-                self.writer.write(_framed(message))
+                self.writer.write(frame)
                 await self.writer.drain()
         except TimeoutError as error:
             raise Unavailable(f"the other side has read nothing for {SEND_SECONDS:g} s") from error
@@ -112,6 +116,7 @@ class Connection:
             self.writer.transport.abort()
 
 
-def _framed(message: messages.Message) -> bytes:
+def framed(message: messages.Message) -> bytes:
+    """A message as `Connection.send` sends it, for who sends it again and again."""
     body = messages.encode(message)
     return _LENGTH.pack(len(body)) + body

@@ -19,6 +19,8 @@ from egpu.core.leasing.records import LeaseRecord, Report
 from egpu.errors import CorruptData
 
 VERSION: Final = 2
+SERVER_SILENCE_SECONDS: Final = 5.0
+"""A server of which the broker hears nothing for so long is away."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):

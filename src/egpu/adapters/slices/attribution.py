@@ -61,7 +61,8 @@ class Attribution:
         self, pids: Iterable[int], slices: Iterable[WatchedSlice], *, now: float
     ) -> dict[int, tuple[Process, WatchedSlice]]:
         """By pid: the process, and its slice; strangers and the dead are left out."""
-        watched = _Watched(tuple(slices))
+        pids = tuple(pids)
+        watched = _Watched(tuple(slices) if pids else ())
         processes = {pid: process for pid in pids if (process := Process.of(pid)).start_time}
         self._groups = {group: key for group, key in self._groups.items() if key in watched.by_key}
         before, self._known = self._known, {}

@@ -151,6 +151,7 @@ class MemoryWatch:
         self._quiet: set[Hashable] = set()
         """Slices without processes on a card, whose pages say so."""
         self._is_busy = False
+        self._rests_at: Hashable = None
         self._told = ""
         self.findings: Mapping[tuple[Hashable, str], Finding] = {}
 
@@ -173,10 +174,17 @@ class MemoryWatch:
         least = MOVED_BYTES if self._is_busy else 1
         return any(abs(found - self._used.get(uuid, 0)) >= least for uuid, found in used.items())
 
-    def step(self, slices: Iterable[WatchedSlice]) -> tuple[Overrun, ...]:
-        """Compare once; returns those who are to be ended. Without an answer of the driver all stays as it is."""
+    def step(self, slices: Iterable[WatchedSlice], stamp: Hashable = None) -> tuple[Overrun, ...]:
+        """Compare once; returns those who are to be ended. Without an answer of the driver all stays as it is.
+
+        `stamp`: another one when slices came or went. While it is the same, and nobody at all is on any card, they are
+        not listed.
+        """
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now
+        if stamp is not None and stamp == self._rests_at and not any((self._processes() or {}).values()):
+            return ()
+        self._rests_at = None
         watched = {one.key: one for one in slices}
         self._quiet &= watched.keys()
         before = {key: UsageReader(one.usage).read_totals() for key, one in watched.items() if key not in self._quiet}
@@ -193,6 +201,7 @@ class MemoryWatch:
                 overruns += [] if overrun is None else [overrun]
         self._quiet = watched.keys() - held.keys()
         self._rest(watched.keys(), compared={*before, *held}, held=held.keys(), elapsed=elapsed)
+        self._rests_at = None if self._records or any(processes.values()) else stamp
         self.findings = {key: one for key, one in self.findings.items() if key[0] in self._quiet} | findings
         return tuple(overruns)
 

@@ -38,8 +38,7 @@ _READ_ATTEMPTS: Final = 64
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
 USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
-_USAGE_HEADER_SIZE: Final = 4096
-USAGE_ROWS_OFFSET: Final = _USAGE_HEADER_SIZE + MAX_DEVICES * 128 * 8
+USAGE_ROWS_OFFSET: Final = 4096 + MAX_DEVICES * 128 * 8  # the totals' page, and what is loaded of code
 USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
 USAGE_ROW: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
 USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
@@ -322,33 +321,34 @@ def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None
 
 
 class UsageReader:
-    """Reads a usage file again and again. The file belongs to the container: it may hold anything, or be gone."""
+    """Reads a usage file again and again, of its totals the first. It is the container's: it may hold anything."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, devices: int = MAX_DEVICES) -> None:
+        self._path = os.fspath(path)
+        self._totals_size = USAGE_HEADER.size + devices * USAGE_DEVICE.size
 
     def read(self) -> Usage:
         """What the container says now; `Usage.problem` is set when the file says nothing intelligible."""
         content = self.content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
-    def read_totals(self, content: bytes | str | None = None, *, devices: int = MAX_DEVICES) -> Usage:
-        """The same without its processes, for who looks often, of the first devices; of `content`, if given."""
+    def read_totals(self, content: bytes | str | None = None) -> Usage:
+        """The same without its processes, for who looks often; of `content`, if given."""
         content = self.content() if content is None else content
         if isinstance(content, str):
             return Usage(problem=content)
-        if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+        if len(content) != self._totals_size or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
             return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
-        return Usage(tuple(_device(content, index) for index in range(devices)))
+        return Usage(tuple(DeviceUsage(*one) for one in USAGE_DEVICE.iter_unpack(content[USAGE_HEADER.size :])))
 
-    def content(self, size: int = _USAGE_HEADER_SIZE) -> bytes | str:
-        """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""
+    def content(self, size: int = 0) -> bytes | str:
+        """At most `size` bytes (0: those of the totals), or what is wrong. Read, never mapped: the file may shrink."""
         try:
             handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             return f"cannot open: {os.strerror(error.errno or 0)}"
         try:
-            return os.pread(handle, size, 0)
+            return os.pread(handle, size or self._totals_size, 0)
         except OSError as error:
             return f"cannot read: {os.strerror(error.errno or 0)}"
         finally:

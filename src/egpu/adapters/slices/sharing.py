@@ -6,7 +6,7 @@ cannot be believed counts as active, so that its neighbours' windows do not move
 
 While nobody on any card did anything for a while it is still: then it is only seen whether an account moved, or a slice
 came or went, which takes microseconds, and the more seldom the longer it has been still. Who wakes first needs no
-window, and is looked at as often as ever from then on.
+window, and is looked at as often as ever from then on. What is known to be used by no program is not looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.files import last_change
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -56,6 +57,14 @@ DOUBTED_KERNEL_NS = 5_000_000
 MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
 
 
+@dataclass(frozen=True)
+class _Page:
+    """A policy page, and the stamp of when it was written."""
+
+    written: int
+    lines: tuple[DevicePolicy, ...]
+
+
 @dataclass
 class _Share:
     """One slice on one card."""
@@ -65,6 +74,7 @@ class _Share:
     position: int
     line: DevicePolicy
     ceiling_ppm: int
+    unused: Callable[[], bool]
     content: bytes | str = b""
     last: DeviceUsage | None = None
     active_at: float = -1e9
@@ -126,12 +136,14 @@ def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
 @dataclass(frozen=True)
 class TimeSlice:
     """A slice whose time is shared out. `key`: another one is another slice, even in the same place. `ceiling_ppm`: up
-    to where idle time is handed to it, if its mode is `share`."""
+    to where idle time is handed to it, if its mode is `share`. `unused`: whether it is known that no program can do
+    anything in it now; then nobody looks what it does."""
 
     key: Hashable
     policy: Path
     usage: Path
     ceiling_ppm: int = PPM
+    unused: Callable[[], bool] = lambda: False
 
 
 class TimeSharing:
@@ -150,6 +162,7 @@ class TimeSharing:
         self._clock = clock
         self._shares: dict[tuple[Hashable, str], _Share] = {}
         self._shared: list[list[_Share]] = []
+        self._pages: dict[Path, _Page] = {}
         self._scanned_at = -1e9
         self._scanned: Hashable = None
         self._looked_at = self._moved_at = clock()
@@ -162,7 +175,7 @@ class TimeSharing:
         if any(now - share.active_at < STILL_AFTER_SECONDS for share in shares):
             self._moved_at = now
             return False
-        if any(share.has_moved() for share in shares):
+        if any(share.has_moved() for share in shares if not share.unused()):
             self._moved_at, self._scanned_at = now, -1e9
             return False
         since = now - self._scanned_at
@@ -183,7 +196,8 @@ class TimeSharing:
         elapsed, self._looked_at = max(now - self._looked_at, 1e-3), now
         for shares in self._shared:
             for share in shares:
-                share.look(now, elapsed)
+                if share.last is None or not share.unused():
+                    share.look(now, elapsed)
             grants = divide([share.tenant(now) for share in shares])
             for share, grant in zip(shares, grants, strict=True):
                 _write(share, grant)
@@ -209,25 +223,35 @@ class TimeSharing:
             found[share.line.uuid] = found.get(share.line.uuid, 0.0) + share.used_ppm / PPM
         return found
 
+    def _page(self, policy: Path) -> _Page:
+        """It is read again only when somebody wrote it: of many slices that takes longer than all the rest."""
+        written = last_change(policy)
+        known = self._pages.get(policy)
+        if known is not None and known.written == written:
+            return known
+        try:
+            return _Page(written, read_policy(policy).devices)
+        except (OSError, ElasticGPUError):
+            return _Page(written, ())  # nothing is limited there, or it is just going away
+
     def _scan(self) -> None:
         self._scanned = self._stamp()  # first: what comes meanwhile is another
         found: dict[tuple[Hashable, str], _Share] = {}
+        pages: dict[Path, _Page] = {}
         for one in self._slices():
-            try:
-                lines = read_policy(one.policy).devices
-            except (OSError, ElasticGPUError):
-                continue  # nothing is limited there, or it is just going away
-            for position, line in enumerate(lines):
+            page = pages[one.policy] = self._page(one.policy)
+            for position, line in enumerate(page.lines):
                 if line.mode is Mode.UNLIMITED:
                     continue
                 key = (one.key, line.uuid)
                 share = self._shares.get(key)
                 if share is None or share.policy != one.policy:  # of several slots that have it, another is left
-                    share = _Share(one.policy, UsageReader(one.usage), position, line, 0)
+                    reader = UsageReader(one.usage, devices=position + 1)
+                    share = _Share(one.policy, reader, position, line, 0, one.unused)
                 share.line = line  # as others may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share
-        self._shares = found
+        self._shares, self._pages = found, pages
         cards: dict[str, list[_Share]] = {}
         for share in found.values():
             cards.setdefault(share.line.uuid, []).append(share)

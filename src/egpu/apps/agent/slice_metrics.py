@@ -108,7 +108,7 @@ class SliceMetrics:
         before, now = self._samples, time.monotonic()
         self._samples = {
             (*told.key, share.uuid): _Sample(now, used.gpu_ns)
-            for told in self._told()
+            for told in self._told(UsageReader.read_totals)
             for share, used in zip(told.cards, told.usage.devices, strict=False)
         }
         self._rates = {key: _rate(before[key], one) for key, one in self._samples.items() if key in before}
@@ -126,7 +126,7 @@ class SliceMetrics:
             for name, text, label in _OF_PROCESSES
         )
         findings = self._findings()
-        for told in self._told():
+        for told in self._told(UsageReader.read):
             for position, share in enumerate(told.cards):
                 labels = self._labels(told, share)
                 used = told.usage.devices[position] if position < len(told.usage.devices) else None
@@ -151,7 +151,7 @@ class SliceMetrics:
         index = share.index if card is None else card.index
         return [told.namespace, told.pod, told.container, *self._where, str(index), share.uuid, told.claim]
 
-    def _told(self) -> Iterator[Told]:
+    def _told(self, read: Callable[[UsageReader], Usage]) -> Iterator[Told]:
         now = seconds_since_boot()
         for record in self._slots.records():
             if record.server:
@@ -165,7 +165,7 @@ class SliceMetrics:
                 key=record.slice,
                 cards=given.cards,
                 limit_bytes={share.uuid: given.memory_limit_bytes(share) for share in given.cards},
-                usage=UsageReader(self._slots.usage_file(record.slot_id)).read(),
+                usage=read(UsageReader(self._slots.usage_file(record.slot_id), devices=len(given.cards))),
                 age_seconds=max(0.0, now - record.prepared_at) if record.prepared_at else None,
             )
         for executor in self._served():
@@ -178,7 +178,7 @@ class SliceMetrics:
                 key=(record.name, record.pid),
                 cards=record.cards,
                 limit_bytes={share.uuid: share.memory_mib * MIB_BYTES for share in record.cards},
-                usage=UsageReader(executor.directory / "usage").read(),
+                usage=read(UsageReader(executor.directory / "usage", devices=len(record.cards))),
                 age_seconds=max(0.0, now - record.process.started_at),
             )
 

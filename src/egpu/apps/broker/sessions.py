@@ -27,8 +27,6 @@ MAX_UNTOLD: Final = 1024
 MAX_REASON: Final = 200
 GATHER_SECONDS: Final = 0.002
 """Orders hold everything that shall run: many changes at once go in one."""
-SERVER_SILENCE_SECONDS: Final = 5.0
-"""A server reports at least every second."""
 
 
 class ClientSession:
@@ -155,10 +153,10 @@ class ServerSessions:
 
     async def _receive(self, name: str, connection: Connection, still: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(SERVER_SILENCE_SECONDS):
+            async with asyncio.timeout(messages.SERVER_SILENCE_SECONDS):
                 reported = await connection.expect(messages.Reported)
         except TimeoutError as error:
-            raise Refused(f"{name} said nothing for {SERVER_SILENCE_SECONDS:g} s") from error
+            raise Refused(f"{name} said nothing for {messages.SERVER_SILENCE_SECONDS:g} s") from error
         if reported.report.server != name:
             raise Refused(f"{name} reports as another server")
         if still():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -18,10 +22,11 @@ from egpu.adapters.local.sharing import MachineSharing
 from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
-from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.connection import Connection, framed
 from egpu.adapters.pool.data import connect_program, fastest_link_mbps
 from egpu.adapters.pool.listener import Listener
 from egpu.adapters.slices.overruns import MemoryWatch
+from egpu.adapters.slices.sharing import TimeSlice
 from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
@@ -35,7 +40,9 @@ log = structlog.get_logger(__name__)
 REPORT_GAP_SECONDS = 0.01
 """Between two reports, however much changes."""
 REPORT_REST = 100.0
-"""And how many times as long as one takes, while nothing does: what leases use is told again."""
+"""And how many times as long as one takes, while nothing does: what leases use is looked at again."""
+REPORT_AGAIN_SECONDS = 0.4 * messages.SERVER_SILENCE_SECONDS
+"""So often the broker hears of us at least, whatever a report takes, and however often it would say the same."""
 RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -58,7 +65,7 @@ class Server:
         self._link_mbps = config.link_mbps or fastest_link_mbps()
         self.connected = False
         self._sharing = SharingElection(config.sharing_dir or config.state_dir / election.DIRECTORY, Rank.SERVE)
-        self._sharing.enter(config.leases_dir)
+        self._leases_link = self._sharing.enter(config.leases_dir)
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped. Executors stay, for the daemon that follows; who presses Ctrl-C wants
@@ -102,19 +109,29 @@ class Server:
     async def _watch_memory(self) -> None:
         """Hold leases to what the driver says that their executors hold, for ever."""
         watch = MemoryWatch(self._inventory)
-        while True:
-            await asyncio.sleep(watch.pause_seconds)
-            if await asyncio.to_thread(watch.is_due):
-                for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
-                    self.leases.end_over_limit(overrun)
+        loop = asyncio.get_running_loop()
+
+        def look() -> float:
+            for overrun in watch.step(self.leases.watched()) if watch.is_due() else ():
+                loop.call_soon_threadsafe(self.leases.end_over_limit, overrun)
+            return watch.pause_seconds
+
+        await looking(look)
 
     async def _share_time(self) -> None:
         """Share out the time of this machine's cards, for ever, while it falls to this process."""
-        sharing = MachineSharing(self._sharing)
+        sharing = MachineSharing(self._sharing, slices=self._time_slices)
         try:
             await looking(sharing.step)
         finally:
             self._sharing.leave()
+
+    def _time_slices(self) -> Iterator[TimeSlice]:
+        """All that share this machine's cards; of our leases we are told when a program uses them."""
+        for one in self._sharing.slices():
+            place = one.policy.parent
+            own = place.parent == self._leases_link
+            yield replace(one, unused=partial(self.leases.is_unused, place.name)) if own else one
 
     # --- broker -------------------------------------------------------------------------------------------------------
 
@@ -146,14 +163,20 @@ class Server:
             await connection.close()
 
     async def _report(self, connection: Connection) -> None:
-        took_seconds = 0.0
+        took_seconds, told_at, told, frame = 0.0, -math.inf, None, b""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(self.config.report_seconds, REPORT_REST * took_seconds)):
+                rest_seconds = max(self.config.report_seconds, REPORT_REST * took_seconds)
+                async with asyncio.timeout(min(rest_seconds, REPORT_AGAIN_SECONDS)):
                     await self.leases.changed.wait()
             self.leases.changed.clear()
             began = time.thread_time()
-            await connection.send(messages.Reported(report=self.report()))
+            report = self.report()
+            if report != told:
+                told, told_at, frame = report, -math.inf, framed(messages.Reported(report=report))
+            if time.monotonic() - told_at >= REPORT_AGAIN_SECONDS:
+                await connection.send_frame(frame)
+                told_at = time.monotonic()
             took_seconds = time.thread_time() - began
             # A report says everything: with many leases it takes long, and changes are gathered for as long.
             await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * took_seconds))

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 READY_SECONDS = 20.0
 ENDING_SECONDS = 1.0
 """An executor that closed its events is ending: for so long it is looked at again and again."""
-ALL_SECONDS = 10.0
+ALL_SECONDS = 30.0
 REST = 200.0
 """Between two looks at all executors, whatever they said, and how many times as long as one takes that is at least."""
 WATCHED_AT_ONCE = 50
@@ -47,6 +47,8 @@ class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 LeaseExecutor = Executor[LeaseOwner]
+_State = tuple[LeaseExecutor, ExecutorRecord[LeaseOwner], int]
+"""An executor, what it was told, and how much it has said."""
 
 
 class LeaseSupervisor:
@@ -61,6 +63,7 @@ class LeaseSupervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self.cards: dict[str, CardReading] = {}
         self._followed: dict[str, LeaseExecutor] = {}
+        self._idle: dict[str, tuple[_State, RunningLease]] = {}
         self._told = asyncio.Event()
         """There is something for `watch` to see."""
         self.changed = asyncio.Event()
@@ -70,6 +73,11 @@ class LeaseSupervisor:
         """Find the executors of an earlier run. Raises Unavailable."""
         await self._executors.adopt()
         self.changed.set()
+
+    def is_unused(self, lease: str) -> bool:
+        """Whether no program uses a lease of which we have the executor. From any thread."""
+        executor = self._executors.running.get(lease)
+        return executor is not None and executor.sessions == 0
 
     def executor(self, lease: str) -> LeaseExecutor | None:
         """The executor of a lease that may be used."""
@@ -83,11 +91,24 @@ class LeaseSupervisor:
             for lease, record in self._starting.items()
             if lease not in running
         ]
-        return (*(_running(executor) for executor in running.values()), *starting, *self._failed.values())
+        self._idle = {name: idle for name, idle in self._idle.items() if name in running}
+        return (*map(self._told_of, running.values()), *starting, *self._failed.values())
+
+    def _told_of(self, executor: LeaseExecutor) -> RunningLease:
+        """What the broker is told of an executor. While no program uses it that is the same, however often it is
+        asked, until it says something or gets another record."""
+        state = executor, executor.record, executor.said_bytes
+        idle = self._idle.get(executor.name)
+        if idle is not None and idle[0] == state:
+            return idle[1]
+        told = _running(executor)
+        if not executor.sessions:
+            self._idle[executor.name] = state, told
+        return told
 
     def watched(self) -> list[WatchedSlice]:
-        """The slices that run, to be compared with what the driver says."""
-        return [executor.watched(lease) for lease, executor in self._executors.running.items()]
+        """The slices that run, to be compared with what the driver says. From any thread."""
+        return [executor.watched(lease) for lease, executor in list(self._executors.running.items())]
 
     def end_over_limit(self, overrun: Overrun) -> None:
         """Begin to end a lease that holds more memory than it may."""

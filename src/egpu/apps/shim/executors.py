@@ -34,6 +34,8 @@ FOLDERS: Final = ("executors", "served")
 LOOK_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 600.0
 """How long executors that nobody uses wait for an agent to come back."""
+ASK_PART: Final = 0.02
+"""After this part of it an agent is asked whether it is there: to take a connection is work for it."""
 
 
 class OrderedExecutors:
@@ -142,9 +144,10 @@ class OrderedExecutors:
         """Reap those that have ended, and end what is left of a node without an agent, for ever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if await asyncio.to_thread(self._agent_answers):
-                self._agent_seen = time.monotonic()
-            away = time.monotonic() - self._agent_seen > self._away_seconds
+            unseen_seconds = time.monotonic() - self._agent_seen
+            if unseen_seconds > ASK_PART * self._away_seconds and await asyncio.to_thread(self._agent_answers):
+                self._agent_seen, unseen_seconds = time.monotonic(), 0.0
+            away = unseen_seconds > self._away_seconds
             for executor in list(self._known.values()):
                 executor.follow()
                 if (executor.is_alive() and executor.sessions) or not away:

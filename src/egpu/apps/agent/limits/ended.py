@@ -11,6 +11,8 @@ from egpu.adapters.slices.reaping import reap
 from egpu.apps.agent.slots.directories import POLICY_FILE, Slots
 
 INTERVAL_SECONDS = 0.5
+REST_SECONDS = 2.0
+"""While no slice is shared: in one that has just come nobody has ended yet."""
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +27,7 @@ class EndedPrograms:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS if self._shared else REST_SECONDS)
             if self._shared or self._slots.last_change != self._listed:
                 await asyncio.to_thread(self.step)
 

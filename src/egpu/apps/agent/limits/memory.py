@@ -25,6 +25,7 @@ from egpu.apps.agent.serving.slots import SlotOwner
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import ElasticGPUError
+from egpu.runtime.looking import looking
 
 log = structlog.get_logger(__name__)
 
@@ -74,15 +75,23 @@ class MemoryReconciler:
         return () if finding is None else finding.holders
 
     async def run(self) -> None:
-        while True:
-            if await asyncio.to_thread(self.watch.is_due):
-                for overrun in await asyncio.to_thread(self.step):
-                    await self.end(overrun)
-            await asyncio.sleep(self.watch.pause_seconds)
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+
+            def begin(overrun: Overrun) -> None:
+                group.create_task(self.end(overrun))
+
+            def look() -> float:
+                for overrun in self.step() if self.watch.is_due() else ():
+                    loop.call_soon_threadsafe(begin, overrun)
+                return self.watch.pause_seconds
+
+            await looking(look)
 
     def step(self) -> tuple[Overrun, ...]:
         """Compare once; returns who is to be ended."""
-        return self.watch.step(self.slices())
+        executors = tuple(executor.process for each in self._executors for executor in list(each.running.values()))
+        return self.watch.step(self.slices(), stamp=(self._slots.last_change, executors))
 
     def slices(self) -> Iterator[WatchedSlice]:
         """All that is watched, as it is now."""
@@ -118,6 +127,8 @@ class MemoryReconciler:
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 if executor.process.pid == overrun.slice.session:
+                    if supervisor.is_ending(executor.name):
+                        return  # it was said before
                     log.warning("an executor is ended", name=executor.name, reason=str(overrun))
                     try:
                         await supervisor.end(executor)

@@ -47,6 +47,7 @@ class SlotBridges:
         self._client = client
         self._slots = slots
         self._open: dict[SlotOwner, Bridge] = {}
+        self._any_open = asyncio.Event()
         self._preparing: set[SlotOwner] = set()
         # Sockets of an earlier run: nobody listens on them.
         shutil.rmtree(directory, ignore_errors=True)
@@ -78,6 +79,7 @@ class SlotBridges:
                 log.info("bridge opened again", slot_id=record.slot_id, server=record.server)
         try:
             while True:
+                await self._any_open.wait()
                 await asyncio.sleep(SWEEP_SECONDS)
                 await self.sweep()
         finally:
@@ -86,12 +88,12 @@ class SlotBridges:
 
     async def sweep(self) -> None:
         """Close every bridge whose slot was given to somebody else, or removed."""
-        if not self._open:
-            return
         needed = {SlotOwner.of(record) for record in self._slots.records()} | self._preparing
         for owner in self._open.keys() - needed:
             await self._open.pop(owner).close()
             shutil.rmtree(self._directory / owner.name, ignore_errors=True)
+        if not self._open:
+            self._any_open.clear()
 
     async def _listen(self, record: SlotRecord) -> Path:
         owner = SlotOwner.of(record)
@@ -100,6 +102,7 @@ class SlotBridges:
         bridge = Bridge(directory, self._credentials, lambda: self._take_unless_lost(record))
         await bridge.open()
         self._open[owner] = bridge
+        self._any_open.set()
         return directory / BRIDGE_SOCKET
 
     async def _take_unless_lost(self, record: SlotRecord) -> Target:

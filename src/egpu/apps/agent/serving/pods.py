@@ -103,6 +103,7 @@ class PodService:
     async def run(self) -> None:
         """End what no pod needs any more, for ever."""
         while True:
+            await self._executors.any_runs.wait()
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.sweep()

@@ -97,6 +97,7 @@ class SlotExecutors:
     async def run(self) -> None:
         """End what has no slot any more, for ever."""
         while True:
+            await self._executors.any_runs.wait()
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.sweep()

@@ -18,7 +18,7 @@ from egpu.errors import Unavailable
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
-REGISTERED_LOOK_SECONDS = 2.0
+REGISTERED_LOOK_SECONDS = 5.0
 """Between two questions to a shim that kubelet knows."""
 
 
@@ -60,12 +60,16 @@ class Offering:
             log.info("offered to kubelet", slots=len(self._slots))
 
     async def _renew(self) -> None:
+        seen: int | None = None
         while True:
-            self._write()
+            if (change := self._plugin.devices_change) != seen:
+                seen = change
+                self._write()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow(self) -> None:
         while True:
+            self._write()
             try:
                 self.registered = (await self._shim.state()).registered
             except Unavailable as error:

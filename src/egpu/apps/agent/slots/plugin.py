@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.files import last_change
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.shim.offer import only
@@ -67,6 +68,11 @@ class SlotPlugin:
     def slot_lock(self, slot_id: str) -> asyncio.Lock:
         """Held while the slot of `slot_id` is being changed."""
         return self._locks[slot_id]
+
+    @property
+    def devices_change(self) -> int:
+        """Another number when a device file of the node came or went: `answer` may be another one."""
+        return last_change(self._config.device_root)
 
     async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
         """Slots by number of cards; a card that is lost for a while takes none of them away."""

@@ -37,6 +37,8 @@ from egpu.core.provisioners import provisioner
 from egpu.errors import CorruptData, ElasticGPUError, NotFound
 
 LOOK_SECONDS = 0.25
+REST_SECONDS = 0.5
+"""Between two looks at whether a slot came or went, where no slice was resized and none waits for that."""
 SETTLE_SECONDS = 0.75
 """A size counts as in force this long after its page was written: an allocation that was let in by the old one has
 been seen by then."""
@@ -97,7 +99,8 @@ class SlotResizer:
                 self._changed.clear()
                 here = self._here()
                 waits = await self.step()
-                while not await self._told() and not waits and self._here() == here:
+                within_seconds = LOOK_SECONDS if waits else REST_SECONDS
+                while not await self._told(within_seconds) and not waits and self._here() == here:
                     pass
 
     def _here(self) -> Hashable:
@@ -106,10 +109,10 @@ class SlotResizer:
         served = self._serving.executors() if self._serving is not None else ()
         return self._slots.last_change, tuple((one.name, one.record.owner.revision) for one in served)
 
-    async def _told(self) -> bool:
-        """Whether a pod changed within LOOK_SECONDS."""
+    async def _told(self, within_seconds: float) -> bool:
+        """Whether a pod changed."""
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(within_seconds):
                 return await self._changed.wait()
         except TimeoutError:
             return False
