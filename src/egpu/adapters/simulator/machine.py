@@ -43,10 +43,11 @@ from egpu.adapters.simulator.state import (
     take_over,
     write_state,
 )
-from egpu.core.provisioners.preparation import RUNTIMES
+from egpu.core.provisioners.preparation import FORWARDED, RUNTIMES
 from egpu.errors import CorruptData, InvalidInput, Unavailable
 
 __all__ = [
+    "PRELOADED",
     "Machine",
     "Profile",
     "SimulatedCard",
@@ -62,6 +63,9 @@ __all__ = [
 ]
 
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcublas.so.13", "libcublasLt.so.13")
+PRELOADED: Final = (*RUNTIMES, *FORWARDED)
+"""What a program has to find here and nowhere else. The loader's cache comes after a path in the program itself, and
+packages have one to libraries of theirs, which work over NVIDIA's driver alone; what is loaded already comes first."""
 
 _MOST_KEPT_MIB: Final = 4096
 _GPU_INSTANCES: Final = 15
