@@ -190,3 +190,23 @@ def test_a_simulated_slice_has_our_libraries_whatever_path_a_program_has_in_it(s
     inside = subprocess.run([*run, *listed], capture_output=True, text=True, check=True, timeout=DEADLINE_SECONDS)
     assert all(name in inside.stdout for name in PRELOADED)
     assert f"{tmp_path}/lib" not in inside.stdout.replace(str(state), "")
+
+
+CUPTI: Final = """
+import ctypes
+cupti = ctypes.CDLL("libcupti.so.13")
+said = ctypes.c_char_p()
+results = [cupti.cuptiSubscribe(None, None, None), cupti.cuptiActivityEnable(1)]
+assert cupti.cuptiGetResultString(results[0], ctypes.byref(said)) == 0
+assert cupti.cuptiGetResultString(0, ctypes.byref(said)) != 0
+print(*results, said.value.decode())
+"""
+
+
+def test_a_profiler_is_told_that_there_is_none_and_goes_on(sim: Machine) -> None:
+    """NVIDIA's library for profilers ends in a crash over another driver than theirs."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUPTI], env=environment(sim.driver_dir), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "27 27 CUPTI_ERROR_NOT_SUPPORTED\n"
+    assert done.stderr == "egpu: cuptiSubscribe: there is no profiling of this GPU (CUPTI)\n"
