@@ -11,7 +11,7 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import fill
-from egpu.adapters.simulator.machine import Machine, destroy, open_machine
+from egpu.adapters.simulator.machine import PRELOADED, Machine, destroy, open_machine
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
@@ -172,3 +172,41 @@ def test_the_pool_loads_the_runtimes_before_those_that_a_program_brings(
         assert "symbol lookup error" in alone.stderr or "version" in alone.stderr
         preload = ":".join([env.get("LD_PRELOAD", ""), *(str(client / library.name) for library in first)])
         subprocess.run(command, env=env | {"LD_PRELOAD": preload}, check=True, timeout=DEADLINE_SECONDS)
+
+
+def test_a_simulated_slice_has_our_libraries_whatever_path_a_program_has_in_it(state: Path, tmp_path: Path) -> None:
+    """As PyTorch's packages have, to libraries that work over NVIDIA's driver alone. These have nothing in them."""
+    for name in PRELOADED:
+        flags = ["-shared", f"-Wl,-soname,{name}", "-x", "c", "/dev/null", "-o", str(tmp_path / name)]
+        subprocess.run(["cc", *flags], check=True)
+    (tmp_path / "program.c").write_text("int main(void) { return 0; }\n")
+    needs = ["-Wl,--no-as-needed,--disable-new-dtags,-rpath,$ORIGIN", *(str(tmp_path / name) for name in PRELOADED)]
+    program = tmp_path / "program"
+    subprocess.run(["cc", str(tmp_path / "program.c"), *needs, "-o", str(program)], check=True)
+    run = [sys.executable, "-m", "egpu", "run", "--state-dir", str(state), "--simulate", "A100-80G", "--"]
+    listed = ["env", "LD_TRACE_LOADED_OBJECTS=1", str(program)]  # the loader says what it loads, and from where
+    alone = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+    assert all(f"{tmp_path}/{name} " in alone for name in PRELOADED), "the program brings none"
+    inside = subprocess.run([*run, *listed], capture_output=True, text=True, check=True, timeout=DEADLINE_SECONDS)
+    assert all(name in inside.stdout for name in PRELOADED)
+    assert f"{tmp_path}/lib" not in inside.stdout.replace(str(state), "")
+
+
+CUPTI: Final = """
+import ctypes
+cupti = ctypes.CDLL("libcupti.so.13")
+said = ctypes.c_char_p()
+results = [cupti.cuptiSubscribe(None, None, None), cupti.cuptiActivityEnable(1)]
+assert cupti.cuptiGetResultString(results[0], ctypes.byref(said)) == 0
+assert cupti.cuptiGetResultString(0, ctypes.byref(said)) != 0
+print(*results, said.value.decode())
+"""
+
+
+def test_a_profiler_is_told_that_there_is_none_and_goes_on(sim: Machine) -> None:
+    """NVIDIA's library for profilers ends in a crash over another driver than theirs."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUPTI], env=environment(sim.driver_dir), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "27 27 CUPTI_ERROR_NOT_SUPPORTED\n"
+    assert done.stderr == "egpu: cuptiSubscribe: there is no profiling of this GPU (CUPTI)\n"

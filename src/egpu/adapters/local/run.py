@@ -164,6 +164,7 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
     check_program(local.interposer, command[0])
     environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
     policy, driver = local.directory / "policy", None
+    libraries = [local.interposer]
     read_only = {policy: policy}
     if machine.simulated is None:
         # By ordinal: many programs read a number there. In this order NVML's ordinal is CUDA's.
@@ -172,9 +173,8 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
         driver = _driver_dir(machine.simulated, local)
         environment["PATH"] = native.search_path(os.environ.get("PATH", os.defpath))
         read_only |= simulator.loader_files(driver)
-    entry = enter(
-        command, libraries=[local.interposer], environment=environment, library_dir=driver, read_only=read_only
-    )
+        libraries += [driver / name for name in simulator.PRELOADED]
+    entry = enter(command, libraries=libraries, environment=environment, library_dir=driver, read_only=read_only)
     weaknesses = (
         f"{entry.refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "
         "environment, or starts a set-user-id program, leaves it",

@@ -5,6 +5,7 @@
       libnvidia-ml.so.1             the remote NVML, over the same session
       libcudart.so.12, .13          CUDA's runtime, over the remote driver
       libcublas.so.13, …            libraries that are carried to the server's own
+      libcupti.so.13                one that is not
       lease0.sock, lease1.sock, …   one per server of the lease, in the order of the ordinals
 
 The program connects to lease0.sock at its first CUDA call and looks for the next one when that has been welcomed

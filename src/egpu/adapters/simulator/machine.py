@@ -11,7 +11,8 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
         libcuda.so.1            ┐
         libnvidia-ml.so.1       │ links to the libraries
         libcudart.so.12, .13    │
-        libcublas.so.13, …      ┘ small simulated ones
+        libcublas.so.13, …      │ small simulated ones
+        libcupti.so.13          ┘ says that it is not there
         machine                 link to the file in /dev/shm
         dev                     link to DIRECTORY/devices
 
@@ -43,10 +44,11 @@ from egpu.adapters.simulator.state import (
     take_over,
     write_state,
 )
-from egpu.core.provisioners.preparation import RUNTIMES
+from egpu.core.provisioners.preparation import FORWARDED, REFUSED, RUNTIMES
 from egpu.errors import CorruptData, InvalidInput, Unavailable
 
 __all__ = [
+    "PRELOADED",
     "Machine",
     "Profile",
     "SimulatedCard",
@@ -62,6 +64,9 @@ __all__ = [
 ]
 
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcublas.so.13", "libcublasLt.so.13")
+PRELOADED: Final = (*RUNTIMES, *FORWARDED, *REFUSED)
+"""What a program has to find here and nowhere else. The loader's cache comes after a path in the program itself, and
+packages have one to libraries of theirs, which work over NVIDIA's driver alone; what is loaded already comes first."""
 
 _MOST_KEPT_MIB: Final = 4096
 _GPU_INSTANCES: Final = 15
@@ -228,7 +233,7 @@ def keep(machine: Machine) -> None:
 
 def _libraries() -> dict[str, Path]:
     """What a driver directory has, by name. Raises NativeMissing."""
-    artefacts = {name: f"sim/{name}" for name in LIBRARIES} | RUNTIMES
+    artefacts = {name: f"sim/{name}" for name in LIBRARIES} | RUNTIMES | REFUSED
     return {name: native.path(artefact) for name, artefact in artefacts.items()}
 
 
@@ -250,7 +255,7 @@ def loader_files(driver_dir: Path) -> dict[Path, Path]:
     """What a container has to see in place of which file of its own, by path, to find the driver of `driver_dir` as
     NVIDIA's is found: in the loader's cache. Nothing where the C library has no such cache; then LD_LIBRARY_PATH leads
     to it."""
-    content = loader_cache.with_libraries(driver_dir, (*LIBRARIES, *RUNTIMES))
+    content = loader_cache.with_libraries(driver_dir, (*LIBRARIES, *RUNTIMES, *REFUSED))
     if content is None:
         return {}
     file = driver_dir / "ld.so.cache"

@@ -24,11 +24,14 @@ FORWARDED: Final = {
     "libcublasLt.so.13": "libraries/libcublasLt.so.13",
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""
+REFUSED: Final = {"libcupti.so.13": "libraries/libcupti.so.13"}
+"""Libraries that work over NVIDIA's driver alone, likewise: each says so, whatever is asked of it."""
 REMOTE_LIBRARIES: Final = {
     "libcuda.so.1": "remote/libcuda.so.1",
     "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
     **RUNTIMES,
     **FORWARDED,
+    **REFUSED,
 }
 """What a program without a GPU of its own loads instead of NVIDIA's, likewise. A library that is loaded already is
 found by its name, so these come before those that the program or a package of its brings along."""

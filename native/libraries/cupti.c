@@ -1,0 +1,31 @@
+/* In place of CUPTI, NVIDIA's interface for profilers, which takes more of NVIDIA's driver than its
+ * documentation says and ends in a crash over another one: all of its functions are here and say
+ * that they are not supported, so that a program goes on without a profile of the card. Arguments
+ * are ignored, hence the empty parameter lists. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#define API __attribute__((visibility("default")))
+
+/* Of enum CUptiResult. */
+enum { INVALID_PARAMETER = 1, NOT_SUPPORTED = 27 };
+
+static int refuse(const char *function) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&told))
+        fprintf(stderr, "egpu: %s: there is no profiling of this GPU (CUPTI)\n", function);
+    return NOT_SUPPORTED;
+}
+
+#define EXPORTED(function)  \
+    API int function(void); \
+    int function(void) { return refuse(#function); }
+#include "exports_cupti.h"
+
+API int cuptiGetResultString(int result, const char **text);
+
+int cuptiGetResultString(int result, const char **text) {
+    if (!text || result != NOT_SUPPORTED) return INVALID_PARAMETER;
+    *text = "CUPTI_ERROR_NOT_SUPPORTED";
+    return 0;
+}
