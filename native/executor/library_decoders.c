@@ -4,16 +4,39 @@
 const struct library_facts library_facts[LIBRARIES] = {
     [LIBRARY_cublas] = {"libcublas.so.13",
                         {.not_initialized = 1,
+                         .invalid_handle = 1,
                          .out_of_memory = 3,
                          .invalid_value = 7,
                          .unknown = 13,
                          .not_supported = 15}},
     [LIBRARY_cublasLt] = {"libcublasLt.so.13",
                           {.not_initialized = 1,
+                           .invalid_handle = 1,
                            .out_of_memory = 3,
                            .invalid_value = 7,
                            .unknown = 13,
                            .not_supported = 15}},
+    [LIBRARY_cufft] = {"libcufft.so.12",
+                       {.not_initialized = 7,
+                        .invalid_handle = 1,
+                        .out_of_memory = 2,
+                        .invalid_value = 4,
+                        .unknown = 6,
+                        .not_supported = 16}},
+};
+const struct library_kind library_kinds[KIND_COUNT] = {
+    [KIND_cublas] = {.of = LIBRARY_cublas,
+                     .stays = false,
+                     .mode = "cublasGetPointerMode_v2",
+                     .attribute = -1},
+    [KIND_cublaslt] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cublaslt_matmul] = {.of = LIBRARY_cublasLt,
+                              .stays = true,
+                              .mode = "cublasLtMatmulDescGetAttribute",
+                              .attribute = 2},
+    [KIND_cublaslt_layout] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cublaslt_preference] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cufft_plan] = {.of = LIBRARY_cufft, .stays = false},
 };
 
 static CUresult decode_cublasCaxpy_v2(struct task *task) {
@@ -31,7 +54,7 @@ static CUresult decode_cublasCaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -71,7 +94,7 @@ static CUresult decode_cublasCdotc_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -94,7 +117,7 @@ static CUresult decode_cublasCdotu_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -164,7 +187,7 @@ static CUresult decode_cublasCgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -210,7 +233,7 @@ static CUresult decode_cublasCgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -248,7 +271,7 @@ static CUresult decode_cublasCgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -282,7 +305,7 @@ static CUresult decode_cublasCgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -334,7 +357,7 @@ static CUresult decode_cublasCgerc_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -362,7 +385,7 @@ static CUresult decode_cublasCgeru_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -443,7 +466,7 @@ static CUresult decode_cublasChemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -475,7 +498,7 @@ static CUresult decode_cublasChemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -505,7 +528,7 @@ static CUresult decode_cublasCher2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -539,7 +562,7 @@ static CUresult decode_cublasCher2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -565,7 +588,7 @@ static CUresult decode_cublasCher_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -596,7 +619,7 @@ static CUresult decode_cublasCherk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -609,7 +632,7 @@ static CUresult decode_cublasCreate_v2(struct task *task) {
     REAL(cublas, cublasCreate_v2, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_handle = get_word(&task->in);
-    void *handle = NULL;
+    void *handle = 0;
     REFUSE(cublas);
     int said = real(&handle);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -635,7 +658,7 @@ static CUresult decode_cublasCrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -656,7 +679,7 @@ static CUresult decode_cublasCrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -683,7 +706,7 @@ static CUresult decode_cublasCscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -708,7 +731,7 @@ static CUresult decode_cublasCsrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -728,7 +751,7 @@ static CUresult decode_cublasCsscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -780,7 +803,7 @@ static CUresult decode_cublasCsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -812,7 +835,7 @@ static CUresult decode_cublasCsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -842,7 +865,7 @@ static CUresult decode_cublasCsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -876,7 +899,7 @@ static CUresult decode_cublasCsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -902,7 +925,7 @@ static CUresult decode_cublasCsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -933,7 +956,7 @@ static CUresult decode_cublasCsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -971,7 +994,7 @@ static CUresult decode_cublasCtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -1031,7 +1054,7 @@ static CUresult decode_cublasCtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -1065,7 +1088,7 @@ static CUresult decode_cublasCtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -1109,7 +1132,7 @@ static CUresult decode_cublasDasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1132,7 +1155,7 @@ static CUresult decode_cublasDaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1197,7 +1220,7 @@ static CUresult decode_cublasDdot_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1243,7 +1266,7 @@ static CUresult decode_cublasDgeam(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
@@ -1314,7 +1337,7 @@ static CUresult decode_cublasDgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -1360,7 +1383,7 @@ static CUresult decode_cublasDgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -1398,7 +1421,7 @@ static CUresult decode_cublasDgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1432,7 +1455,7 @@ static CUresult decode_cublasDgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -1484,7 +1507,7 @@ static CUresult decode_cublasDger_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1573,7 +1596,7 @@ static CUresult decode_cublasDnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1605,7 +1628,7 @@ static CUresult decode_cublasDotEx(struct task *task) {
     int executionType = 0;
     get_bytes(&task->in, &executionType, sizeof executionType);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&result),
                     resultType, executionType);
@@ -1632,7 +1655,7 @@ static CUresult decode_cublasDrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -1653,7 +1676,7 @@ static CUresult decode_cublasDrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -1683,7 +1706,7 @@ static CUresult decode_cublasDrotm_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(param, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1705,7 +1728,7 @@ static CUresult decode_cublasDrotmg_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(d1, false);
     PLACED(d2, false);
     PLACED(x1, false);
@@ -1733,7 +1756,7 @@ static CUresult decode_cublasDscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1785,7 +1808,7 @@ static CUresult decode_cublasDsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1817,7 +1840,7 @@ static CUresult decode_cublasDsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -1847,7 +1870,7 @@ static CUresult decode_cublasDsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1881,7 +1904,7 @@ static CUresult decode_cublasDsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1907,7 +1930,7 @@ static CUresult decode_cublasDsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1938,7 +1961,7 @@ static CUresult decode_cublasDsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -1976,7 +1999,7 @@ static CUresult decode_cublasDtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -2036,7 +2059,7 @@ static CUresult decode_cublasDtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -2070,7 +2093,7 @@ static CUresult decode_cublasDtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -2114,7 +2137,7 @@ static CUresult decode_cublasDzasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2134,7 +2157,7 @@ static CUresult decode_cublasDznrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2183,7 +2206,7 @@ static CUresult decode_cublasGemmBatchedEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, Atype, lda,
@@ -2232,7 +2255,7 @@ static CUresult decode_cublasGemmEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
@@ -2289,7 +2312,7 @@ static CUresult decode_cublasGemmStridedBatchedEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda,
@@ -2323,7 +2346,7 @@ static CUresult decode_cublasIcamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2343,7 +2366,7 @@ static CUresult decode_cublasIcamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2363,7 +2386,7 @@ static CUresult decode_cublasIdamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2383,7 +2406,7 @@ static CUresult decode_cublasIdamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2403,7 +2426,7 @@ static CUresult decode_cublasIsamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2423,7 +2446,7 @@ static CUresult decode_cublasIsamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2443,7 +2466,7 @@ static CUresult decode_cublasIzamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2463,7 +2486,7 @@ static CUresult decode_cublasIzamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2483,7 +2506,7 @@ static CUresult decode_cublasSasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2506,7 +2529,7 @@ static CUresult decode_cublasSaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2525,7 +2548,7 @@ static CUresult decode_cublasScasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2545,7 +2568,7 @@ static CUresult decode_cublasScnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2611,7 +2634,7 @@ static CUresult decode_cublasSdot_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2718,7 +2741,7 @@ static CUresult decode_cublasSgeam(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
@@ -2789,7 +2812,7 @@ static CUresult decode_cublasSgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -2833,7 +2856,7 @@ static CUresult decode_cublasSgemmEx(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
@@ -2879,7 +2902,7 @@ static CUresult decode_cublasSgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -2917,7 +2940,7 @@ static CUresult decode_cublasSgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -2951,7 +2974,7 @@ static CUresult decode_cublasSgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3003,7 +3026,7 @@ static CUresult decode_cublasSger_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3092,7 +3115,7 @@ static CUresult decode_cublasSnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3118,7 +3141,7 @@ static CUresult decode_cublasSrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -3139,7 +3162,7 @@ static CUresult decode_cublasSrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -3169,7 +3192,7 @@ static CUresult decode_cublasSrotm_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(param, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3191,7 +3214,7 @@ static CUresult decode_cublasSrotmg_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(d1, false);
     PLACED(d2, false);
     PLACED(x1, false);
@@ -3219,7 +3242,7 @@ static CUresult decode_cublasSscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3271,7 +3294,7 @@ static CUresult decode_cublasSsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3303,7 +3326,7 @@ static CUresult decode_cublasSsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3333,7 +3356,7 @@ static CUresult decode_cublasSsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3367,7 +3390,7 @@ static CUresult decode_cublasSsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3393,7 +3416,7 @@ static CUresult decode_cublasSsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3424,7 +3447,7 @@ static CUresult decode_cublasSsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -3462,7 +3485,7 @@ static CUresult decode_cublasStrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -3522,7 +3545,7 @@ static CUresult decode_cublasStrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -3556,7 +3579,7 @@ static CUresult decode_cublasStrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -3603,7 +3626,7 @@ static CUresult decode_cublasZaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3643,7 +3666,7 @@ static CUresult decode_cublasZdotc_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3666,7 +3689,7 @@ static CUresult decode_cublasZdotu_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3692,7 +3715,7 @@ static CUresult decode_cublasZdrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -3712,7 +3735,7 @@ static CUresult decode_cublasZdscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3781,7 +3804,7 @@ static CUresult decode_cublasZgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -3827,7 +3850,7 @@ static CUresult decode_cublasZgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -3865,7 +3888,7 @@ static CUresult decode_cublasZgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3899,7 +3922,7 @@ static CUresult decode_cublasZgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3951,7 +3974,7 @@ static CUresult decode_cublasZgerc_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3979,7 +4002,7 @@ static CUresult decode_cublasZgeru_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4060,7 +4083,7 @@ static CUresult decode_cublasZhemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4092,7 +4115,7 @@ static CUresult decode_cublasZhemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -4122,7 +4145,7 @@ static CUresult decode_cublasZher2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4156,7 +4179,7 @@ static CUresult decode_cublasZher2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4182,7 +4205,7 @@ static CUresult decode_cublasZher_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4213,7 +4236,7 @@ static CUresult decode_cublasZherk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -4240,7 +4263,7 @@ static CUresult decode_cublasZrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -4261,7 +4284,7 @@ static CUresult decode_cublasZrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -4288,7 +4311,7 @@ static CUresult decode_cublasZscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4340,7 +4363,7 @@ static CUresult decode_cublasZsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4372,7 +4395,7 @@ static CUresult decode_cublasZsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -4402,7 +4425,7 @@ static CUresult decode_cublasZsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4436,7 +4459,7 @@ static CUresult decode_cublasZsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4462,7 +4485,7 @@ static CUresult decode_cublasZsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4493,7 +4516,7 @@ static CUresult decode_cublasZsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -4531,7 +4554,7 @@ static CUresult decode_cublasZtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -4591,7 +4614,7 @@ static CUresult decode_cublasZtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -4625,7 +4648,7 @@ static CUresult decode_cublasZtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -4661,7 +4684,7 @@ static CUresult decode_cublasLtCreate(struct task *task) {
     REAL(cublasLt, cublasLtCreate, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_lightHandle = get_word(&task->in);
-    void *lightHandle = NULL;
+    void *lightHandle = 0;
     REFUSE(cublasLt);
     int said = real(&lightHandle);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
@@ -4707,7 +4730,7 @@ static CUresult decode_cublasLtMatmul(struct task *task) {
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     library_check_host(task, sent_algo, bytes_algo, 64);
     REFUSE(cublasLt);
-    int mode = library_pointer_mode(KIND_cublaslt_matmul, computeDesc);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublaslt_matmul], computeDesc);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(lightHandle, computeDesc, library_scalar_at(&alpha), A, Adesc, B, Bdesc,
@@ -4835,7 +4858,7 @@ static CUresult decode_cublasLtMatmulDescCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatmulDescCreate, int, void **, int, int);
     uint8_t *status = library_begin(task);
     uint64_t id_matmulDesc = get_word(&task->in);
-    void *matmulDesc = NULL;
+    void *matmulDesc = 0;
     int computeType = 0;
     get_bytes(&task->in, &computeType, sizeof computeType);
     int scaleType = 0;
@@ -4880,7 +4903,7 @@ static CUresult decode_cublasLtMatmulPreferenceCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatmulPreferenceCreate, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_pref = get_word(&task->in);
-    void *pref = NULL;
+    void *pref = 0;
     REFUSE(cublasLt);
     int said = real(&pref);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
@@ -4921,7 +4944,7 @@ static CUresult decode_cublasLtMatrixLayoutCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatrixLayoutCreate, int, void **, int, uint64_t, uint64_t, int64_t);
     uint8_t *status = library_begin(task);
     uint64_t id_matLayout = get_word(&task->in);
-    void *matLayout = NULL;
+    void *matLayout = 0;
     int type = 0;
     get_bytes(&task->in, &type, sizeof type);
     uint64_t rows = 0;
@@ -4971,6 +4994,770 @@ static CUresult decode_cublasLtGetVersion(struct task *task) {
     library_begin(task);
     REFUSE(cublasLt);
     put_word(&task->out, real());
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftCreate(struct task *task) {
+    REAL(cufft, cufftCreate, int, int *);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    int handle = 0;
+    REFUSE(cufft);
+    int said = real(&handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_handle, (uint64_t)(uintptr_t)handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftDestroy(struct task *task) {
+    REAL(cufft, cufftDestroy, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 1);
+    REFUSE(cufft);
+    int said = real(plan);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_unbind(task, KIND_cufft_plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate1d(struct task *task) {
+    REAL(cufft, cufftEstimate1d, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate2d(struct task *task) {
+    REAL(cufft, cufftEstimate2d, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate3d(struct task *task) {
+    REAL(cufft, cufftEstimate3d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimateMany(struct task *task) {
+    REAL(cufft, cufftEstimateMany, int, int, const void *, const void *, int, int, const void *,
+         int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist, type,
+                    batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecC2C(struct task *task) {
+    REAL(cufft, cufftExecC2C, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecC2R(struct task *task) {
+    REAL(cufft, cufftExecC2R, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecD2Z(struct task *task) {
+    REAL(cufft, cufftExecD2Z, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecR2C(struct task *task) {
+    REAL(cufft, cufftExecR2C, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecZ2D(struct task *task) {
+    REAL(cufft, cufftExecZ2D, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecZ2Z(struct task *task) {
+    REAL(cufft, cufftExecZ2Z, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetPlanPropertyInt64(struct task *task) {
+    REAL(cufft, cufftGetPlanPropertyInt64, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    bool wanted_returnPtrValue = get_word(&task->in) != 0;
+    void *returnPtrValue = library_room(task, wanted_returnPtrValue, 8);
+    REFUSE(cufft);
+    int said = real(plan, property, returnPtrValue);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetProperty(struct task *task) {
+    REAL(cufft, cufftGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cufft);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize1d(struct task *task) {
+    REAL(cufft, cufftGetSize1d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize2d(struct task *task) {
+    REAL(cufft, cufftGetSize2d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize3d(struct task *task) {
+    REAL(cufft, cufftGetSize3d, int, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize(struct task *task) {
+    REAL(cufft, cufftGetSize, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSizeMany64(struct task *task) {
+    REAL(cufft, cufftGetSizeMany64, int, int, int, const void *, const void *, int64_t, int64_t,
+         const void *, int64_t, int64_t, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSizeMany(struct task *task) {
+    REAL(cufft, cufftGetSizeMany, int, int, int, const void *, const void *, int, int, const void *,
+         int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride,
+                    odist, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetVersion(struct task *task) {
+    REAL(cufft, cufftGetVersion, int, void *);
+    uint8_t *status = library_begin(task);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cufft);
+    int said = real(version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan1d(struct task *task) {
+    REAL(cufft, cufftMakePlan1d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan2d(struct task *task) {
+    REAL(cufft, cufftMakePlan2d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan3d(struct task *task) {
+    REAL(cufft, cufftMakePlan3d, int, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlanMany64(struct task *task) {
+    REAL(cufft, cufftMakePlanMany64, int, int, int, const void *, const void *, int64_t, int64_t,
+         const void *, int64_t, int64_t, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlanMany(struct task *task) {
+    REAL(cufft, cufftMakePlanMany, int, int, int, const void *, const void *, int, int,
+         const void *, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan1d(struct task *task) {
+    REAL(cufft, cufftPlan1d, int, int *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    REFUSE(cufft);
+    int said = real(&plan, nx, type, batch);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan2d(struct task *task) {
+    REAL(cufft, cufftPlan2d, int, int *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    REFUSE(cufft);
+    int said = real(&plan, nx, ny, type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan3d(struct task *task) {
+    REAL(cufft, cufftPlan3d, int, int *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    REFUSE(cufft);
+    int said = real(&plan, nx, ny, nz, type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlanMany(struct task *task) {
+    REAL(cufft, cufftPlanMany, int, int *, int, const void *, const void *, int, int, const void *,
+         int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    REFUSE(cufft);
+    int said = real(&plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftResetPlanProperty(struct task *task) {
+    REAL(cufft, cufftResetPlanProperty, int, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    REFUSE(cufft);
+    int said = real(plan, property);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetAutoAllocation(struct task *task) {
+    REAL(cufft, cufftSetAutoAllocation, int, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int autoAllocate = 0;
+    get_bytes(&task->in, &autoAllocate, sizeof autoAllocate);
+    REFUSE(cufft);
+    int said = real(plan, autoAllocate);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetPlanPropertyInt64(struct task *task) {
+    REAL(cufft, cufftSetPlanPropertyInt64, int, int, int, int64_t);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    int64_t inputValueInt = 0;
+    get_bytes(&task->in, &inputValueInt, sizeof inputValueInt);
+    REFUSE(cufft);
+    int said = real(plan, property, inputValueInt);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetStream(struct task *task) {
+    REAL(cufft, cufftSetStream, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cufft);
+    int said = real(plan, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetWorkArea(struct task *task) {
+    REAL(cufft, cufftSetWorkArea, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *workArea = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, workArea);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtExec(struct task *task) {
+    REAL(cufft, cufftXtExec, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *input = (void *)(uintptr_t)get_word(&task->in);
+    void *output = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, input, output, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtGetSizeMany(struct task *task) {
+    REAL(cufft, cufftXtGetSizeMany, int, int, int, const void *, const void *, int64_t, int64_t,
+         int, const void *, int64_t, int64_t, int, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    int inputtype = 0;
+    get_bytes(&task->in, &inputtype, sizeof inputtype);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int outputtype = 0;
+    get_bytes(&task->in, &outputtype, sizeof outputtype);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, inputtype, sent_onembed,
+                    ostride, odist, outputtype, batch, workSize, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtMakePlanMany(struct task *task) {
+    REAL(cufft, cufftXtMakePlanMany, int, int, int, const void *, const void *, int64_t, int64_t,
+         int, const void *, int64_t, int64_t, int, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    int inputtype = 0;
+    get_bytes(&task->in, &inputtype, sizeof inputtype);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int outputtype = 0;
+    get_bytes(&task->in, &outputtype, sizeof outputtype);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, inputtype, sent_onembed,
+                    ostride, odist, outputtype, batch, workSize, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtSetWorkAreaPolicy(struct task *task) {
+    REAL(cufft, cufftXtSetWorkAreaPolicy, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    size_t bytes_workSize;
+    const void *sent_workSize = library_get_host(task, &bytes_workSize);
+    library_check_host(task, sent_workSize, bytes_workSize, 8);
+    void *workSize = library_room(task, sent_workSize != NULL, 8);
+    if (workSize != NULL && sent_workSize != NULL) memcpy(workSize, sent_workSize, bytes_workSize);
+    REFUSE(cufft);
+    int said = real(plan, policy, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
     return CUDA_SUCCESS;
 }
 
@@ -5161,4 +5948,43 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasLtMatrixLayoutDestroy] = {decode_cublasLtMatrixLayoutDestroy, 0},
     [OP_cublasLtMatrixLayoutSetAttribute] = {decode_cublasLtMatrixLayoutSetAttribute, 0},
     [OP_cublasLtGetVersion] = {decode_cublasLtGetVersion, 0},
+    [OP_cufftCreate] = {decode_cufftCreate, 0},
+    [OP_cufftDestroy] = {decode_cufftDestroy, 0},
+    [OP_cufftEstimate1d] = {decode_cufftEstimate1d, 0},
+    [OP_cufftEstimate2d] = {decode_cufftEstimate2d, 0},
+    [OP_cufftEstimate3d] = {decode_cufftEstimate3d, 0},
+    [OP_cufftEstimateMany] = {decode_cufftEstimateMany, 0},
+    [OP_cufftExecC2C] = {decode_cufftExecC2C, 0},
+    [OP_cufftExecC2R] = {decode_cufftExecC2R, 0},
+    [OP_cufftExecD2Z] = {decode_cufftExecD2Z, 0},
+    [OP_cufftExecR2C] = {decode_cufftExecR2C, 0},
+    [OP_cufftExecZ2D] = {decode_cufftExecZ2D, 0},
+    [OP_cufftExecZ2Z] = {decode_cufftExecZ2Z, 0},
+    [OP_cufftGetPlanPropertyInt64] = {decode_cufftGetPlanPropertyInt64, 0},
+    [OP_cufftGetProperty] = {decode_cufftGetProperty, 0},
+    [OP_cufftGetSize1d] = {decode_cufftGetSize1d, 0},
+    [OP_cufftGetSize2d] = {decode_cufftGetSize2d, 0},
+    [OP_cufftGetSize3d] = {decode_cufftGetSize3d, 0},
+    [OP_cufftGetSize] = {decode_cufftGetSize, 0},
+    [OP_cufftGetSizeMany64] = {decode_cufftGetSizeMany64, 0},
+    [OP_cufftGetSizeMany] = {decode_cufftGetSizeMany, 0},
+    [OP_cufftGetVersion] = {decode_cufftGetVersion, 0},
+    [OP_cufftMakePlan1d] = {decode_cufftMakePlan1d, 0},
+    [OP_cufftMakePlan2d] = {decode_cufftMakePlan2d, 0},
+    [OP_cufftMakePlan3d] = {decode_cufftMakePlan3d, 0},
+    [OP_cufftMakePlanMany64] = {decode_cufftMakePlanMany64, 0},
+    [OP_cufftMakePlanMany] = {decode_cufftMakePlanMany, 0},
+    [OP_cufftPlan1d] = {decode_cufftPlan1d, 0},
+    [OP_cufftPlan2d] = {decode_cufftPlan2d, 0},
+    [OP_cufftPlan3d] = {decode_cufftPlan3d, 0},
+    [OP_cufftPlanMany] = {decode_cufftPlanMany, 0},
+    [OP_cufftResetPlanProperty] = {decode_cufftResetPlanProperty, 0},
+    [OP_cufftSetAutoAllocation] = {decode_cufftSetAutoAllocation, 0},
+    [OP_cufftSetPlanPropertyInt64] = {decode_cufftSetPlanPropertyInt64, 0},
+    [OP_cufftSetStream] = {decode_cufftSetStream, 0},
+    [OP_cufftSetWorkArea] = {decode_cufftSetWorkArea, 0},
+    [OP_cufftXtExec] = {decode_cufftXtExec, 0},
+    [OP_cufftXtGetSizeMany] = {decode_cufftXtGetSizeMany, 0},
+    [OP_cufftXtMakePlanMany] = {decode_cufftXtMakePlanMany, 0},
+    [OP_cufftXtSetWorkAreaPolicy] = {decode_cufftXtSetWorkAreaPolicy, 0},
 };

@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0x714e4bc549ad062e)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0xbac5dec9138924fb)
 
 enum wire_kind {
     KIND_array = 1,
@@ -38,7 +38,8 @@ enum wire_kind {
     KIND_cublaslt_matmul = 30,
     KIND_cublaslt_layout = 31,
     KIND_cublaslt_preference = 32,
-    KIND_COUNT = 33
+    KIND_cufft_plan = 33,
+    KIND_COUNT = 34
 };
 
 enum wire_op {
@@ -458,7 +459,46 @@ enum wire_op {
     OP_cublasLtMatrixLayoutDestroy = 477,
     OP_cublasLtMatrixLayoutSetAttribute = 478,
     OP_cublasLtGetVersion = 479,
-    OP_COUNT = 480
+    OP_cufftCreate = 480,
+    OP_cufftDestroy = 481,
+    OP_cufftEstimate1d = 482,
+    OP_cufftEstimate2d = 483,
+    OP_cufftEstimate3d = 484,
+    OP_cufftEstimateMany = 485,
+    OP_cufftExecC2C = 486,
+    OP_cufftExecC2R = 487,
+    OP_cufftExecD2Z = 488,
+    OP_cufftExecR2C = 489,
+    OP_cufftExecZ2D = 490,
+    OP_cufftExecZ2Z = 491,
+    OP_cufftGetPlanPropertyInt64 = 492,
+    OP_cufftGetProperty = 493,
+    OP_cufftGetSize1d = 494,
+    OP_cufftGetSize2d = 495,
+    OP_cufftGetSize3d = 496,
+    OP_cufftGetSize = 497,
+    OP_cufftGetSizeMany64 = 498,
+    OP_cufftGetSizeMany = 499,
+    OP_cufftGetVersion = 500,
+    OP_cufftMakePlan1d = 501,
+    OP_cufftMakePlan2d = 502,
+    OP_cufftMakePlan3d = 503,
+    OP_cufftMakePlanMany64 = 504,
+    OP_cufftMakePlanMany = 505,
+    OP_cufftPlan1d = 506,
+    OP_cufftPlan2d = 507,
+    OP_cufftPlan3d = 508,
+    OP_cufftPlanMany = 509,
+    OP_cufftResetPlanProperty = 510,
+    OP_cufftSetAutoAllocation = 511,
+    OP_cufftSetPlanPropertyInt64 = 512,
+    OP_cufftSetStream = 513,
+    OP_cufftSetWorkArea = 514,
+    OP_cufftXtExec = 515,
+    OP_cufftXtGetSizeMany = 516,
+    OP_cufftXtMakePlanMany = 517,
+    OP_cufftXtSetWorkAreaPolicy = 518,
+    OP_COUNT = 519
 };
 
 #endif

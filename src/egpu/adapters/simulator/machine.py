@@ -61,7 +61,13 @@ __all__ = [
     "use_our_libraries",
 ]
 
-LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcublas.so.13", "libcublasLt.so.13")
+LIBRARIES: Final = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libcufft.so.12",
+)
 
 _MOST_KEPT_MIB: Final = 4096
 _GPU_INSTANCES: Final = 15
