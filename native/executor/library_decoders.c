@@ -23,6 +23,13 @@ const struct library_facts library_facts[LIBRARIES] = {
                         .invalid_value = 4,
                         .unknown = 6,
                         .not_supported = 16}},
+    [LIBRARY_curand] = {"libcurand.so.10",
+                        {.not_initialized = 203,
+                         .invalid_handle = 101,
+                         .out_of_memory = 102,
+                         .invalid_value = 104,
+                         .unknown = 201,
+                         .not_supported = 204}},
 };
 const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_cublas] = {.of = LIBRARY_cublas,
@@ -37,6 +44,7 @@ const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_cublaslt_layout] = {.of = LIBRARY_cublasLt, .stays = true},
     [KIND_cublaslt_preference] = {.of = LIBRARY_cublasLt, .stays = true},
     [KIND_cufft_plan] = {.of = LIBRARY_cufft, .stays = false},
+    [KIND_curand_generator] = {.of = LIBRARY_curand, .stays = false},
 };
 
 static CUresult decode_cublasCaxpy_v2(struct task *task) {
@@ -5761,6 +5769,276 @@ static CUresult decode_cufftXtSetWorkAreaPolicy(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_curandCreateGenerator(struct task *task) {
+    REAL(curand, curandCreateGenerator, int, void **, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_generator = get_word(&task->in);
+    void *generator = 0;
+    int rng_type = 0;
+    get_bytes(&task->in, &rng_type, sizeof rng_type);
+    REFUSE(curand);
+    int said = real(&generator, rng_type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    handle_bind(task, KIND_curand_generator, id_generator, (uint64_t)(uintptr_t)generator);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandDestroyGenerator(struct task *task) {
+    REAL(curand, curandDestroyGenerator, int, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 1);
+    REFUSE(curand);
+    int said = real(generator);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    handle_unbind(task, KIND_curand_generator);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerate(struct task *task) {
+    REAL(curand, curandGenerate, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLogNormal(struct task *task) {
+    REAL(curand, curandGenerateLogNormal, int, void *, void *, uint64_t, float, float);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    float mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    float stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLogNormalDouble(struct task *task) {
+    REAL(curand, curandGenerateLogNormalDouble, int, void *, void *, uint64_t, double, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    double stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLongLong(struct task *task) {
+    REAL(curand, curandGenerateLongLong, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateNormal(struct task *task) {
+    REAL(curand, curandGenerateNormal, int, void *, void *, uint64_t, float, float);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    float mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    float stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateNormalDouble(struct task *task) {
+    REAL(curand, curandGenerateNormalDouble, int, void *, void *, uint64_t, double, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    double stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGeneratePoisson(struct task *task) {
+    REAL(curand, curandGeneratePoisson, int, void *, void *, uint64_t, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double lambda = 0;
+    get_bytes(&task->in, &lambda, sizeof lambda);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, lambda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGeneratePoissonMethod(struct task *task) {
+    REAL(curand, curandGeneratePoissonMethod, int, void *, void *, uint64_t, double, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double lambda = 0;
+    get_bytes(&task->in, &lambda, sizeof lambda);
+    int method = 0;
+    get_bytes(&task->in, &method, sizeof method);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, lambda, method);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateSeeds(struct task *task) {
+    REAL(curand, curandGenerateSeeds, int, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    REFUSE(curand);
+    int said = real(generator);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateUniform(struct task *task) {
+    REAL(curand, curandGenerateUniform, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateUniformDouble(struct task *task) {
+    REAL(curand, curandGenerateUniformDouble, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGetProperty(struct task *task) {
+    REAL(curand, curandGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(curand);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGetVersion(struct task *task) {
+    REAL(curand, curandGetVersion, int, void *);
+    uint8_t *status = library_begin(task);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(curand);
+    int said = real(version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetGeneratorOffset(struct task *task) {
+    REAL(curand, curandSetGeneratorOffset, int, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int64_t offset = 0;
+    get_bytes(&task->in, &offset, sizeof offset);
+    REFUSE(curand);
+    int said = real(generator, offset);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetGeneratorOrdering(struct task *task) {
+    REAL(curand, curandSetGeneratorOrdering, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    REFUSE(curand);
+    int said = real(generator, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetPseudoRandomGeneratorSeed(struct task *task) {
+    REAL(curand, curandSetPseudoRandomGeneratorSeed, int, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int64_t seed = 0;
+    get_bytes(&task->in, &seed, sizeof seed);
+    REFUSE(curand);
+    int said = real(generator, seed);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetQuasiRandomGeneratorDimensions(struct task *task) {
+    REAL(curand, curandSetQuasiRandomGeneratorDimensions, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int num_dimensions = 0;
+    get_bytes(&task->in, &num_dimensions, sizeof num_dimensions);
+    REFUSE(curand);
+    int said = real(generator, num_dimensions);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetStream(struct task *task) {
+    REAL(curand, curandSetStream, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(curand);
+    int said = real(generator, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
 const struct operation library_operations[OP_COUNT] = {
     [OP_cublasCaxpy_v2] = {decode_cublasCaxpy_v2, 0},
     [OP_cublasCcopy_v2] = {decode_cublasCcopy_v2, 0},
@@ -5987,4 +6265,25 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cufftXtGetSizeMany] = {decode_cufftXtGetSizeMany, 0},
     [OP_cufftXtMakePlanMany] = {decode_cufftXtMakePlanMany, 0},
     [OP_cufftXtSetWorkAreaPolicy] = {decode_cufftXtSetWorkAreaPolicy, 0},
+    [OP_curandCreateGenerator] = {decode_curandCreateGenerator, 0},
+    [OP_curandDestroyGenerator] = {decode_curandDestroyGenerator, 0},
+    [OP_curandGenerate] = {decode_curandGenerate, 0},
+    [OP_curandGenerateLogNormal] = {decode_curandGenerateLogNormal, 0},
+    [OP_curandGenerateLogNormalDouble] = {decode_curandGenerateLogNormalDouble, 0},
+    [OP_curandGenerateLongLong] = {decode_curandGenerateLongLong, 0},
+    [OP_curandGenerateNormal] = {decode_curandGenerateNormal, 0},
+    [OP_curandGenerateNormalDouble] = {decode_curandGenerateNormalDouble, 0},
+    [OP_curandGeneratePoisson] = {decode_curandGeneratePoisson, 0},
+    [OP_curandGeneratePoissonMethod] = {decode_curandGeneratePoissonMethod, 0},
+    [OP_curandGenerateSeeds] = {decode_curandGenerateSeeds, 0},
+    [OP_curandGenerateUniform] = {decode_curandGenerateUniform, 0},
+    [OP_curandGenerateUniformDouble] = {decode_curandGenerateUniformDouble, 0},
+    [OP_curandGetProperty] = {decode_curandGetProperty, 0},
+    [OP_curandGetVersion] = {decode_curandGetVersion, 0},
+    [OP_curandSetGeneratorOffset] = {decode_curandSetGeneratorOffset, 0},
+    [OP_curandSetGeneratorOrdering] = {decode_curandSetGeneratorOrdering, 0},
+    [OP_curandSetPseudoRandomGeneratorSeed] = {decode_curandSetPseudoRandomGeneratorSeed, 0},
+    [OP_curandSetQuasiRandomGeneratorDimensions] = {decode_curandSetQuasiRandomGeneratorDimensions,
+                                                    0},
+    [OP_curandSetStream] = {decode_curandSetStream, 0},
 };

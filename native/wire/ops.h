@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0xbac5dec9138924fb)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0xd33c33d3d9f9697d)
 
 enum wire_kind {
     KIND_array = 1,
@@ -39,7 +39,8 @@ enum wire_kind {
     KIND_cublaslt_layout = 31,
     KIND_cublaslt_preference = 32,
     KIND_cufft_plan = 33,
-    KIND_COUNT = 34
+    KIND_curand_generator = 34,
+    KIND_COUNT = 35
 };
 
 enum wire_op {
@@ -498,7 +499,27 @@ enum wire_op {
     OP_cufftXtGetSizeMany = 516,
     OP_cufftXtMakePlanMany = 517,
     OP_cufftXtSetWorkAreaPolicy = 518,
-    OP_COUNT = 519
+    OP_curandCreateGenerator = 519,
+    OP_curandDestroyGenerator = 520,
+    OP_curandGenerate = 521,
+    OP_curandGenerateLogNormal = 522,
+    OP_curandGenerateLogNormalDouble = 523,
+    OP_curandGenerateLongLong = 524,
+    OP_curandGenerateNormal = 525,
+    OP_curandGenerateNormalDouble = 526,
+    OP_curandGeneratePoisson = 527,
+    OP_curandGeneratePoissonMethod = 528,
+    OP_curandGenerateSeeds = 529,
+    OP_curandGenerateUniform = 530,
+    OP_curandGenerateUniformDouble = 531,
+    OP_curandGetProperty = 532,
+    OP_curandGetVersion = 533,
+    OP_curandSetGeneratorOffset = 534,
+    OP_curandSetGeneratorOrdering = 535,
+    OP_curandSetPseudoRandomGeneratorSeed = 536,
+    OP_curandSetQuasiRandomGeneratorDimensions = 537,
+    OP_curandSetStream = 538,
+    OP_COUNT = 539
 };
 
 #endif

@@ -1,4 +1,4 @@
-"""cuFFT, simulated: numpy's answers, here and carried to a server."""
+"""cuFFT and cuRAND, simulated: numpy's answers and documented distributions, here and carried to a server."""
 
 from pathlib import Path
 from typing import Final
@@ -107,7 +107,64 @@ FFT: Final = (
 """
 )
 
-@pytest.mark.parametrize("program", [FFT], ids=["cufft"])
+RANDOM: Final = (
+    START
+    + """
+    rand = ctypes.CDLL("libcurand.so.10")
+    def call(name, *arguments, status=0):
+        got = rand[name](*arguments)
+        assert got == status, (name, got)
+    generator, n = ctypes.c_void_p(), 40_000
+    call("curandCreateGenerator", ctypes.byref(generator), 100)
+    call("curandSetStream", generator, pointer(stream))
+    def seeded(seed, offset=0):
+        call("curandSetPseudoRandomGeneratorSeed", generator, ctypes.c_ulonglong(seed))
+        call("curandSetGeneratorOffset", generator, ctypes.c_ulonglong(offset))
+    def drawn(name, kind, count, *parameters):
+        like = np.zeros(count, kind)
+        at = card(like)
+        call("curandGenerate" + name, generator, at, ctypes.c_size_t(count), *parameters)
+        got = back(at, like)
+        answers.append(got[:16].tobytes().hex())
+        return got
+    def like(got, mean, deviation):
+        # five standard errors of the mean, and of the deviation of what is nearly normal or less spread
+        assert abs(got.mean() - mean) < 5 * deviation / n**0.5, got.mean()
+        assert abs(got.std() - deviation) < 0.05 * deviation, got.std()
+
+    # one sequence for one seed: drawn at once, in parts, and from an offset on
+    seeded(11)
+    whole = drawn("", np.uint32, 100)
+    seeded(11)
+    parts = [drawn("", np.uint32, 60), drawn("", np.uint32, 40)]
+    seeded(11, offset=60)
+    assert (np.concatenate(parts) == whole).all() and (drawn("", np.uint32, 40) == whole[60:]).all()
+    seeded(12)
+    assert (drawn("", np.uint32, 100) != whole).any()
+
+    bits = drawn("", np.uint32, n)
+    assert all(abs((bits >> k & 1).mean() - 0.5) < 0.0125 for k in range(32))
+    for suffix, real, number in (("", np.float32, ctypes.c_float), ("Double", np.float64, ctypes.c_double)):
+        got = drawn("Uniform" + suffix, real, n)
+        assert got.min() > 0 and got.max() <= 1
+        like(got, 0.5, 12**-0.5)
+        parts, _ = np.histogram(got, 20, (0, 1))
+        assert ((parts - n / 20) ** 2 / (n / 20)).sum() < 60  # chi-squared of 19 degrees
+        got = drawn("Normal" + suffix, real, n, number(3), number(2))
+        like(got, 3, 2)
+        assert abs((np.abs(got - 3) < 2).mean() - 0.6827) < 0.012
+        assert abs(np.corrcoef(got[::2], got[1::2])[0, 1]) < 0.035
+        like(np.log(drawn("LogNormal" + suffix, real, n, number(1), number(0.5))), 1, 0.5)
+    for mean in (0.5, 20.0, 300.0):
+        like(drawn("Poisson", np.uint32, n, ctypes.c_double(mean)).astype(float), mean, mean**0.5)
+    call("curandDestroyGenerator", generator)
+    call("curandCreateGenerator", ctypes.byref(generator), 201, status=204)  # quasirandom: not here
+    say(answers)
+"""
+)
+
+
+@pytest.mark.parametrize("program", [FFT, RANDOM], ids=["cufft", "curand"])
 def test_answers_are_right_and_the_same_from_afar(sim: Machine, tmp_path: Path, program: str) -> None:
     local = run(sim, program)
     assert len(local) > 10
@@ -117,17 +174,23 @@ def test_answers_are_right_and_the_same_from_afar(sim: Machine, tmp_path: Path, 
 
 LATE: Final = """
     context()
-    fft, plan, nowhere, said = ctypes.CDLL("libcufft.so.12"), ctypes.c_int(), ctypes.c_void_p(0x1000), []
+    fft, rand = ctypes.CDLL("libcufft.so.12"), ctypes.CDLL("libcurand.so.10")
+    plan, generator, nowhere, said = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p(0x1000), []
     said.append(fft.cufftPlan1d(ctypes.byref(plan), -4, 0x29, 1))
     assert fft.cufftPlan1d(ctypes.byref(plan), 8, 0x29, 1) == 0
     assert fft.cufftExecC2C(plan, nowhere, nowhere, -1) == 0  # posted, and refused there
     said.append(name(d.cuCtxSynchronize()))
     said.append(fft.cufftExecC2C(plan.value + 1, nowhere, nowhere, -1))  # no plan: seen at once
+    assert rand.curandCreateGenerator(ctypes.byref(generator), 100) == 0
+    assert rand.curandGenerateNormal(generator, nowhere, ctypes.c_size_t(3), ctypes.c_float(), ctypes.c_float(1)) == 0
+    said.append(name(d.cuCtxSynchronize()))
+    said.append(rand.curandGenerateUniform(plan, nowhere, ctypes.c_size_t(4)))
+    said.append(name(d.cuCtxSynchronize()))
     say(said)
 """
 
 
 def test_errors_are_the_librarys_own_or_come_with_the_next_call_that_waits(sim: Machine, tmp_path: Path) -> None:
     with remote(sim, tmp_path, "shm") as (client, _, _):
-        # CUFFT_INVALID_SIZE, CUFFT_INVALID_PLAN
-        assert run(client, LATE) == [8, "UNKNOWN", 1]
+        # CUFFT_INVALID_SIZE, CUFFT_INVALID_PLAN, CURAND_STATUS_NOT_INITIALIZED
+        assert run(client, LATE) == [8, "UNKNOWN", 1, "UNKNOWN", 101, "SUCCESS"]

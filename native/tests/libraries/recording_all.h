@@ -2,6 +2,7 @@
 #include "recording_cublas.h"
 #include "recording_cublaslt.h"
 #include "recording_cufft.h"
+#include "recording_curand.h"
 
 static const struct {
     const char *symbol;
@@ -232,6 +233,26 @@ static const struct {
     {"cufftXtGetSizeMany", (void *)cufftXtGetSizeMany},
     {"cufftXtMakePlanMany", (void *)cufftXtMakePlanMany},
     {"cufftXtSetWorkAreaPolicy", (void *)cufftXtSetWorkAreaPolicy},
+    {"curandCreateGenerator", (void *)curandCreateGenerator},
+    {"curandDestroyGenerator", (void *)curandDestroyGenerator},
+    {"curandGenerate", (void *)curandGenerate},
+    {"curandGenerateLogNormal", (void *)curandGenerateLogNormal},
+    {"curandGenerateLogNormalDouble", (void *)curandGenerateLogNormalDouble},
+    {"curandGenerateLongLong", (void *)curandGenerateLongLong},
+    {"curandGenerateNormal", (void *)curandGenerateNormal},
+    {"curandGenerateNormalDouble", (void *)curandGenerateNormalDouble},
+    {"curandGeneratePoisson", (void *)curandGeneratePoisson},
+    {"curandGeneratePoissonMethod", (void *)curandGeneratePoissonMethod},
+    {"curandGenerateSeeds", (void *)curandGenerateSeeds},
+    {"curandGenerateUniform", (void *)curandGenerateUniform},
+    {"curandGenerateUniformDouble", (void *)curandGenerateUniformDouble},
+    {"curandGetProperty", (void *)curandGetProperty},
+    {"curandGetVersion", (void *)curandGetVersion},
+    {"curandSetGeneratorOffset", (void *)curandSetGeneratorOffset},
+    {"curandSetGeneratorOrdering", (void *)curandSetGeneratorOrdering},
+    {"curandSetPseudoRandomGeneratorSeed", (void *)curandSetPseudoRandomGeneratorSeed},
+    {"curandSetQuasiRandomGeneratorDimensions", (void *)curandSetQuasiRandomGeneratorDimensions},
+    {"curandSetStream", (void *)curandSetStream},
     {"cublasGetPointerMode_v2", (void *)cublasGetPointerMode_v2},
     {"cublasLtMatmulDescGetAttribute", (void *)cublasLtMatmulDescGetAttribute},
 };

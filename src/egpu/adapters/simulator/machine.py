@@ -67,6 +67,7 @@ LIBRARIES: Final = (
     "libcublas.so.13",
     "libcublasLt.so.13",
     "libcufft.so.12",
+    "libcurand.so.10",
 )
 
 _MOST_KEPT_MIB: Final = 4096

@@ -25,6 +25,7 @@ FORWARDED: Final = {
         "libcublas.so.13",
         "libcublasLt.so.13",
         "libcufft.so.12",
+        "libcurand.so.10",
     )
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""
