@@ -54,7 +54,7 @@ void *library_room(struct task *task, bool wanted, uint64_t bytes);
 
 /* ---- library_memory.c ---- */
 
-#define LIBRARY_MOST_HELD 512u         /* bytes of an object that programs hold */
+#define LIBRARY_MOST_HELD 512u /* bytes of an object that programs hold */
 #define LIBRARY_MOST_SCRATCH (64u << 20)
 
 /* Where an object is to be made: where the one of this handle is, or anew. NULL: no memory. */

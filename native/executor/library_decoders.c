@@ -30,6 +30,13 @@ const struct library_facts library_facts[LIBRARIES] = {
                          .invalid_value = 104,
                          .unknown = 201,
                          .not_supported = 204}},
+    [LIBRARY_cusparseLt] = {"libcusparseLt.so.0",
+                            {.not_initialized = 1,
+                             .invalid_handle = 1,
+                             .out_of_memory = 2,
+                             .invalid_value = 3,
+                             .unknown = 6,
+                             .not_supported = 10}},
 };
 const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_cublas] = {.of = LIBRARY_cublas,
@@ -45,6 +52,11 @@ const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_cublaslt_preference] = {.of = LIBRARY_cublasLt, .stays = true},
     [KIND_cufft_plan] = {.of = LIBRARY_cufft, .stays = false},
     [KIND_curand_generator] = {.of = LIBRARY_curand, .stays = false},
+    [KIND_cusparselt] = {.of = LIBRARY_cusparseLt, .stays = false},
+    [KIND_cusparselt_matrix] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_product] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_algorithm] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_plan] = {.of = LIBRARY_cusparseLt, .stays = false},
 };
 
 static CUresult decode_cublasCaxpy_v2(struct task *task) {
@@ -6039,6 +6051,527 @@ static CUresult decode_curandSetStream(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cusparseLtDenseDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtDenseDescriptorInit, int, void *, void *, int64_t, int64_t, int64_t,
+         int, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matDescr = get_word(&task->in);
+    void *matDescr = library_memory(KIND_cusparselt_matrix, id_matDescr);
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    int alignment = 0;
+    get_bytes(&task->in, &alignment, sizeof alignment);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    if (matDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matDescr, rows, cols, ld, alignment, valueType, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_matrix, id_matDescr, matDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 1);
+    REFUSE(cusparseLt);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt);
+    library_free(handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtGetProperty(struct task *task) {
+    REAL(cusparseLt, cusparseLtGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int propertyType = 0;
+    get_bytes(&task->in, &propertyType, sizeof propertyType);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cusparseLt);
+    int said = real(propertyType, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtGetVersion(struct task *task) {
+    REAL(cusparseLt, cusparseLtGetVersion, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cusparseLt);
+    int said = real(handle, version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtInit, int, void *);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    void *handle = library_memory(KIND_cusparselt, id_handle);
+    if (handle == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt, id_handle, handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int matAttribute = 0;
+    get_bytes(&task->in, &matAttribute, sizeof matAttribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matAttribute >= 2 || matAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matAttribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int matAttribute = 0;
+    get_bytes(&task->in, &matAttribute, sizeof matAttribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matAttribute >= 2 || matAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matAttribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescriptorDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescriptorDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *matDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 1);
+    REFUSE(cusparseLt);
+    int said = real(matDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_matrix);
+    library_free(matDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmul(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmul, int, void *, void *, const void *, void *, void *,
+         const void *, void *, void *, void *, void **, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    size_t bytes_alpha;
+    const void *sent_alpha = library_get_host(task, &bytes_alpha);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    void *d_B = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_beta;
+    const void *sent_beta = library_get_host(task, &bytes_beta);
+    void *d_C = (void *)(uintptr_t)get_word(&task->in);
+    void *d_D = (void *)(uintptr_t)get_word(&task->in);
+    void *workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *streams[LIBRARY_MOST_STREAMS];
+    int count_streams = library_get_streams(task, streams);
+    int numStreams = 0;
+    get_bytes(&task->in, &numStreams, sizeof numStreams);
+    library_check_host(task, sent_alpha, bytes_alpha, 4);
+    library_check_host(task, sent_beta, bytes_beta, 4);
+    if (count_streams != numStreams) task->bad = CUDA_ERROR_INVALID_VALUE;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, sent_alpha, d_A, d_B, sent_beta, d_C, d_D, workspace, streams,
+                    numStreams);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 6 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, attribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSelectionDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSelectionDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 1);
+    REFUSE(cusparseLt);
+    int said = real(algSelection);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_algorithm);
+    library_free(algSelection);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSelectionInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSelectionInit, int, void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_algSelection = get_word(&task->in);
+    void *algSelection = library_memory(KIND_cusparselt_algorithm, id_algSelection);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    if (algSelection == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, matmulDescr, alg);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_algorithm, id_algSelection, algSelection);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 6 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, attribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int matmulAttribute = 0;
+    get_bytes(&task->in, &matmulAttribute, sizeof matmulAttribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matmulAttribute >= 20 || matmulAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matmulAttribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int matmulAttribute = 0;
+    get_bytes(&task->in, &matmulAttribute, sizeof matmulAttribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (!is_among(matmulAttribute, 0xfff9f)) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matmulAttribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescriptorInit, int, void *, void *, int, int, void *, void *,
+         void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matmulDescr = get_word(&task->in);
+    void *matmulDescr = library_memory(KIND_cusparselt_product, id_matmulDescr);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matD = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    if (matmulDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, opA, opB, matA, matB, matC, matD, computeType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_product, id_matmulDescr, matmulDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulGetWorkspace(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulGetWorkspace, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    bool wanted_workspaceSize = get_word(&task->in) != 0;
+    void *workspaceSize = library_room(task, wanted_workspaceSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, workspaceSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulPlanDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulPlanDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 1);
+    REFUSE(cusparseLt);
+    int said = real(plan);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_plan);
+    library_free(plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulPlanInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulPlanInit, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_plan = get_word(&task->in);
+    void *plan = library_memory(KIND_cusparselt_plan, id_plan);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    if (plan == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, matmulDescr, algSelection);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_plan, id_plan, plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulSearch(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulSearch, int, void *, void *, const void *, void *, void *,
+         const void *, void *, void *, void *, void **, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    size_t bytes_alpha;
+    const void *sent_alpha = library_get_host(task, &bytes_alpha);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    void *d_B = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_beta;
+    const void *sent_beta = library_get_host(task, &bytes_beta);
+    void *d_C = (void *)(uintptr_t)get_word(&task->in);
+    void *d_D = (void *)(uintptr_t)get_word(&task->in);
+    void *workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *streams[LIBRARY_MOST_STREAMS];
+    int count_streams = library_get_streams(task, streams);
+    int numStreams = 0;
+    get_bytes(&task->in, &numStreams, sizeof numStreams);
+    library_check_host(task, sent_alpha, bytes_alpha, 4);
+    library_check_host(task, sent_beta, bytes_beta, 4);
+    if (count_streams != numStreams) task->bad = CUDA_ERROR_INVALID_VALUE;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, sent_alpha, d_A, d_B, sent_beta, d_C, d_D, workspace, streams,
+                    numStreams);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompress2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompress2, int, void *, void *, int, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_dense = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed_buffer = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_dense, d_compressed,
+                    d_compressed_buffer, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompress(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompress, int, void *, void *, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    void *d_dense = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed_buffer = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, d_dense, d_compressed, d_compressed_buffer, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompressedSize2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompressedSize2, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    bool wanted_compressedSize = get_word(&task->in) != 0;
+    bool wanted_compressedBufferSize = get_word(&task->in) != 0;
+    void *compressedSize = library_room(task, wanted_compressedSize, 8);
+    void *compressedBufferSize = library_room(task, wanted_compressedBufferSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, compressedSize, compressedBufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompressedSize(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompressedSize, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    bool wanted_compressedSize = get_word(&task->in) != 0;
+    bool wanted_compressedBufferSize = get_word(&task->in) != 0;
+    void *compressedSize = library_room(task, wanted_compressedSize, 8);
+    void *compressedBufferSize = library_room(task, wanted_compressedBufferSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, compressedSize, compressedBufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPrune2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPrune2, int, void *, void *, int, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_out = (void *)(uintptr_t)get_word(&task->in);
+    int pruneAlg = 0;
+    get_bytes(&task->in, &pruneAlg, sizeof pruneAlg);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_in, d_out, pruneAlg, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPrune(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPrune, int, void *, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_out = (void *)(uintptr_t)get_word(&task->in);
+    int pruneAlg = 0;
+    get_bytes(&task->in, &pruneAlg, sizeof pruneAlg);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, d_in, d_out, pruneAlg, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPruneCheck2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPruneCheck2, int, void *, void *, int, int, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_valid = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_in, d_valid, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPruneCheck(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPruneCheck, int, void *, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *valid = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, d_in, valid, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtStructuredDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtStructuredDescriptorInit, int, void *, void *, int64_t, int64_t,
+         int64_t, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matDescr = get_word(&task->in);
+    void *matDescr = library_memory(KIND_cusparselt_matrix, id_matDescr);
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    int alignment = 0;
+    get_bytes(&task->in, &alignment, sizeof alignment);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    int sparsity = 0;
+    get_bytes(&task->in, &sparsity, sizeof sparsity);
+    if (matDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matDescr, rows, cols, ld, alignment, valueType, order, sparsity);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_matrix, id_matDescr, matDescr);
+    return CUDA_SUCCESS;
+}
+
 const struct operation library_operations[OP_COUNT] = {
     [OP_cublasCaxpy_v2] = {decode_cublasCaxpy_v2, 0},
     [OP_cublasCcopy_v2] = {decode_cublasCcopy_v2, 0},
@@ -6286,4 +6819,33 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_curandSetQuasiRandomGeneratorDimensions] = {decode_curandSetQuasiRandomGeneratorDimensions,
                                                     0},
     [OP_curandSetStream] = {decode_curandSetStream, 0},
+    [OP_cusparseLtDenseDescriptorInit] = {decode_cusparseLtDenseDescriptorInit, 0},
+    [OP_cusparseLtDestroy] = {decode_cusparseLtDestroy, 0},
+    [OP_cusparseLtGetProperty] = {decode_cusparseLtGetProperty, 0},
+    [OP_cusparseLtGetVersion] = {decode_cusparseLtGetVersion, 0},
+    [OP_cusparseLtInit] = {decode_cusparseLtInit, 0},
+    [OP_cusparseLtMatDescGetAttribute] = {decode_cusparseLtMatDescGetAttribute, 0},
+    [OP_cusparseLtMatDescSetAttribute] = {decode_cusparseLtMatDescSetAttribute, 0},
+    [OP_cusparseLtMatDescriptorDestroy] = {decode_cusparseLtMatDescriptorDestroy, 0},
+    [OP_cusparseLtMatmul] = {decode_cusparseLtMatmul, 0},
+    [OP_cusparseLtMatmulAlgGetAttribute] = {decode_cusparseLtMatmulAlgGetAttribute, 0},
+    [OP_cusparseLtMatmulAlgSelectionDestroy] = {decode_cusparseLtMatmulAlgSelectionDestroy, 0},
+    [OP_cusparseLtMatmulAlgSelectionInit] = {decode_cusparseLtMatmulAlgSelectionInit, 0},
+    [OP_cusparseLtMatmulAlgSetAttribute] = {decode_cusparseLtMatmulAlgSetAttribute, 0},
+    [OP_cusparseLtMatmulDescGetAttribute] = {decode_cusparseLtMatmulDescGetAttribute, 0},
+    [OP_cusparseLtMatmulDescSetAttribute] = {decode_cusparseLtMatmulDescSetAttribute, 0},
+    [OP_cusparseLtMatmulDescriptorInit] = {decode_cusparseLtMatmulDescriptorInit, 0},
+    [OP_cusparseLtMatmulGetWorkspace] = {decode_cusparseLtMatmulGetWorkspace, 0},
+    [OP_cusparseLtMatmulPlanDestroy] = {decode_cusparseLtMatmulPlanDestroy, 0},
+    [OP_cusparseLtMatmulPlanInit] = {decode_cusparseLtMatmulPlanInit, 0},
+    [OP_cusparseLtMatmulSearch] = {decode_cusparseLtMatmulSearch, 0},
+    [OP_cusparseLtSpMMACompress2] = {decode_cusparseLtSpMMACompress2, 0},
+    [OP_cusparseLtSpMMACompress] = {decode_cusparseLtSpMMACompress, 0},
+    [OP_cusparseLtSpMMACompressedSize2] = {decode_cusparseLtSpMMACompressedSize2, 0},
+    [OP_cusparseLtSpMMACompressedSize] = {decode_cusparseLtSpMMACompressedSize, 0},
+    [OP_cusparseLtSpMMAPrune2] = {decode_cusparseLtSpMMAPrune2, 0},
+    [OP_cusparseLtSpMMAPrune] = {decode_cusparseLtSpMMAPrune, 0},
+    [OP_cusparseLtSpMMAPruneCheck2] = {decode_cusparseLtSpMMAPruneCheck2, 0},
+    [OP_cusparseLtSpMMAPruneCheck] = {decode_cusparseLtSpMMAPruneCheck, 0},
+    [OP_cusparseLtStructuredDescriptorInit] = {decode_cusparseLtStructuredDescriptorInit, 0},
 };

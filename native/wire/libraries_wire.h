@@ -7,7 +7,7 @@
 #include "wire.h"
 
 #define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that goes along with one call */
-#define LIBRARY_MOST_STREAMS 8          /* of one call */
+#define LIBRARY_MOST_STREAMS 8         /* of one call */
 
 /* Whether a number is one of those whose bits are set. */
 static inline bool is_among(int number, uint64_t bits) {

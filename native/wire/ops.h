@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0xd33c33d3d9f9697d)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0x214d5dd1de99ddbd)
 
 enum wire_kind {
     KIND_array = 1,
@@ -40,7 +40,12 @@ enum wire_kind {
     KIND_cublaslt_preference = 32,
     KIND_cufft_plan = 33,
     KIND_curand_generator = 34,
-    KIND_COUNT = 35
+    KIND_cusparselt = 35,
+    KIND_cusparselt_matrix = 36,
+    KIND_cusparselt_product = 37,
+    KIND_cusparselt_algorithm = 38,
+    KIND_cusparselt_plan = 39,
+    KIND_COUNT = 40
 };
 
 enum wire_op {
@@ -519,7 +524,36 @@ enum wire_op {
     OP_curandSetPseudoRandomGeneratorSeed = 536,
     OP_curandSetQuasiRandomGeneratorDimensions = 537,
     OP_curandSetStream = 538,
-    OP_COUNT = 539
+    OP_cusparseLtDenseDescriptorInit = 539,
+    OP_cusparseLtDestroy = 540,
+    OP_cusparseLtGetProperty = 541,
+    OP_cusparseLtGetVersion = 542,
+    OP_cusparseLtInit = 543,
+    OP_cusparseLtMatDescGetAttribute = 544,
+    OP_cusparseLtMatDescSetAttribute = 545,
+    OP_cusparseLtMatDescriptorDestroy = 546,
+    OP_cusparseLtMatmul = 547,
+    OP_cusparseLtMatmulAlgGetAttribute = 548,
+    OP_cusparseLtMatmulAlgSelectionDestroy = 549,
+    OP_cusparseLtMatmulAlgSelectionInit = 550,
+    OP_cusparseLtMatmulAlgSetAttribute = 551,
+    OP_cusparseLtMatmulDescGetAttribute = 552,
+    OP_cusparseLtMatmulDescSetAttribute = 553,
+    OP_cusparseLtMatmulDescriptorInit = 554,
+    OP_cusparseLtMatmulGetWorkspace = 555,
+    OP_cusparseLtMatmulPlanDestroy = 556,
+    OP_cusparseLtMatmulPlanInit = 557,
+    OP_cusparseLtMatmulSearch = 558,
+    OP_cusparseLtSpMMACompress2 = 559,
+    OP_cusparseLtSpMMACompress = 560,
+    OP_cusparseLtSpMMACompressedSize2 = 561,
+    OP_cusparseLtSpMMACompressedSize = 562,
+    OP_cusparseLtSpMMAPrune2 = 563,
+    OP_cusparseLtSpMMAPrune = 564,
+    OP_cusparseLtSpMMAPruneCheck2 = 565,
+    OP_cusparseLtSpMMAPruneCheck = 566,
+    OP_cusparseLtStructuredDescriptorInit = 567,
+    OP_COUNT = 568
 };
 
 #endif

@@ -80,9 +80,9 @@ def _sent(p: Parameter) -> tuple[str, str]:
 
 
 def _received(function: Function) -> list[str]:
-    """What is done with the answer, or when the call is on its way."""
+    """What is done with the answer, or when the call is on its way. Scalars come last, as they are known last."""
     lines: list[str] = []
-    for p in function.parameters:
+    for p in sorted(function.parameters, key=lambda p: p.form in ("result", "both")):
         match p.form:
             case "out" | "inout":
                 lines.append(f"if ({p.name} != NULL) get_bytes(&call.in, {p.name}, bytes_{p.name});")

@@ -3,6 +3,7 @@
 #include "recording_cublaslt.h"
 #include "recording_cufft.h"
 #include "recording_curand.h"
+#include "recording_cusparselt.h"
 
 static const struct {
     const char *symbol;
@@ -253,6 +254,35 @@ static const struct {
     {"curandSetPseudoRandomGeneratorSeed", (void *)curandSetPseudoRandomGeneratorSeed},
     {"curandSetQuasiRandomGeneratorDimensions", (void *)curandSetQuasiRandomGeneratorDimensions},
     {"curandSetStream", (void *)curandSetStream},
+    {"cusparseLtDenseDescriptorInit", (void *)cusparseLtDenseDescriptorInit},
+    {"cusparseLtDestroy", (void *)cusparseLtDestroy},
+    {"cusparseLtGetProperty", (void *)cusparseLtGetProperty},
+    {"cusparseLtGetVersion", (void *)cusparseLtGetVersion},
+    {"cusparseLtInit", (void *)cusparseLtInit},
+    {"cusparseLtMatDescGetAttribute", (void *)cusparseLtMatDescGetAttribute},
+    {"cusparseLtMatDescSetAttribute", (void *)cusparseLtMatDescSetAttribute},
+    {"cusparseLtMatDescriptorDestroy", (void *)cusparseLtMatDescriptorDestroy},
+    {"cusparseLtMatmul", (void *)cusparseLtMatmul},
+    {"cusparseLtMatmulAlgGetAttribute", (void *)cusparseLtMatmulAlgGetAttribute},
+    {"cusparseLtMatmulAlgSelectionDestroy", (void *)cusparseLtMatmulAlgSelectionDestroy},
+    {"cusparseLtMatmulAlgSelectionInit", (void *)cusparseLtMatmulAlgSelectionInit},
+    {"cusparseLtMatmulAlgSetAttribute", (void *)cusparseLtMatmulAlgSetAttribute},
+    {"cusparseLtMatmulDescGetAttribute", (void *)cusparseLtMatmulDescGetAttribute},
+    {"cusparseLtMatmulDescSetAttribute", (void *)cusparseLtMatmulDescSetAttribute},
+    {"cusparseLtMatmulDescriptorInit", (void *)cusparseLtMatmulDescriptorInit},
+    {"cusparseLtMatmulGetWorkspace", (void *)cusparseLtMatmulGetWorkspace},
+    {"cusparseLtMatmulPlanDestroy", (void *)cusparseLtMatmulPlanDestroy},
+    {"cusparseLtMatmulPlanInit", (void *)cusparseLtMatmulPlanInit},
+    {"cusparseLtMatmulSearch", (void *)cusparseLtMatmulSearch},
+    {"cusparseLtSpMMACompress2", (void *)cusparseLtSpMMACompress2},
+    {"cusparseLtSpMMACompress", (void *)cusparseLtSpMMACompress},
+    {"cusparseLtSpMMACompressedSize2", (void *)cusparseLtSpMMACompressedSize2},
+    {"cusparseLtSpMMACompressedSize", (void *)cusparseLtSpMMACompressedSize},
+    {"cusparseLtSpMMAPrune2", (void *)cusparseLtSpMMAPrune2},
+    {"cusparseLtSpMMAPrune", (void *)cusparseLtSpMMAPrune},
+    {"cusparseLtSpMMAPruneCheck2", (void *)cusparseLtSpMMAPruneCheck2},
+    {"cusparseLtSpMMAPruneCheck", (void *)cusparseLtSpMMAPruneCheck},
+    {"cusparseLtStructuredDescriptorInit", (void *)cusparseLtStructuredDescriptorInit},
     {"cublasGetPointerMode_v2", (void *)cublasGetPointerMode_v2},
     {"cublasLtMatmulDescGetAttribute", (void *)cublasLtMatmulDescGetAttribute},
 };

@@ -26,6 +26,7 @@ FORWARDED: Final = {
         "libcublasLt.so.13",
         "libcufft.so.12",
         "libcurand.so.10",
+        "libcusparseLt.so.0",
     )
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""
