@@ -52,7 +52,8 @@ def libraries(found: list[library_table.Library]) -> dict[str, str]:
     noted = frozenset(NOTED.findall((ROOT / "native/libraries/client.h").read_text()))
     files = {
         "native/executor/library_decoders.c": executor.source(found),
-        "native/tests/libraries/recording_names.h": recording.names(found),
+        "native/executor/library_ids.h": executor.identities(found),
+        "native/tests/libraries/recording_all.h": recording.everything(found),
         "docs/library-functions.md": document.document(found),
     }
     for library in found:

@@ -4,8 +4,8 @@
  *   session.h   the child's life: connection, frames, calls, the driver
  *   calls.c     operations with forms of their own
  *   decoders.c  generated: the others
- *   libraries.h, library_decoders.c (generated)
- *               calls of cuBLAS and others, into this machine's own
+ *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
+ *               library_decoders.c are generated
  *   bulk.c      copies from memory of both
  *   handles.c   what the client's handles stand for
  *   confinement.c, paths.c, view.c, landlock.c

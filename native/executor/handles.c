@@ -2,7 +2,7 @@
  * we did; an entry is found by index, and all of the handle is compared. A map leads from the
  * driver's values back. */
 #define _GNU_SOURCE
-#include "executor.h"
+#include "libraries.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -119,12 +119,8 @@ static bool outlives_context(uint64_t id) {
     case KIND_graph:
     case KIND_graph_node:
     case KIND_graph_exec:
-    case KIND_user_object:
-    case KIND_cublaslt:
-    case KIND_cublaslt_matmul:
-    case KIND_cublaslt_layout:
-    case KIND_cublaslt_preference: return true;
-    default: return false;
+    case KIND_user_object: return true;
+    default: return library_kinds[wire_kind_of(id)].stays;
     }
 }
 

@@ -5,10 +5,18 @@
 
 #include "executor.h"
 #include "libraries_wire.h"
-
-enum library_id { LIBRARY_cublas, LIBRARY_cublasLt, LIBRARIES };
+#include "library_ids.h"
 
 extern const struct library_facts library_facts[LIBRARIES];
+
+/* What is known of a kind of objects. */
+struct library_kind {
+    enum library_id of;
+    bool stays;       /* outlives the context in which it was made */
+    const char *mode; /* the library's function that says an object's pointer mode, or NULL */
+    int attribute;    /* as which of its attributes; -1: it says nothing else */
+};
+extern const struct library_kind library_kinds[KIND_COUNT];
 
 /* The library's function, or NULL. */
 void *library_function(enum library_id id, const char *symbol);
@@ -34,13 +42,29 @@ static inline void *library_scalar_at(struct library_scalar *scalar) {
 }
 /* The pointer mode of an object as the library itself has it: an address from a client must never
  * be taken for one of ours. */
-int library_pointer_mode(unsigned kind, void *object);
+int library_pointer_mode(const struct library_kind *kind, void *object);
 
 /* Host memory that came along; NULL where the client has none. */
 const void *library_get_host(struct task *task, size_t *bytes);
 void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected);
+/* Streams that came along, and how many; -1: too many. */
+int library_get_streams(struct task *task, void *streams[LIBRARY_MOST_STREAMS]);
 /* Room in the reply for what the library writes; NULL where the client does not want it. */
 void *library_room(struct task *task, bool wanted, uint64_t bytes);
+
+/* ---- library_memory.c ---- */
+
+#define LIBRARY_MOST_HELD 512u /* bytes of an object that programs hold */
+#define LIBRARY_MOST_SCRATCH (64u << 20)
+
+/* Where an object is to be made: where the one of this handle is, or anew. NULL: no memory. */
+void *library_memory(unsigned kind, uint64_t handle);
+/* It was made. */
+void library_hold(struct task *task, unsigned kind, uint64_t handle, void *memory);
+void library_free(void *memory);
+/* Host memory that the library alone uses, until the card has done the call. */
+void *library_scratch(struct task *task, uint64_t bytes);
+void library_scratch_end(uint64_t bytes);
 
 #define REAL(library, symbol, type, ...)                            \
     static type (*real)(__VA_ARGS__);                               \

@@ -17,6 +17,7 @@ CUresult library_failed(struct task *task, uint8_t *status, int result, enum lib
     if (task->header.flags & WIRE_REPLY_WANTED) return CUDA_SUCCESS;
     const struct library_statuses *is = &library_facts[id].statuses;
     if (result == is->not_initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (result == is->invalid_handle) return CUDA_ERROR_INVALID_HANDLE;
     if (result == is->out_of_memory) return CUDA_ERROR_OUT_OF_MEMORY;
     if (result == is->invalid_value) return CUDA_ERROR_INVALID_VALUE;
     return result == is->not_supported ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_UNKNOWN;
@@ -38,24 +39,19 @@ void library_put_result(struct task *task, const struct library_scalar *scalar) 
     if (scalar->bytes != SCALAR_ON_CARD) put_bytes(&task->out, scalar->value, scalar->bytes);
 }
 
-int library_pointer_mode(unsigned kind, void *object) {
-    enum { DESC_POINTER_MODE = 2 }; /* cublasLtMatmulDescAttributes_t */
+int library_pointer_mode(const struct library_kind *kind, void *object) {
     int mode = 0;
-    if (kind == KIND_cublaslt_matmul) {
-        int (*of_product)(void *, int, void *, size_t, size_t *);
-        void *found = library_function(LIBRARY_cublasLt, "cublasLtMatmulDescGetAttribute");
-        memcpy(&of_product, &found, sizeof of_product);
-        size_t written;
-        if (of_product == NULL ||
-            of_product(object, DESC_POINTER_MODE, &mode, sizeof mode, &written))
-            return -1;
-    } else {
-        int (*of_handle)(void *, int *);
-        void *found = library_function(LIBRARY_cublas, "cublasGetPointerMode_v2");
-        memcpy(&of_handle, &found, sizeof of_handle);
-        if (of_handle == NULL || of_handle(object, &mode)) return -1;
+    size_t written;
+    void *found = library_function(kind->of, kind->mode);
+    if (found == NULL) return -1;
+    if (kind->attribute < 0) {
+        int (*ask)(void *, int *);
+        memcpy(&ask, &found, sizeof ask);
+        return ask(object, &mode) ? -1 : mode;
     }
-    return mode;
+    int (*ask)(void *, int, void *, size_t, size_t *);
+    memcpy(&ask, &found, sizeof ask);
+    return ask(object, kind->attribute, &mode, sizeof mode, &written) ? -1 : mode;
 }
 
 const void *library_get_host(struct task *task, size_t *bytes) {
@@ -70,6 +66,19 @@ const void *library_get_host(struct task *task, size_t *bytes) {
 
 void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected) {
     if (sent != NULL && bytes != expected) task->in.bad = true;
+}
+
+int library_get_streams(struct task *task, void *streams[LIBRARY_MOST_STREAMS]) {
+    size_t bytes;
+    const void *sent = library_get_host(task, &bytes);
+    size_t count = bytes / sizeof(uint64_t);
+    if (sent == NULL || count > LIBRARY_MOST_STREAMS) return -1;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t handle;
+        memcpy(&handle, (const uint8_t *)sent + i * sizeof handle, sizeof handle);
+        streams[i] = (void *)(uintptr_t)handle_value(KIND_stream, handle, &task->bad);
+    }
+    return (int)count;
 }
 
 void *library_room(struct task *task, bool wanted, uint64_t bytes) {

@@ -4,16 +4,59 @@
 const struct library_facts library_facts[LIBRARIES] = {
     [LIBRARY_cublas] = {"libcublas.so.13",
                         {.not_initialized = 1,
+                         .invalid_handle = 1,
                          .out_of_memory = 3,
                          .invalid_value = 7,
                          .unknown = 13,
                          .not_supported = 15}},
     [LIBRARY_cublasLt] = {"libcublasLt.so.13",
                           {.not_initialized = 1,
+                           .invalid_handle = 1,
                            .out_of_memory = 3,
                            .invalid_value = 7,
                            .unknown = 13,
                            .not_supported = 15}},
+    [LIBRARY_cufft] = {"libcufft.so.12",
+                       {.not_initialized = 7,
+                        .invalid_handle = 1,
+                        .out_of_memory = 2,
+                        .invalid_value = 4,
+                        .unknown = 6,
+                        .not_supported = 16}},
+    [LIBRARY_curand] = {"libcurand.so.10",
+                        {.not_initialized = 203,
+                         .invalid_handle = 101,
+                         .out_of_memory = 102,
+                         .invalid_value = 104,
+                         .unknown = 201,
+                         .not_supported = 204}},
+    [LIBRARY_cusparseLt] = {"libcusparseLt.so.0",
+                            {.not_initialized = 1,
+                             .invalid_handle = 1,
+                             .out_of_memory = 2,
+                             .invalid_value = 3,
+                             .unknown = 6,
+                             .not_supported = 10}},
+};
+const struct library_kind library_kinds[KIND_COUNT] = {
+    [KIND_cublas] = {.of = LIBRARY_cublas,
+                     .stays = false,
+                     .mode = "cublasGetPointerMode_v2",
+                     .attribute = -1},
+    [KIND_cublaslt] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cublaslt_matmul] = {.of = LIBRARY_cublasLt,
+                              .stays = true,
+                              .mode = "cublasLtMatmulDescGetAttribute",
+                              .attribute = 2},
+    [KIND_cublaslt_layout] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cublaslt_preference] = {.of = LIBRARY_cublasLt, .stays = true},
+    [KIND_cufft_plan] = {.of = LIBRARY_cufft, .stays = false},
+    [KIND_curand_generator] = {.of = LIBRARY_curand, .stays = false},
+    [KIND_cusparselt] = {.of = LIBRARY_cusparseLt, .stays = false},
+    [KIND_cusparselt_matrix] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_product] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_algorithm] = {.of = LIBRARY_cusparseLt, .stays = true},
+    [KIND_cusparselt_plan] = {.of = LIBRARY_cusparseLt, .stays = false},
 };
 
 static CUresult decode_cublasCaxpy_v2(struct task *task) {
@@ -31,7 +74,7 @@ static CUresult decode_cublasCaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -71,7 +114,7 @@ static CUresult decode_cublasCdotc_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -94,7 +137,7 @@ static CUresult decode_cublasCdotu_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -164,7 +207,7 @@ static CUresult decode_cublasCgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -210,7 +253,7 @@ static CUresult decode_cublasCgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -248,7 +291,7 @@ static CUresult decode_cublasCgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -282,7 +325,7 @@ static CUresult decode_cublasCgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -334,7 +377,7 @@ static CUresult decode_cublasCgerc_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -362,7 +405,7 @@ static CUresult decode_cublasCgeru_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -443,7 +486,7 @@ static CUresult decode_cublasChemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -475,7 +518,7 @@ static CUresult decode_cublasChemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -505,7 +548,7 @@ static CUresult decode_cublasCher2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -539,7 +582,7 @@ static CUresult decode_cublasCher2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -565,7 +608,7 @@ static CUresult decode_cublasCher_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -596,7 +639,7 @@ static CUresult decode_cublasCherk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -609,7 +652,7 @@ static CUresult decode_cublasCreate_v2(struct task *task) {
     REAL(cublas, cublasCreate_v2, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_handle = get_word(&task->in);
-    void *handle = NULL;
+    void *handle = 0;
     REFUSE(cublas);
     int said = real(&handle);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -635,7 +678,7 @@ static CUresult decode_cublasCrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -656,7 +699,7 @@ static CUresult decode_cublasCrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -683,7 +726,7 @@ static CUresult decode_cublasCscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -708,7 +751,7 @@ static CUresult decode_cublasCsrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -728,7 +771,7 @@ static CUresult decode_cublasCsscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -780,7 +823,7 @@ static CUresult decode_cublasCsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -812,7 +855,7 @@ static CUresult decode_cublasCsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -842,7 +885,7 @@ static CUresult decode_cublasCsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -876,7 +919,7 @@ static CUresult decode_cublasCsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -902,7 +945,7 @@ static CUresult decode_cublasCsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -933,7 +976,7 @@ static CUresult decode_cublasCsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -971,7 +1014,7 @@ static CUresult decode_cublasCtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -1031,7 +1074,7 @@ static CUresult decode_cublasCtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -1065,7 +1108,7 @@ static CUresult decode_cublasCtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -1109,7 +1152,7 @@ static CUresult decode_cublasDasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1132,7 +1175,7 @@ static CUresult decode_cublasDaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1197,7 +1240,7 @@ static CUresult decode_cublasDdot_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1243,7 +1286,7 @@ static CUresult decode_cublasDgeam(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
@@ -1314,7 +1357,7 @@ static CUresult decode_cublasDgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -1360,7 +1403,7 @@ static CUresult decode_cublasDgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -1398,7 +1441,7 @@ static CUresult decode_cublasDgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1432,7 +1475,7 @@ static CUresult decode_cublasDgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -1484,7 +1527,7 @@ static CUresult decode_cublasDger_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1573,7 +1616,7 @@ static CUresult decode_cublasDnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1605,7 +1648,7 @@ static CUresult decode_cublasDotEx(struct task *task) {
     int executionType = 0;
     get_bytes(&task->in, &executionType, sizeof executionType);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&result),
                     resultType, executionType);
@@ -1632,7 +1675,7 @@ static CUresult decode_cublasDrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -1653,7 +1696,7 @@ static CUresult decode_cublasDrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -1683,7 +1726,7 @@ static CUresult decode_cublasDrotm_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(param, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1705,7 +1748,7 @@ static CUresult decode_cublasDrotmg_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(d1, false);
     PLACED(d2, false);
     PLACED(x1, false);
@@ -1733,7 +1776,7 @@ static CUresult decode_cublasDscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1785,7 +1828,7 @@ static CUresult decode_cublasDsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1817,7 +1860,7 @@ static CUresult decode_cublasDsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -1847,7 +1890,7 @@ static CUresult decode_cublasDsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1881,7 +1924,7 @@ static CUresult decode_cublasDsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -1907,7 +1950,7 @@ static CUresult decode_cublasDsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -1938,7 +1981,7 @@ static CUresult decode_cublasDsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -1976,7 +2019,7 @@ static CUresult decode_cublasDtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -2036,7 +2079,7 @@ static CUresult decode_cublasDtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -2070,7 +2113,7 @@ static CUresult decode_cublasDtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -2114,7 +2157,7 @@ static CUresult decode_cublasDzasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2134,7 +2177,7 @@ static CUresult decode_cublasDznrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2183,7 +2226,7 @@ static CUresult decode_cublasGemmBatchedEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, Atype, lda,
@@ -2232,7 +2275,7 @@ static CUresult decode_cublasGemmEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
@@ -2289,7 +2332,7 @@ static CUresult decode_cublasGemmStridedBatchedEx(struct task *task) {
     int algo = 0;
     get_bytes(&task->in, &algo, sizeof algo);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda,
@@ -2323,7 +2366,7 @@ static CUresult decode_cublasIcamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2343,7 +2386,7 @@ static CUresult decode_cublasIcamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2363,7 +2406,7 @@ static CUresult decode_cublasIdamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2383,7 +2426,7 @@ static CUresult decode_cublasIdamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2403,7 +2446,7 @@ static CUresult decode_cublasIsamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2423,7 +2466,7 @@ static CUresult decode_cublasIsamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2443,7 +2486,7 @@ static CUresult decode_cublasIzamax_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2463,7 +2506,7 @@ static CUresult decode_cublasIzamin_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2483,7 +2526,7 @@ static CUresult decode_cublasSasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2506,7 +2549,7 @@ static CUresult decode_cublasSaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2525,7 +2568,7 @@ static CUresult decode_cublasScasum_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2545,7 +2588,7 @@ static CUresult decode_cublasScnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2611,7 +2654,7 @@ static CUresult decode_cublasSdot_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -2718,7 +2761,7 @@ static CUresult decode_cublasSgeam(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
@@ -2789,7 +2832,7 @@ static CUresult decode_cublasSgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -2833,7 +2876,7 @@ static CUresult decode_cublasSgemmEx(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
@@ -2879,7 +2922,7 @@ static CUresult decode_cublasSgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -2917,7 +2960,7 @@ static CUresult decode_cublasSgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -2951,7 +2994,7 @@ static CUresult decode_cublasSgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3003,7 +3046,7 @@ static CUresult decode_cublasSger_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3092,7 +3135,7 @@ static CUresult decode_cublasSnrm2_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3118,7 +3161,7 @@ static CUresult decode_cublasSrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -3139,7 +3182,7 @@ static CUresult decode_cublasSrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -3169,7 +3212,7 @@ static CUresult decode_cublasSrotm_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(param, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3191,7 +3234,7 @@ static CUresult decode_cublasSrotmg_v2(struct task *task) {
     struct library_scalar param;
     library_get_scalar(task, &param, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(d1, false);
     PLACED(d2, false);
     PLACED(x1, false);
@@ -3219,7 +3262,7 @@ static CUresult decode_cublasSscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3271,7 +3314,7 @@ static CUresult decode_cublasSsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3303,7 +3346,7 @@ static CUresult decode_cublasSsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3333,7 +3376,7 @@ static CUresult decode_cublasSsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3367,7 +3410,7 @@ static CUresult decode_cublasSsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3393,7 +3436,7 @@ static CUresult decode_cublasSsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3424,7 +3467,7 @@ static CUresult decode_cublasSsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -3462,7 +3505,7 @@ static CUresult decode_cublasStrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -3522,7 +3565,7 @@ static CUresult decode_cublasStrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -3556,7 +3599,7 @@ static CUresult decode_cublasStrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -3603,7 +3646,7 @@ static CUresult decode_cublasZaxpy_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3643,7 +3686,7 @@ static CUresult decode_cublasZdotc_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3666,7 +3709,7 @@ static CUresult decode_cublasZdotu_v2(struct task *task) {
     struct library_scalar result;
     library_get_scalar(task, &result, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(result, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3692,7 +3735,7 @@ static CUresult decode_cublasZdrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -3712,7 +3755,7 @@ static CUresult decode_cublasZdscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3781,7 +3824,7 @@ static CUresult decode_cublasZgemmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
@@ -3827,7 +3870,7 @@ static CUresult decode_cublasZgemmStridedBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
@@ -3865,7 +3908,7 @@ static CUresult decode_cublasZgemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -3899,7 +3942,7 @@ static CUresult decode_cublasZgemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -3951,7 +3994,7 @@ static CUresult decode_cublasZgerc_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -3979,7 +4022,7 @@ static CUresult decode_cublasZgeru_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4060,7 +4103,7 @@ static CUresult decode_cublasZhemm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4092,7 +4135,7 @@ static CUresult decode_cublasZhemv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -4122,7 +4165,7 @@ static CUresult decode_cublasZher2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4156,7 +4199,7 @@ static CUresult decode_cublasZher2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4182,7 +4225,7 @@ static CUresult decode_cublasZher_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4213,7 +4256,7 @@ static CUresult decode_cublasZherk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -4240,7 +4283,7 @@ static CUresult decode_cublasZrot_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, true);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(c, false);
     PLACED(s, true);
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
@@ -4261,7 +4304,7 @@ static CUresult decode_cublasZrotg_v2(struct task *task) {
     struct library_scalar s;
     library_get_scalar(task, &s, false);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(a, false);
     PLACED(b, false);
     PLACED(c, false);
@@ -4288,7 +4331,7 @@ static CUresult decode_cublasZscal_v2(struct task *task) {
     int incx = 0;
     get_bytes(&task->in, &incx, sizeof incx);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4340,7 +4383,7 @@ static CUresult decode_cublasZsymm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4372,7 +4415,7 @@ static CUresult decode_cublasZsymv_v2(struct task *task) {
     int incy = 0;
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
@@ -4402,7 +4445,7 @@ static CUresult decode_cublasZsyr2_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4436,7 +4479,7 @@ static CUresult decode_cublasZsyr2k_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
@@ -4462,7 +4505,7 @@ static CUresult decode_cublasZsyr_v2(struct task *task) {
     int lda = 0;
     get_bytes(&task->in, &lda, sizeof lda);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
@@ -4493,7 +4536,7 @@ static CUresult decode_cublasZsyrk_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
@@ -4531,7 +4574,7 @@ static CUresult decode_cublasZtrmm_v2(struct task *task) {
     int ldc = 0;
     get_bytes(&task->in, &ldc, sizeof ldc);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, C, ldc);
@@ -4591,7 +4634,7 @@ static CUresult decode_cublasZtrsmBatched(struct task *task) {
     int batchCount = 0;
     get_bytes(&task->in, &batchCount, sizeof batchCount);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
                     ldb, batchCount);
@@ -4625,7 +4668,7 @@ static CUresult decode_cublasZtrsm_v2(struct task *task) {
     int ldb = 0;
     get_bytes(&task->in, &ldb, sizeof ldb);
     REFUSE(cublas);
-    int mode = library_pointer_mode(KIND_cublas, handle);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said =
         real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
@@ -4661,7 +4704,7 @@ static CUresult decode_cublasLtCreate(struct task *task) {
     REAL(cublasLt, cublasLtCreate, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_lightHandle = get_word(&task->in);
-    void *lightHandle = NULL;
+    void *lightHandle = 0;
     REFUSE(cublasLt);
     int said = real(&lightHandle);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
@@ -4707,7 +4750,7 @@ static CUresult decode_cublasLtMatmul(struct task *task) {
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     library_check_host(task, sent_algo, bytes_algo, 64);
     REFUSE(cublasLt);
-    int mode = library_pointer_mode(KIND_cublaslt_matmul, computeDesc);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublaslt_matmul], computeDesc);
     PLACED(alpha, false);
     PLACED(beta, true);
     int said = real(lightHandle, computeDesc, library_scalar_at(&alpha), A, Adesc, B, Bdesc,
@@ -4835,7 +4878,7 @@ static CUresult decode_cublasLtMatmulDescCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatmulDescCreate, int, void **, int, int);
     uint8_t *status = library_begin(task);
     uint64_t id_matmulDesc = get_word(&task->in);
-    void *matmulDesc = NULL;
+    void *matmulDesc = 0;
     int computeType = 0;
     get_bytes(&task->in, &computeType, sizeof computeType);
     int scaleType = 0;
@@ -4880,7 +4923,7 @@ static CUresult decode_cublasLtMatmulPreferenceCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatmulPreferenceCreate, int, void **);
     uint8_t *status = library_begin(task);
     uint64_t id_pref = get_word(&task->in);
-    void *pref = NULL;
+    void *pref = 0;
     REFUSE(cublasLt);
     int said = real(&pref);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
@@ -4921,7 +4964,7 @@ static CUresult decode_cublasLtMatrixLayoutCreate(struct task *task) {
     REAL(cublasLt, cublasLtMatrixLayoutCreate, int, void **, int, uint64_t, uint64_t, int64_t);
     uint8_t *status = library_begin(task);
     uint64_t id_matLayout = get_word(&task->in);
-    void *matLayout = NULL;
+    void *matLayout = 0;
     int type = 0;
     get_bytes(&task->in, &type, sizeof type);
     uint64_t rows = 0;
@@ -4971,6 +5014,1561 @@ static CUresult decode_cublasLtGetVersion(struct task *task) {
     library_begin(task);
     REFUSE(cublasLt);
     put_word(&task->out, real());
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftCreate(struct task *task) {
+    REAL(cufft, cufftCreate, int, int *);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    int handle = 0;
+    REFUSE(cufft);
+    int said = real(&handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_handle, (uint64_t)(uintptr_t)handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftDestroy(struct task *task) {
+    REAL(cufft, cufftDestroy, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 1);
+    REFUSE(cufft);
+    int said = real(plan);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_unbind(task, KIND_cufft_plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate1d(struct task *task) {
+    REAL(cufft, cufftEstimate1d, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate2d(struct task *task) {
+    REAL(cufft, cufftEstimate2d, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimate3d(struct task *task) {
+    REAL(cufft, cufftEstimate3d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftEstimateMany(struct task *task) {
+    REAL(cufft, cufftEstimateMany, int, int, const void *, const void *, int, int, const void *,
+         int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist, type,
+                    batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecC2C(struct task *task) {
+    REAL(cufft, cufftExecC2C, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecC2R(struct task *task) {
+    REAL(cufft, cufftExecC2R, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecD2Z(struct task *task) {
+    REAL(cufft, cufftExecD2Z, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecR2C(struct task *task) {
+    REAL(cufft, cufftExecR2C, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecZ2D(struct task *task) {
+    REAL(cufft, cufftExecZ2D, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftExecZ2Z(struct task *task) {
+    REAL(cufft, cufftExecZ2Z, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *idata = (void *)(uintptr_t)get_word(&task->in);
+    void *odata = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, idata, odata, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetPlanPropertyInt64(struct task *task) {
+    REAL(cufft, cufftGetPlanPropertyInt64, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    bool wanted_returnPtrValue = get_word(&task->in) != 0;
+    void *returnPtrValue = library_room(task, wanted_returnPtrValue, 8);
+    REFUSE(cufft);
+    int said = real(plan, property, returnPtrValue);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetProperty(struct task *task) {
+    REAL(cufft, cufftGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cufft);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize1d(struct task *task) {
+    REAL(cufft, cufftGetSize1d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize2d(struct task *task) {
+    REAL(cufft, cufftGetSize2d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize3d(struct task *task) {
+    REAL(cufft, cufftGetSize3d, int, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSize(struct task *task) {
+    REAL(cufft, cufftGetSize, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSizeMany64(struct task *task) {
+    REAL(cufft, cufftGetSizeMany64, int, int, int, const void *, const void *, int64_t, int64_t,
+         const void *, int64_t, int64_t, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetSizeMany(struct task *task) {
+    REAL(cufft, cufftGetSizeMany, int, int, int, const void *, const void *, int, int, const void *,
+         int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int handle = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(handle, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride,
+                    odist, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftGetVersion(struct task *task) {
+    REAL(cufft, cufftGetVersion, int, void *);
+    uint8_t *status = library_begin(task);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cufft);
+    int said = real(version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan1d(struct task *task) {
+    REAL(cufft, cufftMakePlan1d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan2d(struct task *task) {
+    REAL(cufft, cufftMakePlan2d, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, ny, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlan3d(struct task *task) {
+    REAL(cufft, cufftMakePlan3d, int, int, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, nx, ny, nz, type, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlanMany64(struct task *task) {
+    REAL(cufft, cufftMakePlanMany64, int, int, int, const void *, const void *, int64_t, int64_t,
+         const void *, int64_t, int64_t, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftMakePlanMany(struct task *task) {
+    REAL(cufft, cufftMakePlanMany, int, int, int, const void *, const void *, int, int,
+         const void *, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan1d(struct task *task) {
+    REAL(cufft, cufftPlan1d, int, int *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    REFUSE(cufft);
+    int said = real(&plan, nx, type, batch);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan2d(struct task *task) {
+    REAL(cufft, cufftPlan2d, int, int *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    REFUSE(cufft);
+    int said = real(&plan, nx, ny, type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlan3d(struct task *task) {
+    REAL(cufft, cufftPlan3d, int, int *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int nx = 0;
+    get_bytes(&task->in, &nx, sizeof nx);
+    int ny = 0;
+    get_bytes(&task->in, &ny, sizeof ny);
+    int nz = 0;
+    get_bytes(&task->in, &nz, sizeof nz);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    REFUSE(cufft);
+    int said = real(&plan, nx, ny, nz, type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftPlanMany(struct task *task) {
+    REAL(cufft, cufftPlanMany, int, int *, int, const void *, const void *, int, int, const void *,
+         int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_plan = get_word(&task->in);
+    int plan = 0;
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    int batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    library_check_host(task, sent_n, bytes_n, 4 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 4 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 4 * (uint64_t)rank);
+    REFUSE(cufft);
+    int said = real(&plan, rank, sent_n, sent_inembed, istride, idist, sent_onembed, ostride, odist,
+                    type, batch);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    handle_bind(task, KIND_cufft_plan, id_plan, (uint64_t)(uintptr_t)plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftResetPlanProperty(struct task *task) {
+    REAL(cufft, cufftResetPlanProperty, int, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    REFUSE(cufft);
+    int said = real(plan, property);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetAutoAllocation(struct task *task) {
+    REAL(cufft, cufftSetAutoAllocation, int, int, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int autoAllocate = 0;
+    get_bytes(&task->in, &autoAllocate, sizeof autoAllocate);
+    REFUSE(cufft);
+    int said = real(plan, autoAllocate);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetPlanPropertyInt64(struct task *task) {
+    REAL(cufft, cufftSetPlanPropertyInt64, int, int, int, int64_t);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int property = 0;
+    get_bytes(&task->in, &property, sizeof property);
+    int64_t inputValueInt = 0;
+    get_bytes(&task->in, &inputValueInt, sizeof inputValueInt);
+    REFUSE(cufft);
+    int said = real(plan, property, inputValueInt);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetStream(struct task *task) {
+    REAL(cufft, cufftSetStream, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cufft);
+    int said = real(plan, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftSetWorkArea(struct task *task) {
+    REAL(cufft, cufftSetWorkArea, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *workArea = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cufft);
+    int said = real(plan, workArea);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtExec(struct task *task) {
+    REAL(cufft, cufftXtExec, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    void *input = (void *)(uintptr_t)get_word(&task->in);
+    void *output = (void *)(uintptr_t)get_word(&task->in);
+    int direction = 0;
+    get_bytes(&task->in, &direction, sizeof direction);
+    REFUSE(cufft);
+    int said = real(plan, input, output, direction);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtGetSizeMany(struct task *task) {
+    REAL(cufft, cufftXtGetSizeMany, int, int, int, const void *, const void *, int64_t, int64_t,
+         int, const void *, int64_t, int64_t, int, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    int inputtype = 0;
+    get_bytes(&task->in, &inputtype, sizeof inputtype);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int outputtype = 0;
+    get_bytes(&task->in, &outputtype, sizeof outputtype);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, inputtype, sent_onembed,
+                    ostride, odist, outputtype, batch, workSize, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtMakePlanMany(struct task *task) {
+    REAL(cufft, cufftXtMakePlanMany, int, int, int, const void *, const void *, int64_t, int64_t,
+         int, const void *, int64_t, int64_t, int, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    size_t bytes_n;
+    const void *sent_n = library_get_host(task, &bytes_n);
+    size_t bytes_inembed;
+    const void *sent_inembed = library_get_host(task, &bytes_inembed);
+    int64_t istride = 0;
+    get_bytes(&task->in, &istride, sizeof istride);
+    int64_t idist = 0;
+    get_bytes(&task->in, &idist, sizeof idist);
+    int inputtype = 0;
+    get_bytes(&task->in, &inputtype, sizeof inputtype);
+    size_t bytes_onembed;
+    const void *sent_onembed = library_get_host(task, &bytes_onembed);
+    int64_t ostride = 0;
+    get_bytes(&task->in, &ostride, sizeof ostride);
+    int64_t odist = 0;
+    get_bytes(&task->in, &odist, sizeof odist);
+    int outputtype = 0;
+    get_bytes(&task->in, &outputtype, sizeof outputtype);
+    int64_t batch = 0;
+    get_bytes(&task->in, &batch, sizeof batch);
+    bool wanted_workSize = get_word(&task->in) != 0;
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    library_check_host(task, sent_n, bytes_n, 8 * (uint64_t)rank);
+    library_check_host(task, sent_inembed, bytes_inembed, 8 * (uint64_t)rank);
+    library_check_host(task, sent_onembed, bytes_onembed, 8 * (uint64_t)rank);
+    void *workSize = library_room(task, wanted_workSize, 8);
+    REFUSE(cufft);
+    int said = real(plan, rank, sent_n, sent_inembed, istride, idist, inputtype, sent_onembed,
+                    ostride, odist, outputtype, batch, workSize, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cufftXtSetWorkAreaPolicy(struct task *task) {
+    REAL(cufft, cufftXtSetWorkAreaPolicy, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int plan = (int)(uintptr_t)task_handle(task, KIND_cufft_plan, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    size_t bytes_workSize;
+    const void *sent_workSize = library_get_host(task, &bytes_workSize);
+    library_check_host(task, sent_workSize, bytes_workSize, 8);
+    void *workSize = library_room(task, sent_workSize != NULL, 8);
+    if (workSize != NULL && sent_workSize != NULL) memcpy(workSize, sent_workSize, bytes_workSize);
+    REFUSE(cufft);
+    int said = real(plan, policy, workSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cufft);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandCreateGenerator(struct task *task) {
+    REAL(curand, curandCreateGenerator, int, void **, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_generator = get_word(&task->in);
+    void *generator = 0;
+    int rng_type = 0;
+    get_bytes(&task->in, &rng_type, sizeof rng_type);
+    REFUSE(curand);
+    int said = real(&generator, rng_type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    handle_bind(task, KIND_curand_generator, id_generator, (uint64_t)(uintptr_t)generator);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandDestroyGenerator(struct task *task) {
+    REAL(curand, curandDestroyGenerator, int, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 1);
+    REFUSE(curand);
+    int said = real(generator);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    handle_unbind(task, KIND_curand_generator);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerate(struct task *task) {
+    REAL(curand, curandGenerate, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLogNormal(struct task *task) {
+    REAL(curand, curandGenerateLogNormal, int, void *, void *, uint64_t, float, float);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    float mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    float stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLogNormalDouble(struct task *task) {
+    REAL(curand, curandGenerateLogNormalDouble, int, void *, void *, uint64_t, double, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    double stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateLongLong(struct task *task) {
+    REAL(curand, curandGenerateLongLong, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateNormal(struct task *task) {
+    REAL(curand, curandGenerateNormal, int, void *, void *, uint64_t, float, float);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    float mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    float stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateNormalDouble(struct task *task) {
+    REAL(curand, curandGenerateNormalDouble, int, void *, void *, uint64_t, double, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double mean = 0;
+    get_bytes(&task->in, &mean, sizeof mean);
+    double stddev = 0;
+    get_bytes(&task->in, &stddev, sizeof stddev);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, mean, stddev);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGeneratePoisson(struct task *task) {
+    REAL(curand, curandGeneratePoisson, int, void *, void *, uint64_t, double);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double lambda = 0;
+    get_bytes(&task->in, &lambda, sizeof lambda);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, lambda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGeneratePoissonMethod(struct task *task) {
+    REAL(curand, curandGeneratePoissonMethod, int, void *, void *, uint64_t, double, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    double lambda = 0;
+    get_bytes(&task->in, &lambda, sizeof lambda);
+    int method = 0;
+    get_bytes(&task->in, &method, sizeof method);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, n, lambda, method);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateSeeds(struct task *task) {
+    REAL(curand, curandGenerateSeeds, int, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    REFUSE(curand);
+    int said = real(generator);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateUniform(struct task *task) {
+    REAL(curand, curandGenerateUniform, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGenerateUniformDouble(struct task *task) {
+    REAL(curand, curandGenerateUniformDouble, int, void *, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *outputPtr = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t num = 0;
+    get_bytes(&task->in, &num, sizeof num);
+    REFUSE(curand);
+    int said = real(generator, outputPtr, num);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGetProperty(struct task *task) {
+    REAL(curand, curandGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(curand);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandGetVersion(struct task *task) {
+    REAL(curand, curandGetVersion, int, void *);
+    uint8_t *status = library_begin(task);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(curand);
+    int said = real(version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetGeneratorOffset(struct task *task) {
+    REAL(curand, curandSetGeneratorOffset, int, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int64_t offset = 0;
+    get_bytes(&task->in, &offset, sizeof offset);
+    REFUSE(curand);
+    int said = real(generator, offset);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetGeneratorOrdering(struct task *task) {
+    REAL(curand, curandSetGeneratorOrdering, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    REFUSE(curand);
+    int said = real(generator, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetPseudoRandomGeneratorSeed(struct task *task) {
+    REAL(curand, curandSetPseudoRandomGeneratorSeed, int, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int64_t seed = 0;
+    get_bytes(&task->in, &seed, sizeof seed);
+    REFUSE(curand);
+    int said = real(generator, seed);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetQuasiRandomGeneratorDimensions(struct task *task) {
+    REAL(curand, curandSetQuasiRandomGeneratorDimensions, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    int num_dimensions = 0;
+    get_bytes(&task->in, &num_dimensions, sizeof num_dimensions);
+    REFUSE(curand);
+    int said = real(generator, num_dimensions);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_curandSetStream(struct task *task) {
+    REAL(curand, curandSetStream, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *generator = (void *)(uintptr_t)task_handle(task, KIND_curand_generator, 0);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(curand);
+    int said = real(generator, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_curand);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtDenseDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtDenseDescriptorInit, int, void *, void *, int64_t, int64_t, int64_t,
+         int, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matDescr = get_word(&task->in);
+    void *matDescr = library_memory(KIND_cusparselt_matrix, id_matDescr);
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    int alignment = 0;
+    get_bytes(&task->in, &alignment, sizeof alignment);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    if (matDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matDescr, rows, cols, ld, alignment, valueType, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_matrix, id_matDescr, matDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 1);
+    REFUSE(cusparseLt);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt);
+    library_free(handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtGetProperty(struct task *task) {
+    REAL(cusparseLt, cusparseLtGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int propertyType = 0;
+    get_bytes(&task->in, &propertyType, sizeof propertyType);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cusparseLt);
+    int said = real(propertyType, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtGetVersion(struct task *task) {
+    REAL(cusparseLt, cusparseLtGetVersion, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cusparseLt);
+    int said = real(handle, version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtInit, int, void *);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    void *handle = library_memory(KIND_cusparselt, id_handle);
+    if (handle == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt, id_handle, handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int matAttribute = 0;
+    get_bytes(&task->in, &matAttribute, sizeof matAttribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matAttribute >= 2 || matAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matAttribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int matAttribute = 0;
+    get_bytes(&task->in, &matAttribute, sizeof matAttribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matAttribute >= 2 || matAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matAttribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatDescriptorDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatDescriptorDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *matDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 1);
+    REFUSE(cusparseLt);
+    int said = real(matDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_matrix);
+    library_free(matDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmul(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmul, int, void *, void *, const void *, void *, void *,
+         const void *, void *, void *, void *, void **, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    size_t bytes_alpha;
+    const void *sent_alpha = library_get_host(task, &bytes_alpha);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    void *d_B = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_beta;
+    const void *sent_beta = library_get_host(task, &bytes_beta);
+    void *d_C = (void *)(uintptr_t)get_word(&task->in);
+    void *d_D = (void *)(uintptr_t)get_word(&task->in);
+    void *workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *streams[LIBRARY_MOST_STREAMS];
+    int count_streams = library_get_streams(task, streams);
+    int numStreams = 0;
+    get_bytes(&task->in, &numStreams, sizeof numStreams);
+    library_check_host(task, sent_alpha, bytes_alpha, 4);
+    library_check_host(task, sent_beta, bytes_beta, 4);
+    if (count_streams != numStreams) task->bad = CUDA_ERROR_INVALID_VALUE;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, sent_alpha, d_A, d_B, sent_beta, d_C, d_D, workspace, streams,
+                    numStreams);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 6 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, attribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSelectionDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSelectionDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 1);
+    REFUSE(cusparseLt);
+    int said = real(algSelection);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_algorithm);
+    library_free(algSelection);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSelectionInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSelectionInit, int, void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_algSelection = get_word(&task->in);
+    void *algSelection = library_memory(KIND_cusparselt_algorithm, id_algSelection);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    if (algSelection == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, matmulDescr, alg);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_algorithm, id_algSelection, algSelection);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulAlgSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulAlgSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 6 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, algSelection, attribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescGetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescGetAttribute, int, void *, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int matmulAttribute = 0;
+    get_bytes(&task->in, &matmulAttribute, sizeof matmulAttribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (matmulAttribute >= 20 || matmulAttribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matmulAttribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescSetAttribute(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescSetAttribute, int, void *, void *, int, const void *,
+         uint64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    int matmulAttribute = 0;
+    get_bytes(&task->in, &matmulAttribute, sizeof matmulAttribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (!is_among(matmulAttribute, 0xfff9f)) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, matmulAttribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulDescriptorInit, int, void *, void *, int, int, void *, void *,
+         void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matmulDescr = get_word(&task->in);
+    void *matmulDescr = library_memory(KIND_cusparselt_product, id_matmulDescr);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    void *matD = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    if (matmulDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, opA, opB, matA, matB, matC, matD, computeType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_product, id_matmulDescr, matmulDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulGetWorkspace(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulGetWorkspace, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    bool wanted_workspaceSize = get_word(&task->in) != 0;
+    void *workspaceSize = library_room(task, wanted_workspaceSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, workspaceSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulPlanDestroy(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulPlanDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 1);
+    REFUSE(cusparseLt);
+    int said = real(plan);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    handle_unbind(task, KIND_cusparselt_plan);
+    library_free(plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulPlanInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulPlanInit, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_plan = get_word(&task->in);
+    void *plan = library_memory(KIND_cusparselt_plan, id_plan);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *algSelection = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_algorithm, 0);
+    if (plan == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, matmulDescr, algSelection);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_plan, id_plan, plan);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtMatmulSearch(struct task *task) {
+    REAL(cusparseLt, cusparseLtMatmulSearch, int, void *, void *, const void *, void *, void *,
+         const void *, void *, void *, void *, void **, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    size_t bytes_alpha;
+    const void *sent_alpha = library_get_host(task, &bytes_alpha);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    void *d_B = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_beta;
+    const void *sent_beta = library_get_host(task, &bytes_beta);
+    void *d_C = (void *)(uintptr_t)get_word(&task->in);
+    void *d_D = (void *)(uintptr_t)get_word(&task->in);
+    void *workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *streams[LIBRARY_MOST_STREAMS];
+    int count_streams = library_get_streams(task, streams);
+    int numStreams = 0;
+    get_bytes(&task->in, &numStreams, sizeof numStreams);
+    library_check_host(task, sent_alpha, bytes_alpha, 4);
+    library_check_host(task, sent_beta, bytes_beta, 4);
+    if (count_streams != numStreams) task->bad = CUDA_ERROR_INVALID_VALUE;
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, sent_alpha, d_A, d_B, sent_beta, d_C, d_D, workspace, streams,
+                    numStreams);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompress2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompress2, int, void *, void *, int, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_dense = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed_buffer = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_dense, d_compressed,
+                    d_compressed_buffer, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompress(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompress, int, void *, void *, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    void *d_dense = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed = (void *)(uintptr_t)get_word(&task->in);
+    void *d_compressed_buffer = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, d_dense, d_compressed, d_compressed_buffer, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompressedSize2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompressedSize2, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    bool wanted_compressedSize = get_word(&task->in) != 0;
+    bool wanted_compressedBufferSize = get_word(&task->in) != 0;
+    void *compressedSize = library_room(task, wanted_compressedSize, 8);
+    void *compressedBufferSize = library_room(task, wanted_compressedBufferSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, compressedSize, compressedBufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMACompressedSize(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMACompressedSize, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *plan = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_plan, 0);
+    bool wanted_compressedSize = get_word(&task->in) != 0;
+    bool wanted_compressedBufferSize = get_word(&task->in) != 0;
+    void *compressedSize = library_room(task, wanted_compressedSize, 8);
+    void *compressedBufferSize = library_room(task, wanted_compressedBufferSize, 8);
+    REFUSE(cusparseLt);
+    int said = real(handle, plan, compressedSize, compressedBufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPrune2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPrune2, int, void *, void *, int, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_out = (void *)(uintptr_t)get_word(&task->in);
+    int pruneAlg = 0;
+    get_bytes(&task->in, &pruneAlg, sizeof pruneAlg);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_in, d_out, pruneAlg, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPrune(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPrune, int, void *, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_out = (void *)(uintptr_t)get_word(&task->in);
+    int pruneAlg = 0;
+    get_bytes(&task->in, &pruneAlg, sizeof pruneAlg);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, d_in, d_out, pruneAlg, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPruneCheck2(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPruneCheck2, int, void *, void *, int, int, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *sparseMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_matrix, 0);
+    int isSparseA = 0;
+    get_bytes(&task->in, &isSparseA, sizeof isSparseA);
+    int op = 0;
+    get_bytes(&task->in, &op, sizeof op);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *d_valid = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, sparseMatDescr, isSparseA, op, d_in, d_valid, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtSpMMAPruneCheck(struct task *task) {
+    REAL(cusparseLt, cusparseLtSpMMAPruneCheck, int, void *, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    void *matmulDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparselt_product, 0);
+    void *d_in = (void *)(uintptr_t)get_word(&task->in);
+    void *valid = (void *)(uintptr_t)get_word(&task->in);
+    void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparseLt);
+    int said = real(handle, matmulDescr, d_in, valid, stream);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseLtStructuredDescriptorInit(struct task *task) {
+    REAL(cusparseLt, cusparseLtStructuredDescriptorInit, int, void *, void *, int64_t, int64_t,
+         int64_t, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparselt, 0);
+    uint64_t id_matDescr = get_word(&task->in);
+    void *matDescr = library_memory(KIND_cusparselt_matrix, id_matDescr);
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    int alignment = 0;
+    get_bytes(&task->in, &alignment, sizeof alignment);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    int sparsity = 0;
+    get_bytes(&task->in, &sparsity, sizeof sparsity);
+    if (matDescr == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(cusparseLt);
+    int said = real(handle, matDescr, rows, cols, ld, alignment, valueType, order, sparsity);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparseLt);
+    library_hold(task, KIND_cusparselt_matrix, id_matDescr, matDescr);
     return CUDA_SUCCESS;
 }
 
@@ -5161,4 +6759,93 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasLtMatrixLayoutDestroy] = {decode_cublasLtMatrixLayoutDestroy, 0},
     [OP_cublasLtMatrixLayoutSetAttribute] = {decode_cublasLtMatrixLayoutSetAttribute, 0},
     [OP_cublasLtGetVersion] = {decode_cublasLtGetVersion, 0},
+    [OP_cufftCreate] = {decode_cufftCreate, 0},
+    [OP_cufftDestroy] = {decode_cufftDestroy, 0},
+    [OP_cufftEstimate1d] = {decode_cufftEstimate1d, 0},
+    [OP_cufftEstimate2d] = {decode_cufftEstimate2d, 0},
+    [OP_cufftEstimate3d] = {decode_cufftEstimate3d, 0},
+    [OP_cufftEstimateMany] = {decode_cufftEstimateMany, 0},
+    [OP_cufftExecC2C] = {decode_cufftExecC2C, 0},
+    [OP_cufftExecC2R] = {decode_cufftExecC2R, 0},
+    [OP_cufftExecD2Z] = {decode_cufftExecD2Z, 0},
+    [OP_cufftExecR2C] = {decode_cufftExecR2C, 0},
+    [OP_cufftExecZ2D] = {decode_cufftExecZ2D, 0},
+    [OP_cufftExecZ2Z] = {decode_cufftExecZ2Z, 0},
+    [OP_cufftGetPlanPropertyInt64] = {decode_cufftGetPlanPropertyInt64, 0},
+    [OP_cufftGetProperty] = {decode_cufftGetProperty, 0},
+    [OP_cufftGetSize1d] = {decode_cufftGetSize1d, 0},
+    [OP_cufftGetSize2d] = {decode_cufftGetSize2d, 0},
+    [OP_cufftGetSize3d] = {decode_cufftGetSize3d, 0},
+    [OP_cufftGetSize] = {decode_cufftGetSize, 0},
+    [OP_cufftGetSizeMany64] = {decode_cufftGetSizeMany64, 0},
+    [OP_cufftGetSizeMany] = {decode_cufftGetSizeMany, 0},
+    [OP_cufftGetVersion] = {decode_cufftGetVersion, 0},
+    [OP_cufftMakePlan1d] = {decode_cufftMakePlan1d, 0},
+    [OP_cufftMakePlan2d] = {decode_cufftMakePlan2d, 0},
+    [OP_cufftMakePlan3d] = {decode_cufftMakePlan3d, 0},
+    [OP_cufftMakePlanMany64] = {decode_cufftMakePlanMany64, 0},
+    [OP_cufftMakePlanMany] = {decode_cufftMakePlanMany, 0},
+    [OP_cufftPlan1d] = {decode_cufftPlan1d, 0},
+    [OP_cufftPlan2d] = {decode_cufftPlan2d, 0},
+    [OP_cufftPlan3d] = {decode_cufftPlan3d, 0},
+    [OP_cufftPlanMany] = {decode_cufftPlanMany, 0},
+    [OP_cufftResetPlanProperty] = {decode_cufftResetPlanProperty, 0},
+    [OP_cufftSetAutoAllocation] = {decode_cufftSetAutoAllocation, 0},
+    [OP_cufftSetPlanPropertyInt64] = {decode_cufftSetPlanPropertyInt64, 0},
+    [OP_cufftSetStream] = {decode_cufftSetStream, 0},
+    [OP_cufftSetWorkArea] = {decode_cufftSetWorkArea, 0},
+    [OP_cufftXtExec] = {decode_cufftXtExec, 0},
+    [OP_cufftXtGetSizeMany] = {decode_cufftXtGetSizeMany, 0},
+    [OP_cufftXtMakePlanMany] = {decode_cufftXtMakePlanMany, 0},
+    [OP_cufftXtSetWorkAreaPolicy] = {decode_cufftXtSetWorkAreaPolicy, 0},
+    [OP_curandCreateGenerator] = {decode_curandCreateGenerator, 0},
+    [OP_curandDestroyGenerator] = {decode_curandDestroyGenerator, 0},
+    [OP_curandGenerate] = {decode_curandGenerate, 0},
+    [OP_curandGenerateLogNormal] = {decode_curandGenerateLogNormal, 0},
+    [OP_curandGenerateLogNormalDouble] = {decode_curandGenerateLogNormalDouble, 0},
+    [OP_curandGenerateLongLong] = {decode_curandGenerateLongLong, 0},
+    [OP_curandGenerateNormal] = {decode_curandGenerateNormal, 0},
+    [OP_curandGenerateNormalDouble] = {decode_curandGenerateNormalDouble, 0},
+    [OP_curandGeneratePoisson] = {decode_curandGeneratePoisson, 0},
+    [OP_curandGeneratePoissonMethod] = {decode_curandGeneratePoissonMethod, 0},
+    [OP_curandGenerateSeeds] = {decode_curandGenerateSeeds, 0},
+    [OP_curandGenerateUniform] = {decode_curandGenerateUniform, 0},
+    [OP_curandGenerateUniformDouble] = {decode_curandGenerateUniformDouble, 0},
+    [OP_curandGetProperty] = {decode_curandGetProperty, 0},
+    [OP_curandGetVersion] = {decode_curandGetVersion, 0},
+    [OP_curandSetGeneratorOffset] = {decode_curandSetGeneratorOffset, 0},
+    [OP_curandSetGeneratorOrdering] = {decode_curandSetGeneratorOrdering, 0},
+    [OP_curandSetPseudoRandomGeneratorSeed] = {decode_curandSetPseudoRandomGeneratorSeed, 0},
+    [OP_curandSetQuasiRandomGeneratorDimensions] = {decode_curandSetQuasiRandomGeneratorDimensions,
+                                                    0},
+    [OP_curandSetStream] = {decode_curandSetStream, 0},
+    [OP_cusparseLtDenseDescriptorInit] = {decode_cusparseLtDenseDescriptorInit, 0},
+    [OP_cusparseLtDestroy] = {decode_cusparseLtDestroy, 0},
+    [OP_cusparseLtGetProperty] = {decode_cusparseLtGetProperty, 0},
+    [OP_cusparseLtGetVersion] = {decode_cusparseLtGetVersion, 0},
+    [OP_cusparseLtInit] = {decode_cusparseLtInit, 0},
+    [OP_cusparseLtMatDescGetAttribute] = {decode_cusparseLtMatDescGetAttribute, 0},
+    [OP_cusparseLtMatDescSetAttribute] = {decode_cusparseLtMatDescSetAttribute, 0},
+    [OP_cusparseLtMatDescriptorDestroy] = {decode_cusparseLtMatDescriptorDestroy, 0},
+    [OP_cusparseLtMatmul] = {decode_cusparseLtMatmul, 0},
+    [OP_cusparseLtMatmulAlgGetAttribute] = {decode_cusparseLtMatmulAlgGetAttribute, 0},
+    [OP_cusparseLtMatmulAlgSelectionDestroy] = {decode_cusparseLtMatmulAlgSelectionDestroy, 0},
+    [OP_cusparseLtMatmulAlgSelectionInit] = {decode_cusparseLtMatmulAlgSelectionInit, 0},
+    [OP_cusparseLtMatmulAlgSetAttribute] = {decode_cusparseLtMatmulAlgSetAttribute, 0},
+    [OP_cusparseLtMatmulDescGetAttribute] = {decode_cusparseLtMatmulDescGetAttribute, 0},
+    [OP_cusparseLtMatmulDescSetAttribute] = {decode_cusparseLtMatmulDescSetAttribute, 0},
+    [OP_cusparseLtMatmulDescriptorInit] = {decode_cusparseLtMatmulDescriptorInit, 0},
+    [OP_cusparseLtMatmulGetWorkspace] = {decode_cusparseLtMatmulGetWorkspace, 0},
+    [OP_cusparseLtMatmulPlanDestroy] = {decode_cusparseLtMatmulPlanDestroy, 0},
+    [OP_cusparseLtMatmulPlanInit] = {decode_cusparseLtMatmulPlanInit, 0},
+    [OP_cusparseLtMatmulSearch] = {decode_cusparseLtMatmulSearch, 0},
+    [OP_cusparseLtSpMMACompress2] = {decode_cusparseLtSpMMACompress2, 0},
+    [OP_cusparseLtSpMMACompress] = {decode_cusparseLtSpMMACompress, 0},
+    [OP_cusparseLtSpMMACompressedSize2] = {decode_cusparseLtSpMMACompressedSize2, 0},
+    [OP_cusparseLtSpMMACompressedSize] = {decode_cusparseLtSpMMACompressedSize, 0},
+    [OP_cusparseLtSpMMAPrune2] = {decode_cusparseLtSpMMAPrune2, 0},
+    [OP_cusparseLtSpMMAPrune] = {decode_cusparseLtSpMMAPrune, 0},
+    [OP_cusparseLtSpMMAPruneCheck2] = {decode_cusparseLtSpMMAPruneCheck2, 0},
+    [OP_cusparseLtSpMMAPruneCheck] = {decode_cusparseLtSpMMAPruneCheck, 0},
+    [OP_cusparseLtStructuredDescriptorInit] = {decode_cusparseLtStructuredDescriptorInit, 0},
 };

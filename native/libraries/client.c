@@ -41,7 +41,7 @@ int library_failed(const char *function, CUresult result) {
     case CUDA_ERROR_NOT_SUPPORTED: return library.statuses.not_supported;
     case CUDA_ERROR_INVALID_VALUE: return library.statuses.invalid_value;
     case CUDA_ERROR_OUT_OF_MEMORY: return library.statuses.out_of_memory;
-    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_INVALID_HANDLE: return library.statuses.invalid_handle;
     case CUDA_ERROR_INVALID_CONTEXT:
     case CUDA_ERROR_NO_DEVICE:
     case CUDA_ERROR_NOT_INITIALIZED: return library.statuses.not_initialized;
@@ -76,17 +76,45 @@ int library_done(struct call *call, bool waits) {
 
 /* ---- objects ---- */
 
-struct library_object *object_of(const void *handle) {
+struct library_object *object_of(uint64_t handle) {
     static struct library_object unknown;
-    void **info = remote->info((uint64_t)(uintptr_t)handle);
+    void **info = remote->info(handle);
     return info == NULL || *info == NULL ? &unknown : *info;
 }
 
-void *object_made(const struct call *call, uint64_t handle) {
+uint64_t object_made(const struct call *call, uint64_t handle) {
     uint64_t name = wire_with_server(handle, call->link->index);
     void **info = remote->info(name);
-    if (info != NULL) *info = calloc(1, sizeof(struct library_object)); /* freed with the handle */
-    return (void *)(uintptr_t)name;
+    if (info != NULL && *info == NULL)
+        *info = calloc(1, sizeof(struct library_object)); /* freed with the handle */
+    return name;
+}
+
+CUresult library_handle_held(struct call *call, unsigned kind, const void *at, uint64_t *handle,
+                             uint64_t *made) {
+    uint64_t known = HELD(at);
+    if (wire_kind_of(known) == kind && object_of(known)->home == at)
+        return remote->handle(call, kind, known, handle);
+    CUresult result = remote->new_handle(call, kind, handle);
+    if (result == CUDA_SUCCESS) *made = *handle;
+    return result;
+}
+
+void object_held(const struct call *call, uint64_t handle, void *at) {
+    uint64_t name = object_made(call, handle);
+    void **info = remote->info(name);
+    if (info != NULL && *info != NULL) ((struct library_object *)*info)->home = at;
+    memcpy(at, &name, sizeof name);
+}
+
+CUresult library_streams(struct call *call, void *const *streams, int count, uint64_t *wire) {
+    if (count < 0 || count > LIBRARY_MOST_STREAMS || (count > 0 && streams == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < count; i++) {
+        CUresult result = remote->handle(call, KIND_stream, NAMED(streams[i]), &wire[i]);
+        if (result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
 }
 
 bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,

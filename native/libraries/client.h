@@ -1,6 +1,7 @@
 /* A stand-in for one of NVIDIA's libraries: the same functions, carried to the server that has the
  * card, where they are that server's own library's. What is here is what the generated stubs are
- * written in; client.c finds the session, cublas.c and cublaslt.c are what no table can say. */
+ * written in; client.c finds the session, and a file of a library's name is what no table can say
+ * of it. */
 #ifndef EGPU_LIBRARIES_CLIENT_H
 #define EGPU_LIBRARIES_CLIENT_H
 
@@ -14,6 +15,7 @@
 /* What the client remembers of an object, so that it need not ask. */
 struct library_object {
     int pointer_mode, math_mode, scale_type;
+    const void *home; /* the program's memory that it was made in, where it is such an object */
 };
 
 struct scalar {
@@ -37,8 +39,14 @@ static inline CUresult library_ready(void) {
     return result == CUDA_SUCCESS ? remote->ready() : result;
 }
 
-struct library_object *object_of(const void *handle);
-void *object_made(const struct call *call, uint64_t handle);
+struct library_object *object_of(uint64_t handle);
+uint64_t object_made(const struct call *call, uint64_t handle);
+/* An object that programs hold in memory of their own: its name is the first word there. Made again
+ * at the same place, it is the same one. */
+CUresult library_handle_held(struct call *call, unsigned kind, const void *at, uint64_t *handle,
+                             uint64_t *made);
+void object_held(const struct call *call, uint64_t handle, void *at);
+CUresult library_streams(struct call *call, void *const *streams, int count, uint64_t *wire);
 bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,
                  size_t bytes, bool last);
 
@@ -61,15 +69,30 @@ void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int att
 #define INVALID_IF(condition) \
     if (condition) return library.statuses.invalid_value
 
-#define OBJECT(kind, name) \
-    uint64_t wire_##name;  \
-    TRY(remote->handle(&call, KIND_##kind, (uint64_t)(uintptr_t)name, &wire_##name))
-#define KNOWN(name) \
-    if (remote->info((uint64_t)(uintptr_t)name) == NULL) return library.statuses.not_initialized
-#define STREAM(name) OBJECT(stream, name)
+/* What the session knows an object by. */
+#define NAMED(object) ((uint64_t)(uintptr_t)(object))
+#define NUMBERED(object) remote->numbered(object)
+#define HELD(object) held_name(object)
+static inline uint64_t held_name(const void *object) {
+    uint64_t name = 0;
+    if (object != NULL) memcpy(&name, object, sizeof name);
+    return name;
+}
+
+#define OBJECT(kind, name, known_as) \
+    uint64_t wire_##name;            \
+    TRY(remote->handle(&call, KIND_##kind, known_as, &wire_##name))
+#define KNOWN(handle) \
+    if (remote->info(handle) == NULL) return library.statuses.invalid_handle
+#define STREAM(name) OBJECT(stream, name, NAMED(name))
 #define NOT_BELOW_ZERO(name) INVALID_IF(name < 0)
 #define BELOW(name, end) \
     if (name < 0 || name >= end) return library.statuses.not_supported
+#define AMONG(name, bits) \
+    if (!is_among(name, bits)) return library.statuses.not_supported
+#define STREAMS(name, count)                    \
+    uint64_t wire_##name[LIBRARY_MOST_STREAMS]; \
+    TRY(library_streams(&call, name, count, wire_##name))
 #define NOT_NULL(name) INVALID_IF(name == NULL)
 #define HOST(name, expression)            \
     uint64_t bytes_##name = (expression); \
@@ -81,6 +104,9 @@ void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int att
     uint64_t new_##name;                                      \
     TRY(remote->new_handle(&call, KIND_##kind, &new_##name)); \
     made = new_##name
+#define CREATE_HELD(kind, name) \
+    uint64_t new_##name;        \
+    TRY(library_handle_held(&call, KIND_##kind, name, &new_##name, &made))
 
 /* Room for the payload; where this fails, what was to be made is not. */
 #define BEGIN(bytes, wanted)                                                 \

@@ -3,6 +3,7 @@
 
 const struct library_facts library = {"libcublas.so.13",
                                       {.not_initialized = 1,
+                                       .invalid_handle = 1,
                                        .out_of_memory = 3,
                                        .invalid_value = 7,
                                        .unknown = 13,
@@ -11,8 +12,8 @@ const struct library_facts library = {"libcublas.so.13",
 API int cublasCaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasCaxpy_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -28,7 +29,7 @@ API int cublasCaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasCcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasCcopy_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -42,8 +43,8 @@ API int cublasCcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasCdotc_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasCdotc_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -60,8 +61,8 @@ API int cublasCdotc_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasCdotu_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasCdotu_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -79,7 +80,7 @@ API int cublasCdotu_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasCgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasCgelsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
@@ -107,12 +108,12 @@ API int cublasCgemmBatched(void *handle, int transa, int transb, int m, int n, i
                            const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
                            const void *beta, void *Carray, int ldc, int batchCount) {
     CALL(cublasCgemmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
@@ -140,12 +141,12 @@ API int cublasCgemmStridedBatched(void *handle, int transa, int transb, int m, i
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
                                   int64_t strideC, int batchCount) {
     CALL(cublasCgemmStridedBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
@@ -175,11 +176,11 @@ API int cublasCgemmStridedBatched(void *handle, int transa, int transb, int m, i
 API int cublasCgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                        void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasCgemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -204,10 +205,10 @@ API int cublasCgemm_v2(void *handle, int transa, int transb, int m, int n, int k
 API int cublasCgemv_v2(void *handle, int trans, int m, int n, const void *alpha, void *A, int lda,
                        void *x, int incx, const void *beta, void *y, int incy) {
     CALL(cublasCgemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -230,7 +231,7 @@ API int cublasCgemv_v2(void *handle, int trans, int m, int n, const void *alpha,
 API int cublasCgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, void *TauArray,
                             void *info, int batchSize) {
     CALL(cublasCgeqrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     HOST(info, 4);
@@ -252,10 +253,10 @@ API int cublasCgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, v
 API int cublasCgerc_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasCgerc_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -275,10 +276,10 @@ API int cublasCgerc_v2(void *handle, int m, int n, const void *alpha, void *x, i
 API int cublasCgeru_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasCgeru_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -298,7 +299,7 @@ API int cublasCgeru_v2(void *handle, int m, int n, const void *alpha, void *x, i
 API int cublasCgetrfBatched(void *handle, int n, void *A, int lda, void *P, void *info,
                             int batchSize) {
     CALL(cublasCgetrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -316,7 +317,7 @@ API int cublasCgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasCgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasCgetrsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
     HOST(info, 4);
@@ -341,10 +342,10 @@ API int cublasCgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
 API int cublasChemm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasChemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -368,9 +369,9 @@ API int cublasChemm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasChemv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasChemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -392,9 +393,9 @@ API int cublasChemv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasCher2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasCher2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -414,10 +415,10 @@ API int cublasCher2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasCher2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasCher2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -441,9 +442,9 @@ API int cublasCher2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasCher_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasCher_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -461,10 +462,10 @@ API int cublasCher_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasCherk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasCherk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -490,15 +491,15 @@ API int cublasCreate_v2(void **handle) {
     BEGIN(8, true);
     put_word(&call.out, new_handle);
     FINISH();
-    *handle = object_made(&call, new_handle);
+    *handle = (void *)(uintptr_t)object_made(&call, new_handle);
     return DONE();
 }
 
 API int cublasCrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                       const void *s) {
     CALL(cublasCrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 4, false);
     SCALAR(s, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -516,8 +517,8 @@ API int cublasCrot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasCrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
     CALL(cublasCrotg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(a, 8, false);
     SCALAR(b, 8, false);
     SCALAR(c, 4, false);
@@ -540,8 +541,8 @@ API int cublasCrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
 
 API int cublasCscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasCscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -556,8 +557,8 @@ API int cublasCscal_v2(void *handle, int n, const void *alpha, void *x, int incx
 API int cublasCsrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                        const void *s) {
     CALL(cublasCsrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 4, false);
     SCALAR(s, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -575,8 +576,8 @@ API int cublasCsrot_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasCsscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasCsscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -590,7 +591,7 @@ API int cublasCsscal_v2(void *handle, int n, const void *alpha, void *x, int inc
 
 API int cublasCswap_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasCswap_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -605,10 +606,10 @@ API int cublasCswap_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasCsymm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasCsymm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -632,9 +633,9 @@ API int cublasCsymm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasCsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasCsymv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -656,9 +657,9 @@ API int cublasCsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasCsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasCsyr2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -678,10 +679,10 @@ API int cublasCsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasCsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasCsyr2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -705,9 +706,9 @@ API int cublasCsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasCsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasCsyr_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -725,10 +726,10 @@ API int cublasCsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasCsyrk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasCsyrk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -750,10 +751,10 @@ API int cublasCsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
 API int cublasCtrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasCtrmm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -777,7 +778,7 @@ API int cublasCtrmm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasCtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasCtrmv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -796,11 +797,11 @@ API int cublasCtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 API int cublasCtrsmBatched(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                            const void *alpha, void *A, int lda, void *B, int ldb, int batchCount) {
     CALL(cublasCtrsmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -823,10 +824,10 @@ API int cublasCtrsmBatched(void *handle, int side, int uplo, int trans, int diag
 API int cublasCtrsm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb) {
     CALL(cublasCtrsm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -848,7 +849,7 @@ API int cublasCtrsm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasCtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasCtrsv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -866,8 +867,8 @@ API int cublasCtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 
 API int cublasDasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDasum_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -883,8 +884,8 @@ API int cublasDasum_v2(void *handle, int n, void *x, int incx, void *result) {
 API int cublasDaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasDaxpy_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -900,7 +901,7 @@ API int cublasDaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasDcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasDcopy_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -915,7 +916,7 @@ API int cublasDcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasDdgmm(void *handle, int mode, int m, int n, void *A, int lda, void *x, int incx,
                     void *C, int ldc) {
     CALL(cublasDdgmm);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -935,8 +936,8 @@ API int cublasDdgmm(void *handle, int mode, int m, int n, void *A, int lda, void
 
 API int cublasDdot_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasDdot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -953,21 +954,21 @@ API int cublasDdot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasDestroy_v2(void *handle) {
     CALL(cublasDestroy_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8, true);
     put_word(&call.out, wire_handle);
     FINISH();
-    remote->drop((uint64_t)(uintptr_t)handle);
+    remote->drop(NAMED(handle));
     return DONE();
 }
 
 API int cublasDgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
                     int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
     CALL(cublasDgeam);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
@@ -991,7 +992,7 @@ API int cublasDgeam(void *handle, int transa, int transb, int m, int n, const vo
 API int cublasDgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasDgelsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
@@ -1019,12 +1020,12 @@ API int cublasDgemmBatched(void *handle, int transa, int transb, int m, int n, i
                            const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
                            const void *beta, void *Carray, int ldc, int batchCount) {
     CALL(cublasDgemmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
@@ -1052,12 +1053,12 @@ API int cublasDgemmStridedBatched(void *handle, int transa, int transb, int m, i
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
                                   int64_t strideC, int batchCount) {
     CALL(cublasDgemmStridedBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
@@ -1087,11 +1088,11 @@ API int cublasDgemmStridedBatched(void *handle, int transa, int transb, int m, i
 API int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                        void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasDgemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1116,10 +1117,10 @@ API int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k
 API int cublasDgemv_v2(void *handle, int trans, int m, int n, const void *alpha, void *A, int lda,
                        void *x, int incx, const void *beta, void *y, int incy) {
     CALL(cublasDgemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1142,7 +1143,7 @@ API int cublasDgemv_v2(void *handle, int trans, int m, int n, const void *alpha,
 API int cublasDgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, void *TauArray,
                             void *info, int batchSize) {
     CALL(cublasDgeqrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     HOST(info, 4);
@@ -1164,10 +1165,10 @@ API int cublasDgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, v
 API int cublasDger_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                       int incy, void *A, int lda) {
     CALL(cublasDger_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1187,7 +1188,7 @@ API int cublasDger_v2(void *handle, int m, int n, const void *alpha, void *x, in
 API int cublasDgetrfBatched(void *handle, int n, void *A, int lda, void *P, void *info,
                             int batchSize) {
     CALL(cublasDgetrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -1205,7 +1206,7 @@ API int cublasDgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasDgetriBatched(void *handle, int n, void *A, int lda, void *P, void *C, int ldc,
                             void *info, int batchSize) {
     CALL(cublasDgetriBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -1225,7 +1226,7 @@ API int cublasDgetriBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasDgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasDgetrsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
     HOST(info, 4);
@@ -1249,8 +1250,8 @@ API int cublasDgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
 
 API int cublasDnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDnrm2_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1266,8 +1267,8 @@ API int cublasDnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
 API int cublasDotEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType, int incy,
                     void *result, int resultType, int executionType) {
     CALL(cublasDotEx);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, type_bytes(resultType), true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1289,8 +1290,8 @@ API int cublasDotEx(void *handle, int n, void *x, int xType, int incx, void *y, 
 API int cublasDrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                       const void *s) {
     CALL(cublasDrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 8, false);
     SCALAR(s, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -1308,8 +1309,8 @@ API int cublasDrot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasDrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
     CALL(cublasDrotg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(a, 8, false);
     SCALAR(b, 8, false);
     SCALAR(c, 8, false);
@@ -1333,8 +1334,8 @@ API int cublasDrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
 API int cublasDrotm_v2(void *handle, int n, void *x, int incx, void *y, int incy,
                        const void *param) {
     CALL(cublasDrotm_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(param, 40, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, false);
     put_word(&call.out, wire_handle);
@@ -1350,8 +1351,8 @@ API int cublasDrotm_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasDrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *y1, void *param) {
     CALL(cublasDrotmg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(d1, 8, false);
     SCALAR(d2, 8, false);
     SCALAR(x1, 8, false);
@@ -1376,8 +1377,8 @@ API int cublasDrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *
 
 API int cublasDscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasDscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1391,7 +1392,7 @@ API int cublasDscal_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasDswap_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasDswap_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -1406,10 +1407,10 @@ API int cublasDswap_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasDsymm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasDsymm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1433,9 +1434,9 @@ API int cublasDsymm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasDsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasDsymv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1457,9 +1458,9 @@ API int cublasDsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasDsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasDsyr2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1479,10 +1480,10 @@ API int cublasDsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasDsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasDsyr2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1506,9 +1507,9 @@ API int cublasDsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasDsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasDsyr_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1526,10 +1527,10 @@ API int cublasDsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasDsyrk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasDsyrk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -1551,10 +1552,10 @@ API int cublasDsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
 API int cublasDtrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasDtrmm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1578,7 +1579,7 @@ API int cublasDtrmm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasDtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasDtrmv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1597,11 +1598,11 @@ API int cublasDtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 API int cublasDtrsmBatched(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                            const void *alpha, void *A, int lda, void *B, int ldb, int batchCount) {
     CALL(cublasDtrsmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1624,10 +1625,10 @@ API int cublasDtrsmBatched(void *handle, int side, int uplo, int trans, int diag
 API int cublasDtrsm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb) {
     CALL(cublasDtrsm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1649,7 +1650,7 @@ API int cublasDtrsm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasDtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasDtrsv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -1667,8 +1668,8 @@ API int cublasDtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 
 API int cublasDzasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDzasum_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1683,8 +1684,8 @@ API int cublasDzasum_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasDznrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDznrm2_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 8, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1702,12 +1703,12 @@ API int cublasGemmBatchedEx(void *handle, int transa, int transb, int m, int n, 
                             int Btype, int ldb, const void *beta, void *Carray, int Ctype, int ldc,
                             int batchCount, int computeType, int algo) {
     CALL(cublasGemmBatchedEx);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, scale_bytes(computeType, Ctype), false);
     SCALAR(beta, scale_bytes(computeType, Ctype), true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 +
@@ -1741,11 +1742,11 @@ API int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, 
                      void *A, int Atype, int lda, void *B, int Btype, int ldb, const void *beta,
                      void *C, int Ctype, int ldc, int computeType, int algo) {
     CALL(cublasGemmEx);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, scale_bytes(computeType, Ctype), false);
     SCALAR(beta, scale_bytes(computeType, Ctype), true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 +
@@ -1780,12 +1781,12 @@ API int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int m, 
                                    void *C, int Ctype, int ldc, int64_t strideC, int batchCount,
                                    int computeType, int algo) {
     CALL(cublasGemmStridedBatchedEx);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, scale_bytes(computeType, Ctype), false);
     SCALAR(beta, scale_bytes(computeType, Ctype), true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 +
@@ -1820,23 +1821,23 @@ API int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int m, 
 
 API int cublasGetMathMode(void *handle, int *mode) {
     READY(cublasGetMathMode);
-    KNOWN(handle);
+    KNOWN(NAMED(handle));
     NOT_NULL(mode);
-    *mode = object_of(handle)->math_mode;
+    *mode = object_of(NAMED(handle))->math_mode;
     return 0;
 }
 
 API int cublasGetPointerMode_v2(void *handle, int *mode) {
     READY(cublasGetPointerMode_v2);
-    KNOWN(handle);
+    KNOWN(NAMED(handle));
     NOT_NULL(mode);
-    *mode = object_of(handle)->pointer_mode;
+    *mode = object_of(NAMED(handle))->pointer_mode;
     return 0;
 }
 
 API int cublasGetVersion_v2(void *handle, void *version) {
     CALL(cublasGetVersion_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     HOST(version, 4);
     BEGIN(8 + 8, true);
     put_word(&call.out, wire_handle);
@@ -1848,8 +1849,8 @@ API int cublasGetVersion_v2(void *handle, void *version) {
 
 API int cublasIcamax_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIcamax_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1864,8 +1865,8 @@ API int cublasIcamax_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIcamin_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIcamin_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1880,8 +1881,8 @@ API int cublasIcamin_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIdamax_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIdamax_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1896,8 +1897,8 @@ API int cublasIdamax_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIdamin_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIdamin_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1912,8 +1913,8 @@ API int cublasIdamin_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIsamax_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIsamax_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1928,8 +1929,8 @@ API int cublasIsamax_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIsamin_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIsamin_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1944,8 +1945,8 @@ API int cublasIsamin_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIzamax_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIzamax_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1960,8 +1961,8 @@ API int cublasIzamax_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasIzamin_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasIzamin_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1976,8 +1977,8 @@ API int cublasIzamin_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasSasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasSasum_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -1993,8 +1994,8 @@ API int cublasSasum_v2(void *handle, int n, void *x, int incx, void *result) {
 API int cublasSaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasSaxpy_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2010,8 +2011,8 @@ API int cublasSaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasScasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasScasum_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2026,8 +2027,8 @@ API int cublasScasum_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasScnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasScnrm2_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2042,7 +2043,7 @@ API int cublasScnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
 
 API int cublasScopy_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasScopy_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -2057,7 +2058,7 @@ API int cublasScopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasSdgmm(void *handle, int mode, int m, int n, void *A, int lda, void *x, int incx,
                     void *C, int ldc) {
     CALL(cublasSdgmm);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -2077,8 +2078,8 @@ API int cublasSdgmm(void *handle, int mode, int m, int n, void *A, int lda, void
 
 API int cublasSdot_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasSdot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2095,7 +2096,7 @@ API int cublasSdot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasSetAtomicsMode(void *handle, int mode) {
     CALL(cublasSetAtomicsMode);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &mode, sizeof mode);
@@ -2105,8 +2106,8 @@ API int cublasSetAtomicsMode(void *handle, int mode) {
 
 API int cublasSetMathMode(void *handle, int mode) {
     CALL(cublasSetMathMode);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &mode, sizeof mode);
@@ -2117,8 +2118,8 @@ API int cublasSetMathMode(void *handle, int mode) {
 
 API int cublasSetPointerMode_v2(void *handle, int mode) {
     CALL(cublasSetPointerMode_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &mode, sizeof mode);
@@ -2129,7 +2130,7 @@ API int cublasSetPointerMode_v2(void *handle, int mode) {
 
 API int cublasSetSmCountTarget(void *handle, int smCountTarget) {
     CALL(cublasSetSmCountTarget);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &smCountTarget, sizeof smCountTarget);
@@ -2139,7 +2140,7 @@ API int cublasSetSmCountTarget(void *handle, int smCountTarget) {
 
 API int cublasSetStream_v2(void *handle, void *streamId) {
     CALL(cublasSetStream_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     STREAM(streamId);
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2150,7 +2151,7 @@ API int cublasSetStream_v2(void *handle, void *streamId) {
 
 API int cublasSetWorkspace_v2(void *handle, void *workspace, uint64_t workspaceSizeInBytes) {
     CALL(cublasSetWorkspace_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_word(&call.out, (uint64_t)(uintptr_t)workspace);
@@ -2162,10 +2163,10 @@ API int cublasSetWorkspace_v2(void *handle, void *workspace, uint64_t workspaceS
 API int cublasSgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
                     int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
     CALL(cublasSgeam);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
@@ -2189,7 +2190,7 @@ API int cublasSgeam(void *handle, int transa, int transb, int m, int n, const vo
 API int cublasSgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasSgelsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
@@ -2217,12 +2218,12 @@ API int cublasSgemmBatched(void *handle, int transa, int transb, int m, int n, i
                            const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
                            const void *beta, void *Carray, int ldc, int batchCount) {
     CALL(cublasSgemmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
@@ -2249,11 +2250,11 @@ API int cublasSgemmEx(void *handle, int transa, int transb, int m, int n, int k,
                       void *A, int Atype, int lda, void *B, int Btype, int ldb, const void *beta,
                       void *C, int Ctype, int ldc) {
     CALL(cublasSgemmEx);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
@@ -2284,12 +2285,12 @@ API int cublasSgemmStridedBatched(void *handle, int transa, int transb, int m, i
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
                                   int64_t strideC, int batchCount) {
     CALL(cublasSgemmStridedBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
@@ -2319,11 +2320,11 @@ API int cublasSgemmStridedBatched(void *handle, int transa, int transb, int m, i
 API int cublasSgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                        void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasSgemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2348,10 +2349,10 @@ API int cublasSgemm_v2(void *handle, int transa, int transb, int m, int n, int k
 API int cublasSgemv_v2(void *handle, int trans, int m, int n, const void *alpha, void *A, int lda,
                        void *x, int incx, const void *beta, void *y, int incy) {
     CALL(cublasSgemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2374,7 +2375,7 @@ API int cublasSgemv_v2(void *handle, int trans, int m, int n, const void *alpha,
 API int cublasSgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, void *TauArray,
                             void *info, int batchSize) {
     CALL(cublasSgeqrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     HOST(info, 4);
@@ -2396,10 +2397,10 @@ API int cublasSgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, v
 API int cublasSger_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                       int incy, void *A, int lda) {
     CALL(cublasSger_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2419,7 +2420,7 @@ API int cublasSger_v2(void *handle, int m, int n, const void *alpha, void *x, in
 API int cublasSgetrfBatched(void *handle, int n, void *A, int lda, void *P, void *info,
                             int batchSize) {
     CALL(cublasSgetrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -2437,7 +2438,7 @@ API int cublasSgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasSgetriBatched(void *handle, int n, void *A, int lda, void *P, void *C, int ldc,
                             void *info, int batchSize) {
     CALL(cublasSgetriBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -2457,7 +2458,7 @@ API int cublasSgetriBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasSgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasSgetrsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
     HOST(info, 4);
@@ -2481,8 +2482,8 @@ API int cublasSgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
 
 API int cublasSnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasSnrm2_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 4, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2498,8 +2499,8 @@ API int cublasSnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
 API int cublasSrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                       const void *s) {
     CALL(cublasSrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 4, false);
     SCALAR(s, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -2517,8 +2518,8 @@ API int cublasSrot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasSrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
     CALL(cublasSrotg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(a, 4, false);
     SCALAR(b, 4, false);
     SCALAR(c, 4, false);
@@ -2542,8 +2543,8 @@ API int cublasSrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
 API int cublasSrotm_v2(void *handle, int n, void *x, int incx, void *y, int incy,
                        const void *param) {
     CALL(cublasSrotm_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(param, 20, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, false);
     put_word(&call.out, wire_handle);
@@ -2559,8 +2560,8 @@ API int cublasSrotm_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasSrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *y1, void *param) {
     CALL(cublasSrotmg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(d1, 4, false);
     SCALAR(d2, 4, false);
     SCALAR(x1, 4, false);
@@ -2585,8 +2586,8 @@ API int cublasSrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *
 
 API int cublasSscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasSscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2600,7 +2601,7 @@ API int cublasSscal_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasSswap_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasSswap_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -2615,10 +2616,10 @@ API int cublasSswap_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasSsymm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasSsymm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2642,9 +2643,9 @@ API int cublasSsymm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasSsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasSsymv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2666,9 +2667,9 @@ API int cublasSsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasSsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasSsyr2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2688,10 +2689,10 @@ API int cublasSsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasSsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasSsyr2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2715,9 +2716,9 @@ API int cublasSsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasSsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasSsyr_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2735,10 +2736,10 @@ API int cublasSsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasSsyrk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasSsyrk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, false);
     SCALAR(beta, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -2760,10 +2761,10 @@ API int cublasSsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
 API int cublasStrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasStrmm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2787,7 +2788,7 @@ API int cublasStrmm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasStrmv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasStrmv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2806,11 +2807,11 @@ API int cublasStrmv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 API int cublasStrsmBatched(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                            const void *alpha, void *A, int lda, void *B, int ldb, int batchCount) {
     CALL(cublasStrsmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2833,10 +2834,10 @@ API int cublasStrsmBatched(void *handle, int side, int uplo, int trans, int diag
 API int cublasStrsm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb) {
     CALL(cublasStrsm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 4, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2858,7 +2859,7 @@ API int cublasStrsm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasStrsv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasStrsv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2877,8 +2878,8 @@ API int cublasStrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 API int cublasZaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasZaxpy_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2894,7 +2895,7 @@ API int cublasZaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasZcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasZcopy_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -2908,8 +2909,8 @@ API int cublasZcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasZdotc_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasZdotc_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2926,8 +2927,8 @@ API int cublasZdotc_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasZdotu_v2(void *handle, int n, void *x, int incx, void *y, int incy, void *result) {
     CALL(cublasZdotu_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
     put_word(&call.out, wire_handle);
@@ -2945,8 +2946,8 @@ API int cublasZdotu_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasZdrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                        const void *s) {
     CALL(cublasZdrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 8, false);
     SCALAR(s, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -2964,8 +2965,8 @@ API int cublasZdrot_v2(void *handle, int n, void *x, int incx, void *y, int incy
 
 API int cublasZdscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasZdscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -2980,7 +2981,7 @@ API int cublasZdscal_v2(void *handle, int n, const void *alpha, void *x, int inc
 API int cublasZgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasZgelsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
@@ -3008,12 +3009,12 @@ API int cublasZgemmBatched(void *handle, int transa, int transb, int m, int n, i
                            const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
                            const void *beta, void *Carray, int ldc, int batchCount) {
     CALL(cublasZgemmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
@@ -3041,12 +3042,12 @@ API int cublasZgemmStridedBatched(void *handle, int transa, int transb, int m, i
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
                                   int64_t strideC, int batchCount) {
     CALL(cublasZgemmStridedBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
@@ -3076,11 +3077,11 @@ API int cublasZgemmStridedBatched(void *handle, int transa, int transb, int m, i
 API int cublasZgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                        void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasZgemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3105,10 +3106,10 @@ API int cublasZgemm_v2(void *handle, int transa, int transb, int m, int n, int k
 API int cublasZgemv_v2(void *handle, int trans, int m, int n, const void *alpha, void *A, int lda,
                        void *x, int incx, const void *beta, void *y, int incy) {
     CALL(cublasZgemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3131,7 +3132,7 @@ API int cublasZgemv_v2(void *handle, int trans, int m, int n, const void *alpha,
 API int cublasZgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, void *TauArray,
                             void *info, int batchSize) {
     CALL(cublasZgeqrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     HOST(info, 4);
@@ -3153,10 +3154,10 @@ API int cublasZgeqrfBatched(void *handle, int m, int n, void *Aarray, int lda, v
 API int cublasZgerc_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasZgerc_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3176,10 +3177,10 @@ API int cublasZgerc_v2(void *handle, int m, int n, const void *alpha, void *x, i
 API int cublasZgeru_v2(void *handle, int m, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasZgeru_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3199,7 +3200,7 @@ API int cublasZgeru_v2(void *handle, int m, int n, const void *alpha, void *x, i
 API int cublasZgetrfBatched(void *handle, int n, void *A, int lda, void *P, void *info,
                             int batchSize) {
     CALL(cublasZgetrfBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchSize);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8, false);
@@ -3217,7 +3218,7 @@ API int cublasZgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
 API int cublasZgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasZgetrsBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(nrhs);
     HOST(info, 4);
@@ -3242,10 +3243,10 @@ API int cublasZgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
 API int cublasZhemm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasZhemm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3269,9 +3270,9 @@ API int cublasZhemm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasZhemv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasZhemv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3293,9 +3294,9 @@ API int cublasZhemv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasZher2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasZher2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3315,10 +3316,10 @@ API int cublasZher2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasZher2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasZher2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3342,9 +3343,9 @@ API int cublasZher2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasZher_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasZher_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3362,10 +3363,10 @@ API int cublasZher_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasZherk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasZherk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 8, false);
     SCALAR(beta, 8, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3387,8 +3388,8 @@ API int cublasZherk_v2(void *handle, int uplo, int trans, int n, int k, const vo
 API int cublasZrot_v2(void *handle, int n, void *x, int incx, void *y, int incy, const void *c,
                       const void *s) {
     CALL(cublasZrot_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(c, 8, false);
     SCALAR(s, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
@@ -3406,8 +3407,8 @@ API int cublasZrot_v2(void *handle, int n, void *x, int incx, void *y, int incy,
 
 API int cublasZrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
     CALL(cublasZrotg_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(a, 16, false);
     SCALAR(b, 16, false);
     SCALAR(c, 8, false);
@@ -3430,8 +3431,8 @@ API int cublasZrotg_v2(void *handle, void *a, void *b, void *c, void *s) {
 
 API int cublasZscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasZscal_v2);
-    OBJECT(cublas, handle);
-    struct library_object *object = object_of(handle);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3445,7 +3446,7 @@ API int cublasZscal_v2(void *handle, int n, const void *alpha, void *x, int incx
 
 API int cublasZswap_v2(void *handle, int n, void *x, int incx, void *y, int incy) {
     CALL(cublasZswap_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &n, sizeof n);
@@ -3460,10 +3461,10 @@ API int cublasZswap_v2(void *handle, int n, void *x, int incx, void *y, int incy
 API int cublasZsymm_v2(void *handle, int side, int uplo, int m, int n, const void *alpha, void *A,
                        int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasZsymm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3487,9 +3488,9 @@ API int cublasZsymm_v2(void *handle, int side, int uplo, int m, int n, const voi
 API int cublasZsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A, int lda, void *x,
                        int incx, const void *beta, void *y, int incy) {
     CALL(cublasZsymv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3511,9 +3512,9 @@ API int cublasZsymv_v2(void *handle, int uplo, int n, const void *alpha, void *A
 API int cublasZsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
                        int incy, void *A, int lda) {
     CALL(cublasZsyr2_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3533,10 +3534,10 @@ API int cublasZsyr2_v2(void *handle, int uplo, int n, const void *alpha, void *x
 API int cublasZsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                         int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
     CALL(cublasZsyr2k_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3560,9 +3561,9 @@ API int cublasZsyr2k_v2(void *handle, int uplo, int trans, int n, int k, const v
 API int cublasZsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *A,
                       int lda) {
     CALL(cublasZsyr_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3580,10 +3581,10 @@ API int cublasZsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x,
 API int cublasZsyrk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasZsyrk_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(k);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, false);
     SCALAR(beta, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
@@ -3605,10 +3606,10 @@ API int cublasZsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
 API int cublasZtrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasZtrmm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3632,7 +3633,7 @@ API int cublasZtrmm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasZtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasZtrmv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3651,11 +3652,11 @@ API int cublasZtrmv_v2(void *handle, int uplo, int trans, int diag, int n, void 
 API int cublasZtrsmBatched(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                            const void *alpha, void *A, int lda, void *B, int ldb, int batchCount) {
     CALL(cublasZtrsmBatched);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
     NOT_BELOW_ZERO(batchCount);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3678,10 +3679,10 @@ API int cublasZtrsmBatched(void *handle, int side, int uplo, int trans, int diag
 API int cublasZtrsm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb) {
     CALL(cublasZtrsm_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(m);
     NOT_BELOW_ZERO(n);
-    struct library_object *object = object_of(handle);
+    struct library_object *object = object_of(NAMED(handle));
     SCALAR(alpha, 16, true);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);
@@ -3703,7 +3704,7 @@ API int cublasZtrsm_v2(void *handle, int side, int uplo, int trans, int diag, in
 API int cublasZtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, int lda,
                        void *x, int incx) {
     CALL(cublasZtrsv_v2);
-    OBJECT(cublas, handle);
+    OBJECT(cublas, handle, NAMED(handle));
     NOT_BELOW_ZERO(n);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
     put_word(&call.out, wire_handle);

@@ -3,6 +3,7 @@
 
 const struct library_facts library = {"libcublasLt.so.13",
                                       {.not_initialized = 1,
+                                       .invalid_handle = 1,
                                        .out_of_memory = 3,
                                        .invalid_value = 7,
                                        .unknown = 13,
@@ -15,17 +16,17 @@ API int cublasLtCreate(void **lightHandle) {
     BEGIN(8, true);
     put_word(&call.out, new_lightHandle);
     FINISH();
-    *lightHandle = object_made(&call, new_lightHandle);
+    *lightHandle = (void *)(uintptr_t)object_made(&call, new_lightHandle);
     return DONE();
 }
 
 API int cublasLtDestroy(void *lightHandle) {
     CALL(cublasLtDestroy);
-    OBJECT(cublaslt, lightHandle);
+    OBJECT(cublaslt, lightHandle, NAMED(lightHandle));
     BEGIN(8, true);
     put_word(&call.out, wire_lightHandle);
     FINISH();
-    remote->drop((uint64_t)(uintptr_t)lightHandle);
+    remote->drop(NAMED(lightHandle));
     return DONE();
 }
 
@@ -34,15 +35,15 @@ API int cublasLtMatmul(void *lightHandle, void *computeDesc, const void *alpha, 
                        void *D, void *Ddesc, const void *algo, void *workspace,
                        uint64_t workspaceSizeInBytes, void *stream) {
     CALL(cublasLtMatmul);
-    OBJECT(cublaslt, lightHandle);
-    OBJECT(cublaslt_matmul, computeDesc);
-    OBJECT(cublaslt_layout, Adesc);
-    OBJECT(cublaslt_layout, Bdesc);
-    OBJECT(cublaslt_layout, Cdesc);
-    OBJECT(cublaslt_layout, Ddesc);
+    OBJECT(cublaslt, lightHandle, NAMED(lightHandle));
+    OBJECT(cublaslt_matmul, computeDesc, NAMED(computeDesc));
+    OBJECT(cublaslt_layout, Adesc, NAMED(Adesc));
+    OBJECT(cublaslt_layout, Bdesc, NAMED(Bdesc));
+    OBJECT(cublaslt_layout, Cdesc, NAMED(Cdesc));
+    OBJECT(cublaslt_layout, Ddesc, NAMED(Ddesc));
     HOST(algo, 64);
     STREAM(stream);
-    struct library_object *object = object_of(computeDesc);
+    struct library_object *object = object_of(NAMED(computeDesc));
     SCALAR(alpha, type_bytes(object->scale_type), false);
     SCALAR(beta, type_bytes(object->scale_type), true);
     BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 +
@@ -71,12 +72,12 @@ API int cublasLtMatmul(void *lightHandle, void *computeDesc, const void *alpha, 
 API int cublasLtMatmulAlgoCheck(void *lightHandle, void *operationDesc, void *Adesc, void *Bdesc,
                                 void *Cdesc, void *Ddesc, const void *algo, void *result) {
     CALL(cublasLtMatmulAlgoCheck);
-    OBJECT(cublaslt, lightHandle);
-    OBJECT(cublaslt_matmul, operationDesc);
-    OBJECT(cublaslt_layout, Adesc);
-    OBJECT(cublaslt_layout, Bdesc);
-    OBJECT(cublaslt_layout, Cdesc);
-    OBJECT(cublaslt_layout, Ddesc);
+    OBJECT(cublaslt, lightHandle, NAMED(lightHandle));
+    OBJECT(cublaslt_matmul, operationDesc, NAMED(operationDesc));
+    OBJECT(cublaslt_layout, Adesc, NAMED(Adesc));
+    OBJECT(cublaslt_layout, Bdesc, NAMED(Bdesc));
+    OBJECT(cublaslt_layout, Cdesc, NAMED(Cdesc));
+    OBJECT(cublaslt_layout, Ddesc, NAMED(Ddesc));
     HOST(algo, 64);
     HOST(result, 96);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + padded(bytes_algo) + 8, true);
@@ -131,13 +132,13 @@ API int cublasLtMatmulAlgoGetHeuristic(void *lightHandle, void *operationDesc, v
                                        int requestedAlgoCount, void *heuristicResultsArray,
                                        void *returnAlgoCount) {
     CALL(cublasLtMatmulAlgoGetHeuristic);
-    OBJECT(cublaslt, lightHandle);
-    OBJECT(cublaslt_matmul, operationDesc);
-    OBJECT(cublaslt_layout, Adesc);
-    OBJECT(cublaslt_layout, Bdesc);
-    OBJECT(cublaslt_layout, Cdesc);
-    OBJECT(cublaslt_layout, Ddesc);
-    OBJECT(cublaslt_preference, preference);
+    OBJECT(cublaslt, lightHandle, NAMED(lightHandle));
+    OBJECT(cublaslt_matmul, operationDesc, NAMED(operationDesc));
+    OBJECT(cublaslt_layout, Adesc, NAMED(Adesc));
+    OBJECT(cublaslt_layout, Bdesc, NAMED(Bdesc));
+    OBJECT(cublaslt_layout, Cdesc, NAMED(Cdesc));
+    OBJECT(cublaslt_layout, Ddesc, NAMED(Ddesc));
+    OBJECT(cublaslt_preference, preference, NAMED(preference));
     HOST(heuristicResultsArray, 96 * (uint64_t)requestedAlgoCount);
     HOST(returnAlgoCount, 4);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, true);
@@ -161,7 +162,7 @@ API int cublasLtMatmulAlgoGetHeuristic(void *lightHandle, void *operationDesc, v
 API int cublasLtMatmulAlgoInit(void *lightHandle, int computeType, int scaleType, int Atype,
                                int Btype, int Ctype, int Dtype, int algoId, void *algo) {
     CALL(cublasLtMatmulAlgoInit);
-    OBJECT(cublaslt, lightHandle);
+    OBJECT(cublaslt, lightHandle, NAMED(lightHandle));
     HOST(algo, 64);
     BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, true);
     put_word(&call.out, wire_lightHandle);
@@ -187,26 +188,26 @@ API int cublasLtMatmulDescCreate(void **matmulDesc, int computeType, int scaleTy
     put_bytes(&call.out, &computeType, sizeof computeType);
     put_bytes(&call.out, &scaleType, sizeof scaleType);
     FINISH();
-    *matmulDesc = object_made(&call, new_matmulDesc);
-    struct library_object *object = object_of(*matmulDesc);
+    *matmulDesc = (void *)(uintptr_t)object_made(&call, new_matmulDesc);
+    struct library_object *object = object_of(NAMED(*matmulDesc));
     object->scale_type = scaleType;
     return DONE();
 }
 
 API int cublasLtMatmulDescDestroy(void *matmulDesc) {
     CALL(cublasLtMatmulDescDestroy);
-    OBJECT(cublaslt_matmul, matmulDesc);
+    OBJECT(cublaslt_matmul, matmulDesc, NAMED(matmulDesc));
     BEGIN(8, false);
     put_word(&call.out, wire_matmulDesc);
     FINISH();
-    remote->drop((uint64_t)(uintptr_t)matmulDesc);
+    remote->drop(NAMED(matmulDesc));
     return DONE();
 }
 
 API int cublasLtMatmulDescSetAttribute(void *matmulDesc, int attr, const void *buf,
                                        uint64_t sizeInBytes) {
     CALL(cublasLtMatmulDescSetAttribute);
-    OBJECT(cublaslt_matmul, matmulDesc);
+    OBJECT(cublaslt_matmul, matmulDesc, NAMED(matmulDesc));
     BELOW(attr, 38);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);
@@ -215,7 +216,7 @@ API int cublasLtMatmulDescSetAttribute(void *matmulDesc, int attr, const void *b
     put_host(&call.out, buf, bytes_buf);
     put_bytes(&call.out, &sizeInBytes, sizeof sizeInBytes);
     FINISH();
-    cublasLtMatmulDescSetAttribute_noted(object_of(matmulDesc), attr, buf, sizeInBytes);
+    cublasLtMatmulDescSetAttribute_noted(object_of(NAMED(matmulDesc)), attr, buf, sizeInBytes);
     return DONE();
 }
 
@@ -226,24 +227,24 @@ API int cublasLtMatmulPreferenceCreate(void **pref) {
     BEGIN(8, false);
     put_word(&call.out, new_pref);
     FINISH();
-    *pref = object_made(&call, new_pref);
+    *pref = (void *)(uintptr_t)object_made(&call, new_pref);
     return DONE();
 }
 
 API int cublasLtMatmulPreferenceDestroy(void *pref) {
     CALL(cublasLtMatmulPreferenceDestroy);
-    OBJECT(cublaslt_preference, pref);
+    OBJECT(cublaslt_preference, pref, NAMED(pref));
     BEGIN(8, false);
     put_word(&call.out, wire_pref);
     FINISH();
-    remote->drop((uint64_t)(uintptr_t)pref);
+    remote->drop(NAMED(pref));
     return DONE();
 }
 
 API int cublasLtMatmulPreferenceSetAttribute(void *pref, int attr, const void *buf,
                                              uint64_t sizeInBytes) {
     CALL(cublasLtMatmulPreferenceSetAttribute);
-    OBJECT(cublaslt_preference, pref);
+    OBJECT(cublaslt_preference, pref, NAMED(pref));
     BELOW(attr, 16);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);
@@ -267,24 +268,24 @@ API int cublasLtMatrixLayoutCreate(void **matLayout, int type, uint64_t rows, ui
     put_bytes(&call.out, &cols, sizeof cols);
     put_bytes(&call.out, &ld, sizeof ld);
     FINISH();
-    *matLayout = object_made(&call, new_matLayout);
+    *matLayout = (void *)(uintptr_t)object_made(&call, new_matLayout);
     return DONE();
 }
 
 API int cublasLtMatrixLayoutDestroy(void *matLayout) {
     CALL(cublasLtMatrixLayoutDestroy);
-    OBJECT(cublaslt_layout, matLayout);
+    OBJECT(cublaslt_layout, matLayout, NAMED(matLayout));
     BEGIN(8, false);
     put_word(&call.out, wire_matLayout);
     FINISH();
-    remote->drop((uint64_t)(uintptr_t)matLayout);
+    remote->drop(NAMED(matLayout));
     return DONE();
 }
 
 API int cublasLtMatrixLayoutSetAttribute(void *matLayout, int attr, const void *buf,
                                          uint64_t sizeInBytes) {
     CALL(cublasLtMatrixLayoutSetAttribute);
-    OBJECT(cublaslt_layout, matLayout);
+    OBJECT(cublaslt_layout, matLayout, NAMED(matLayout));
     BELOW(attr, 9);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);

@@ -17,6 +17,19 @@ static void **info(uint64_t handle) {
     return entry == NULL ? NULL : &entry->info;
 }
 
+static_assert(WIRE_INDEX_BITS + 4 < 31, "a server and an index are an int");
+
+static int number(uint64_t handle) {
+    return (int)(wire_server(handle) << WIRE_INDEX_BITS | wire_index(handle));
+}
+
+static uint64_t numbered(int number) {
+    unsigned server = (unsigned)number >> WIRE_INDEX_BITS;
+    return number <= 0 || server >= link_count
+               ? 0
+               : links[server]->own[wire_index((uint64_t)number)].id;
+}
+
 API extern const struct library_calls egpuLibraryCalls;
 const struct library_calls egpuLibraryCalls = {
     .table = EGPU_WIRE_TABLE_HASH,
@@ -25,6 +38,8 @@ const struct library_calls egpuLibraryCalls = {
     .new_handle = call_new_handle,
     .drop = handle_drop,
     .info = info,
+    .number = number,
+    .numbered = numbered,
     .begin = call_begin,
     .post = call_post,
     .exchange = call_exchange,

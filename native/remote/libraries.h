@@ -13,6 +13,9 @@ struct library_calls {
     CUresult (*new_handle)(struct call *call, unsigned kind, uint64_t *handle);
     void (*drop)(uint64_t handle);
     void **(*info)(uint64_t handle); /* what is kept beside a handle; NULL: there is no such one */
+    /* A handle as a number above 0, for objects that are an int to programs, and back; 0: none. */
+    int (*number)(uint64_t handle);
+    uint64_t (*numbered)(int number);
     CUresult (*begin)(struct call *call, size_t bytes, enum call_mode mode);
     CUresult (*post)(struct call *call);
     CUresult (*exchange)(struct call *call);

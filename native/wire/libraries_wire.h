@@ -7,6 +7,12 @@
 #include "wire.h"
 
 #define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that goes along with one call */
+#define LIBRARY_MOST_STREAMS 8         /* of one call */
+
+/* Whether a number is one of those whose bits are set. */
+static inline bool is_among(int number, uint64_t bits) {
+    return number >= 0 && number < 64 && (bits >> number & 1) != 0;
+}
 
 /* A scalar: its bytes and value, or SCALAR_ON_CARD and an address. */
 #define SCALAR_ON_CARD UINT64_MAX
@@ -17,7 +23,7 @@
 
 /* What calls of a library answer to what went wrong on the way: its statuses. */
 struct library_statuses {
-    int not_initialized, out_of_memory, invalid_value, not_supported;
+    int not_initialized, invalid_handle, out_of_memory, invalid_value, not_supported;
     int unknown; /* anything else, where kernels ran */
 };
 struct library_facts {

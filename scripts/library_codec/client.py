@@ -12,6 +12,13 @@ def statuses(library: Library) -> str:
     return "{" + ", ".join(f".{name.lower()} = {status}" for name, status in library.statuses.items()) + "}"
 
 
+def handle(p: Parameter) -> str:
+    """What the session knows an object by."""
+    if p.kind and p.kind.held_bytes:
+        return f"HELD({p.name})"
+    return f"{'NUMBERED' if p.kind and p.kind.is_number else 'NAMED'}({p.name})"
+
+
 def _scalars(function: Function) -> list[str]:
     """Where each scalar is. The last one has a mode of its own in cuBLASLt."""
     found = function.having(*BY_MODE)
@@ -24,13 +31,17 @@ def _checked(function: Function) -> list[str]:
     for p in function.parameters:
         match p.form:
             case "use" | "destroy":
-                lines.append(f"    OBJECT({p.detail}, {p.name});")
+                lines.append(f"    OBJECT({p.detail}, {p.name}, {handle(p)});")
             case "stream":
                 lines.append(f"    STREAM({p.name});")
             case "count":
                 lines.append(f"    NOT_BELOW_ZERO({p.name});")
             case "below":
                 lines.append(f"    BELOW({p.name}, {p.detail});")
+            case "among":
+                lines.append(f"    AMONG({p.name}, {p.detail});")
+            case "streams":
+                lines.append(f"    STREAMS({p.name}, {p.detail});")
             case "create":
                 lines.append(f"    NOT_NULL({p.name});")
             case "in" | "inout" | "out":
@@ -38,7 +49,7 @@ def _checked(function: Function) -> list[str]:
             case _:
                 pass
     if function.moded is not None and function.moded.form == "use":
-        lines.append(f"    struct library_object *object = object_of({function.moded.name});")
+        lines.append(f"    struct library_object *object = object_of({handle(function.moded)});")
     return lines + _scalars(function)
 
 
@@ -48,6 +59,8 @@ def _sent(p: Parameter) -> tuple[str, str]:
     match p.form:
         case "use" | "destroy" | "stream":
             return "8", f"put_word(&call.out, wire_{n});"
+        case "streams":
+            return f"8 + sizeof wire_{n}", f"put_block(&call.out, wire_{n}, 8 * (size_t){p.detail});"
         case "create":
             return "8", f"put_word(&call.out, new_{n});"
         case "device":
@@ -60,25 +73,31 @@ def _sent(p: Parameter) -> tuple[str, str]:
             return f"8 + padded(bytes_{n})", f"put_host(&call.out, {n}, bytes_{n});"
         case "out":
             return "8", f"put_word(&call.out, {n} != NULL);"
+        case "scratch":
+            return "", f"(void){n};"
         case _:
             return "8", f"put_bytes(&call.out, &{n}, sizeof {n});"
 
 
 def _received(function: Function) -> list[str]:
-    """What is done with the answer, or when the call is on its way."""
+    """What is done with the answer, or when the call is on its way. Scalars come last, as they are known last."""
     lines: list[str] = []
-    for p in function.parameters:
+    for p in sorted(function.parameters, key=lambda p: p.form in ("result", "both")):
         match p.form:
             case "out" | "inout":
                 lines.append(f"if ({p.name} != NULL) get_bytes(&call.in, {p.name}, bytes_{p.name});")
             case "result" | "both":
                 lines.append(f"get_result(&call.in, {p.name}, &wire_{p.name});")
             case "destroy":
-                lines.append(f"remote->drop((uint64_t)(uintptr_t){p.name});")
+                lines.append(f"remote->drop({handle(p)});")
+            case "create" if p.kind and p.kind.held_bytes:
+                lines.append(f"object_held(&call, new_{p.name}, {p.name});")
             case "create":
-                lines.append(f"*{p.name} = object_made(&call, new_{p.name});")
+                made = f"object_made(&call, new_{p.name})"
+                is_number = p.kind is not None and p.kind.is_number
+                lines.append(f"*{p.name} = {f'remote->number({made})' if is_number else f'(void *)(uintptr_t){made}'};")
                 if function.moded is p:
-                    lines.append(f"struct library_object *object = object_of(*{p.name});")
+                    lines.append(f"struct library_object *object = object_of(NAMED(*{p.name}));")
             case _:
                 pass
     return lines + [f"object->{p.detail} = {p.name};" for p in function.having("keep")]
@@ -88,8 +107,8 @@ def _answered(function: Function) -> str:
     """A function that the client answers from what it remembers of the object."""
     kept, of = function.having("kept")[0], function.having("use")[0]
     lines = [f"API int {function.symbol}({declared(function)}) {{", f"    READY({function.symbol});"]
-    lines += [f"    KNOWN({of.name});", f"    NOT_NULL({kept.name});"]
-    return "\n".join([*lines, f"    *{kept.name} = object_of({of.name})->{kept.detail};", "    return 0;\n}\n"])
+    lines += [f"    KNOWN({handle(of)});", f"    NOT_NULL({kept.name});"]
+    return "\n".join([*lines, f"    *{kept.name} = object_of({handle(of)})->{kept.detail};", "    return 0;\n}\n"])
 
 
 def _stub(function: Function, noted: bool) -> str:
@@ -100,15 +119,16 @@ def _stub(function: Function, noted: bool) -> str:
     if function.gives_size:
         out = [f"static int ask_{symbol}(uint64_t *size) {{"]
     out += [f"    CALL({symbol});", *_checked(function)]
-    out += [f"    CREATE({p.detail}, {p.name});" for p in function.having("create")]
+    for p in function.having("create"):
+        out.append(f"    CREATE{'_HELD' if p.kind and p.kind.held_bytes else ''}({p.detail}, {p.name});")
     sent = [_sent(p) for p in function.parameters]
     answered = " || ".join(f"wire_{p.name}.bytes != SCALAR_ON_CARD" for p in function.having("result", "both"))
     waits = "true" if function.waits else answered or "false"
-    out.append(f"    BEGIN({' + '.join(size for size, _ in sent) or '0'}, {waits});")
+    out.append(f"    BEGIN({' + '.join(size for size, _ in sent if size) or '0'}, {waits});")
     out += [f"    {written}" for _, written in sent]
     received = _received(function)
     if noted:
-        received.append(f"{symbol}_noted(object_of({function.parameters[0].name}), attr, buf, sizeInBytes);")
+        received.append(f"{symbol}_noted(object_of({handle(function.parameters[0])}), attr, buf, sizeInBytes);")
     if function.gives_size:
         received.append("*size = get_word(&call.in);")
     out += ["    FINISH();", *(f"    {line}" for line in received), "    return DONE();\n}\n"]
@@ -128,11 +148,12 @@ def source(library: Library, noted: frozenset[str]) -> str:
 
 
 def version_script(library: Library) -> str:
-    """native/libraries/<soname>.map: the exports and the one version node that the original has."""
+    """native/libraries/<soname>.map: the exports, and the one version node where the original has one."""
     names = "\n".join(f"    {name};" for name in library.exports)
-    return f"{MARK}{library.soname} {{\n  global:\n{names}\n  local:\n    *;\n}};\n"
+    return f"{MARK}{library.soname if library.is_versioned else ''} {{\n  global:\n{names}\n  local:\n    *;\n}};\n"
 
 
 def exports(library: Library) -> str:
-    """native/libraries/exports_<library>.h: EXPORTED(symbol) for each export."""
-    return MARK + "".join(f"EXPORTED({name})\n" for name in library.exports)
+    """native/libraries/exports_<library>.h: EXPORTED(symbol) for each, and what one that is not there returns."""
+    returns = f"enum {{ EXPORTS_NOT_SUPPORTED = {library.statuses['NOT_SUPPORTED']} }};\n"
+    return MARK + returns + "".join(f"EXPORTED({name})\n" for name in library.exports)

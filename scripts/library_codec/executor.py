@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .client import MARK, statuses
-from .table import BY_MODE, Function, Library, Parameter, types
+from .table import BY_MODE, Function, Kind, Library, Parameter, types
 
 
 def _read(p: Parameter) -> str:
@@ -11,11 +11,16 @@ def _read(p: Parameter) -> str:
     match p.form:
         case "use" | "destroy":
             destroys = int(p.form == "destroy")
-            return f"void *{n} = (void *)(uintptr_t)task_handle(task, KIND_{p.detail}, {destroys});"
+            return f"{p.ctype} {n} = ({p.ctype})(uintptr_t)task_handle(task, KIND_{p.detail}, {destroys});"
         case "stream":
             return f"void *{n} = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);"
-        case "create":
-            return f"uint64_t id_{n} = get_word(&task->in);\n    void *{n} = NULL;"
+        case "streams":
+            return f"void *{n}[LIBRARY_MOST_STREAMS];\n    int count_{n} = library_get_streams(task, {n});"
+        case "create" if p.kind and p.kind.held_bytes:
+            memory = f"library_memory(KIND_{p.detail}, id_{n})"
+            return f"uint64_t id_{n} = get_word(&task->in);\n    void *{n} = {memory};"
+        case "create" if p.kind:
+            return f"uint64_t id_{n} = get_word(&task->in);\n    {p.kind.ctype} {n} = 0;"
         case "device":
             return f"void *{n} = (void *)(uintptr_t)get_word(&task->in);"
         case "scalar" | "both":
@@ -26,6 +31,8 @@ def _read(p: Parameter) -> str:
             return f"size_t bytes_{n};\n    const void *sent_{n} = library_get_host(task, &bytes_{n});"
         case "out":
             return f"bool wanted_{n} = get_word(&task->in) != 0;"
+        case "scratch":
+            return f"void *{n} = NULL;"
         case _:
             return f"{p.ctype} {n} = 0;\n    get_bytes(&task->in, &{n}, sizeof {n});"
 
@@ -44,6 +51,14 @@ def _prepared(p: Parameter) -> list[str]:
             ]
         case "below":
             return [f"if ({n} >= {p.detail} || {n} < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;"]
+        case "scratch":
+            return [f"{n} = library_scratch(task, {p.detail});"]
+        case "among":
+            return [f"if (!is_among({n}, {p.detail})) task->bad = CUDA_ERROR_NOT_SUPPORTED;"]
+        case "streams":
+            return [f"if (count_{n} != {p.detail}) task->bad = CUDA_ERROR_INVALID_VALUE;"]
+        case "create" if p.kind and p.kind.held_bytes:
+            return [f"if ({n} == NULL) task->bad = CUDA_ERROR_OUT_OF_MEMORY;"]
         case "out":
             return [f"void *{n} = library_room(task, wanted_{n}, {p.detail});"]
         case _:
@@ -52,7 +67,7 @@ def _prepared(p: Parameter) -> list[str]:
 
 def _argument(p: Parameter) -> str:
     match p.form:
-        case "create":
+        case "create" if p.kind and not p.kind.held_bytes:
             return f"&{p.name}"
         case "scalar" | "result" | "both":
             return f"library_scalar_at(&{p.name})"
@@ -64,10 +79,13 @@ def _argument(p: Parameter) -> str:
 
 def _done(p: Parameter) -> list[str]:
     match p.form:
+        case "create" if p.kind and p.kind.held_bytes:
+            return [f"library_hold(task, KIND_{p.detail}, id_{p.name}, {p.name});"]
         case "create":
             return [f"handle_bind(task, KIND_{p.detail}, id_{p.name}, (uint64_t)(uintptr_t){p.name});"]
         case "destroy":
-            return [f"handle_unbind(task, KIND_{p.detail});"]
+            freed = [f"library_free({p.name});"] if p.kind and p.kind.held_bytes else []
+            return [f"handle_unbind(task, KIND_{p.detail});", *freed]
         case "result" | "both":
             return [f"library_put_result(task, &{p.name});"]
         case _:
@@ -84,17 +102,33 @@ def _decoder(library: Library, function: Function) -> str:
     out.append(f"    REFUSE({library.name});")
     scalars = function.having(*BY_MODE)
     if scalars and function.moded is not None:
-        out.append(f"    int mode = library_pointer_mode(KIND_{function.moded.detail}, {function.moded.name});")
+        out.append(
+            f"    int mode = library_pointer_mode(&library_kinds[KIND_{function.moded.detail}], {function.moded.name});"
+        )
         out += [f"    PLACED({p.name}, {str(p is scalars[-1]).lower()});" for p in scalars]
     call = f"real({', '.join(_argument(p) for p in function.parameters)})"
     if function.gives_size:
         out.append(f"    put_word(&task->out, {call});\n    return CUDA_SUCCESS;\n}}\n")
         return "\n".join(out)
     out.append(f"    int said = {call};")
+    out += [f"    library_scratch_end({p.detail});" for p in function.having("scratch")]
     out.append(f"    if (said != 0) return library_failed(task, status, said, LIBRARY_{library.name});")
     out += [f"    {line}" for p in function.parameters for line in _done(p)]
     out.append("    return CUDA_SUCCESS;\n}\n")
     return "\n".join(out)
+
+
+def _kind(library: Library, kind: Kind) -> str:
+    """A struct library_kind."""
+    fields = [f".of = LIBRARY_{library.name}", f".stays = {str(kind.stays).lower()}"]
+    if kind.mode is not None:
+        fields += [f'.mode = "{kind.mode[0]}"', f".attribute = {kind.mode[1]}"]
+    return f"    [KIND_{kind.name}] = {{{', '.join(fields)}}},"
+
+
+def identities(libraries: list[Library]) -> str:
+    """native/executor/library_ids.h: which libraries there are."""
+    return f"{MARK}enum library_id {{ {', '.join(f'LIBRARY_{x.name}' for x in libraries)}, LIBRARIES }};\n"
 
 
 def source(libraries: list[Library]) -> str:
@@ -103,8 +137,10 @@ def source(libraries: list[Library]) -> str:
     bodies = "\n".join(_decoder(x, f) for x, f in functions)
     rows = "\n".join(f"    [OP_{f.symbol}] = {{decode_{f.symbol}, 0}}," for _, f in functions)
     about = "\n".join(f'    [LIBRARY_{x.name}] = {{"{x.soname}", {statuses(x)}}},' for x in libraries)
+    kinds = "\n".join(_kind(x, kind) for x in libraries for kind in x.kinds)
     return (
         f'{MARK}#include "libraries.h"\n\n'
-        f"const struct library_facts library_facts[LIBRARIES] = {{\n{about}\n}};\n\n{bodies}\n"
+        f"const struct library_facts library_facts[LIBRARIES] = {{\n{about}\n}};\n"
+        f"const struct library_kind library_kinds[KIND_COUNT] = {{\n{kinds}\n}};\n\n{bodies}\n"
         f"const struct operation library_operations[OP_COUNT] = {{\n{rows}\n}};\n"
     )

@@ -2,18 +2,29 @@
 
 A function is `NAME: [waits;|gives size;] FORM NAME, …` in the order of its parameters:
 
-    int, long, size       a value of 4, 8 and 8 bytes
+    char, int, long, size a value of 1, 4, 8 and 8 bytes
+    float, double         a value of floating point
     count                 an int that the library refuses below 0, and so does the client
     below N               an int that is refused from N on: a later version's attribute, which may be an address
     device                an address of the card
+    among MASK            an int that is refused unless its bit is set: an attribute, likewise
     stream                a stream of the driver's
-    use|create|destroy K  an object of the library, of the kind K on the wire
+    streams COUNT         as many of them
+    use|create|destroy K  an object of the library, of one of the table's kinds
     in|out|inout BYTES    host memory; NULL stays NULL
     scalar|result|both BYTES
                           read, written, or both, where the pointer mode of the function's object says: host or card
+    scratch BYTES         host memory that only the library uses: the server's own takes its place
     keep|kept WHAT        an int that the client remembers of the object, or answers from that
 
 `waits`: the client waits for the answer though nothing comes with it. What gives something back waits anyway.
+
+A kind of objects is `NAME: TRAIT, …`:
+
+    number                an int to programs, not an address
+    held BYTES            what a program has as so many bytes of its own memory, and may make again there
+    stays                 outlives the context in which it was made
+    mode FUNCTION [N]     has a pointer mode, which this function of the library says: as its attribute N
 """
 
 from __future__ import annotations
@@ -25,15 +36,44 @@ from typing import Any, Final
 
 import yaml
 
-VALUES: Final = {"int": "int", "count": "int", "below": "int", "keep": "int", "long": "int64_t", "size": "uint64_t"}
+VALUES: Final = {
+    "char": "signed char",
+    "int": "int",
+    "count": "int",
+    "below": "int",
+    "among": "int",
+    "keep": "int",
+    "long": "int64_t",
+    "size": "uint64_t",
+    "float": "float",
+    "double": "double",
+}
 """Forms that are a value, and their C types."""
 BY_MODE: Final = frozenset({"scalar", "result", "both"})
 """Forms whose pointer is the host's or the card's, as the pointer mode says."""
-WITH_MODE: Final = ("cublas", "cublaslt_matmul")
-"""Kinds that have a pointer mode."""
+OBJECTS: Final = frozenset({"use", "create", "destroy"})
+"""Forms that are an object of the library."""
+NO_ATTRIBUTE: Final = -1
+"""The function that says a pointer mode says nothing else."""
 _FORMS: Final = (
-    frozenset(VALUES) | BY_MODE | {"device", "stream", "use", "create", "destroy", "in", "out", "inout", "kept"}
+    frozenset(VALUES) | BY_MODE | OBJECTS | {"device", "stream", "streams", "in", "out", "inout", "scratch", "kept"}
 )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of objects: what they are to programs, how long they are there, and who says their pointer mode."""
+
+    name: str
+    is_number: bool = False
+    held_bytes: int = 0
+    stays: bool = False
+    mode: tuple[str, int] | None = None
+
+    @property
+    def ctype(self) -> str:
+        """What a program holds."""
+        return "int" if self.is_number else "void *"
 
 
 @dataclass(frozen=True)
@@ -43,12 +83,17 @@ class Parameter:
     form: str
     detail: str
     name: str
+    kind: Kind | None = None
 
     @property
     def ctype(self) -> str:
         """Its C type, as the caller of the original sees it but for names of structures and enumerations."""
         match self.form:
-            case "create":
+            case "use" | "destroy" if self.kind:
+                return self.kind.ctype
+            case "create" if self.kind and not self.kind.held_bytes:
+                return f"{self.kind.ctype}*" if self.kind.ctype.endswith("*") else f"{self.kind.ctype} *"
+            case "streams":
                 return "void **"
             case "kept":
                 return "int *"
@@ -79,7 +124,7 @@ class Function:
     @property
     def moded(self) -> Parameter | None:
         """The object whose pointer mode counts, or of which something is remembered."""
-        objects = [p for p in self.having("use", "create") if p.detail in WITH_MODE]
+        objects = [p for p in self.having("use", "create") if p.kind is not None and p.kind.mode]
         return objects[0] if objects and self.having(*BY_MODE, "keep", "kept") else None
 
 
@@ -90,8 +135,10 @@ class Library:
     name: str
     soname: str
     statuses: dict[str, int]
+    kinds: tuple[Kind, ...]
     functions: tuple[Function, ...]
     hand: tuple[str, ...]
+    is_versioned: bool
     refused: dict[str, tuple[str, ...]]
 
     @property
@@ -101,30 +148,50 @@ class Library:
         return sorted(names + [name for group in self.refused.values() for name in group])
 
 
-def _parameter(where: str, text: str) -> Parameter:
+def _kind(name: str, text: str | None) -> Kind:
+    traits = {words[0]: words[1:] for words in (trait.split() for trait in (text or "").split(",")) if words}
+    mode, held = traits.get("mode"), traits.get("held", ["0"])
+    if not traits.keys() <= {"number", "held", "stays", "mode"}:
+        raise ValueError(f"{name}: {text!r} are no traits: see scripts/library_codec/table.py")
+    asked = (mode[0], int(mode[1]) if len(mode) > 1 else NO_ATTRIBUTE) if mode else None
+    return Kind(name, "number" in traits, int(held[0]), "stays" in traits, asked)
+
+
+def _parameter(where: str, text: str, kinds: dict[str, Kind]) -> Parameter:
     match = re.fullmatch(r"(\w+)(?: (.+))? (\w+)", text.strip())
-    if match is None or match[1] not in _FORMS:
+    if match is None or match[1] not in _FORMS or (match[1] in OBJECTS and match[2] not in kinds):
         raise ValueError(f"{where}: {text!r} is no parameter: see scripts/library_codec/table.py")
-    return Parameter(match[1], match[2] or "", match[3])
+    return Parameter(match[1], match[2] or "", match[3], kinds[match[2]] if match[1] in OBJECTS else None)
 
 
-def _function(symbol: str, text: str) -> Function:
+def _function(symbol: str, text: str, kinds: dict[str, Kind]) -> Function:
     how, semicolon, rest = text.rpartition(";")
     if semicolon and how not in ("waits", "gives size"):
         raise ValueError(f"{symbol}: {how!r} is neither `waits` nor `gives size`")
     # a comma also stands within the parentheses of an expression
     parts = re.split(r",\s*(?![^()]*\))", rest.strip()) if rest.strip() else []
-    parameters = tuple(_parameter(symbol, part) for part in parts)
+    parameters = tuple(_parameter(symbol, part, kinds) for part in parts)
     gives = any(p.form in ("out", "inout") for p in parameters)
     return Function(symbol, parameters, bool(semicolon) or gives, how == "gives size")
 
 
 def read(path: Path) -> Library:
-    """Read one table. Raises ValueError for what is no parameter, and for a name that is classified twice."""
+    """Read one table. Raises ValueError for what is no kind or parameter, and for a name that is classified twice."""
     said: dict[str, Any] = yaml.safe_load(path.read_text())
-    functions = tuple(_function(symbol, text) for symbol, text in said["functions"].items())
+    kinds = {name: _kind(name, text) for name, text in said["objects"].items()}
+    functions = tuple(_function(symbol, text, kinds) for symbol, text in said["functions"].items())
     refused = {why: tuple(names) for why, names in said["refused"].items()}
-    library = Library(said["library"], said["soname"], said["statuses"], functions, tuple(said["hand"]), refused)
+    hand = tuple(said.get("hand", ()))
+    library = Library(
+        said["library"],
+        said["soname"],
+        said["statuses"],
+        tuple(kinds.values()),
+        functions,
+        hand,
+        said.get("versioned", True),
+        refused,
+    )
     twice = {name for name in library.exports if library.exports.count(name) > 1}
     if twice:
         raise ValueError(f"{path}: classified twice: {', '.join(sorted(twice))}")
@@ -138,7 +205,7 @@ def read_all(folder: Path) -> list[Library]:
 
 def kinds(libraries: list[Library]) -> list[str]:
     """The kinds of objects there are, in the tables' order."""
-    return list(dict.fromkeys(p.detail for x in libraries for f in x.functions for p in f.having("use", "create")))
+    return [kind.name for x in libraries for kind in x.kinds]
 
 
 def operations(libraries: list[Library]) -> list[str]:

@@ -3,33 +3,27 @@
  * is not here says its name. Elements are read into double and rounded once, so results are at
  * least as exact as a card's.
  *
- *   work.c      what is queued in a stream, and elements of every type
+ *   work.c      what is queued in a stream
+ *   elements.c  elements of every type
  *   product.c   matrix products
  *   cublas.c, cublaslt.c   the interfaces
  */
 #ifndef EGPU_SIM_BLAS_H
 #define EGPU_SIM_BLAS_H
 
-#include <cuda.h>
-
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "scalars.h"
+#include "work.h"
 
 #pragma GCC visibility push(hidden)
-
-#define API __attribute__((visibility("default")))
 
 /* cublasStatus_t, cudaDataType, cublasOperation_t: the few that are used. */
 enum { OK = 0, NOT_INITIALIZED = 1, NO_MEMORY = 3, INVALID = 7, FAILED = 13, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 };
 enum { PLAIN = 0, TRANSPOSED = 1 };
 
-/* ---- work.c ---- */
+/* ---- elements.c ---- */
 
 static inline bool known_type(int type) {
     return type == R_32F || type == R_64F || type == R_16F || type == R_16BF;
@@ -48,11 +42,12 @@ static inline double factor_now(const struct factor *factor) {
     return factor->card == NULL ? factor->value : element(factor->type, factor->card, 0);
 }
 
-/* Whether all of these bytes are memory of the card: what is not would end this process. */
-bool on_card(const void *at, int64_t bytes);
-
 /* Queues `run` with a copy of `what`. */
-int queue(CUstream stream, void (*run)(void *), const void *what, size_t bytes);
+static inline int queue_work(CUstream stream, void (*run)(void *), const void *what, size_t bytes) {
+    CUresult result = queue(stream, run, what, bytes);
+    if (result == CUDA_SUCCESS) return OK;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? NO_MEMORY : FAILED;
+}
 
 /* ---- product.c ---- */
 

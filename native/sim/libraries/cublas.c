@@ -248,7 +248,7 @@ static int vectors(struct handle *handle, struct vectors v, const void *alpha) {
         return FAILED;
     if (gives && !host && !on_card(v.result, v.is == IAMAX ? 4 : bytes)) return FAILED;
     if (alpha != NULL) v.alpha = factor_of(v.type, alpha, host);
-    int status = queue(handle->stream, transform, &v, sizeof v);
+    int status = queue_work(handle->stream, transform, &v, sizeof v);
     if (status == OK && gives && host && cuStreamSynchronize(handle->stream) != CUDA_SUCCESS)
         return FAILED;
     return status;

@@ -68,5 +68,5 @@ int queue_product(CUstream stream, const struct product *p) {
         return FAILED;
     if (p->epilogue & EPILOGUE_BIAS && !on_card(p->bias, p->m * (int64_t)type_bytes(p->bias_type)))
         return FAILED;
-    return queue(stream, multiply, p, sizeof *p);
+    return queue_work(stream, multiply, p, sizeof *p);
 }

@@ -4,18 +4,16 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-enum { NOT_SUPPORTED = 15 }; /* CUBLAS_STATUS_NOT_SUPPORTED */
-
-static int refuse(atomic_bool *told, const char *symbol) {
+static void refuse(atomic_bool *told, const char *symbol) {
     if (!atomic_exchange(told, 1))
         fprintf(stderr, "egpu: %s is not among what the simulated library has\n", symbol);
-    return NOT_SUPPORTED;
 }
 
 #define EXPORTED(symbol)                                           \
     __attribute__((weak, visibility("default"))) int symbol(void); \
     int symbol(void) {                                             \
         static atomic_bool told;                                   \
-        return refuse(&told, #symbol);                             \
+        refuse(&told, #symbol);                                    \
+        return EXPORTS_NOT_SUPPORTED;                              \
     }
 #include EXPORTS

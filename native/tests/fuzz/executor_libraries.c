@@ -14,23 +14,12 @@ static void saw(char form, const void *bytes, size_t count) {
 }
 static void saw_end(void) {}
 
-#include "recording_cublas.h"
-#include "recording_cublaslt.h"
-
-static const struct {
-    const char *symbol;
-    void *function;
-} functions[] = {
-    {"cublasGetPointerMode_v2", (void *)recorded_mode},
-    {"cublasLtMatmulDescGetAttribute", (void *)recorded_attribute},
-#define RECORDED(symbol) {#symbol, (void *)symbol},
-#include "recording_names.h"
-};
+#include "recording_all.h"
 
 void *library_function(enum library_id id, const char *symbol) {
     (void)id;
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (strcmp(functions[i].symbol, symbol) == 0) return functions[i].function;
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++)
+        if (strcmp(recorded[i].symbol, symbol) == 0) return recorded[i].function;
     abort();
 }
 

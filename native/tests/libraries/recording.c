@@ -1,6 +1,6 @@
-/* libcublas.so.13 or libcublasLt.so.13 for tests: each call is a line on stderr, `recorded SYMBOL`
- * and for each parameter w, b or n (a word, bytes, NULL) and hexadecimal bytes. RECORDING: the
- * generated file with the functions. */
+/* A library for tests: each call is a line on stderr, `recorded SYMBOL` and for each parameter w, b
+ * or n (a word, bytes, NULL) and hexadecimal bytes. RECORDING: the generated file with the
+ * functions. */
 #include "recording.h"
 
 #include <stdio.h>
@@ -27,9 +27,3 @@ static void saw_end(void) {
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #include RECORDING
-
-int cublasGetPointerMode_v2(void *handle, int *mode) { return recorded_mode(handle, mode); }
-int cublasLtMatmulDescGetAttribute(void *of, int attribute, void *value, size_t bytes,
-                                   size_t *written) {
-    return recorded_attribute(of, attribute, value, bytes, written);
-}

@@ -63,7 +63,14 @@ __all__ = [
     "use_our_libraries",
 ]
 
-LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcublas.so.13", "libcublasLt.so.13")
+LIBRARIES: Final = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libcufft.so.12",
+    "libcurand.so.10",
+)
 PRELOADED: Final = (*RUNTIMES, *FORWARDED, *REFUSED)
 """What a program has to find here and nowhere else. The loader's cache comes after a path in the program itself, and
 packages have one to libraries of theirs, which work over NVIDIA's driver alone; what is loaded already comes first."""

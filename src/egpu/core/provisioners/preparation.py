@@ -20,8 +20,14 @@ RUNTIMES: Final = {
 }
 """CUDA's runtime over whichever driver a program finds, likewise: NVIDIA's works over NVIDIA's driver only."""
 FORWARDED: Final = {
-    "libcublas.so.13": "libraries/libcublas.so.13",
-    "libcublasLt.so.13": "libraries/libcublasLt.so.13",
+    soname: f"libraries/{soname}"
+    for soname in (
+        "libcublas.so.13",
+        "libcublasLt.so.13",
+        "libcufft.so.12",
+        "libcurand.so.10",
+        "libcusparseLt.so.0",
+    )
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""
 REFUSED: Final = {"libcupti.so.13": "libraries/libcupti.so.13"}

@@ -1,0 +1,24 @@
+/* What simulated libraries have in common: their work is done by this machine's processor, in the
+ * order of the stream. */
+#ifndef EGPU_SIM_WORK_H
+#define EGPU_SIM_WORK_H
+
+#include <cuda.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#pragma GCC visibility push(hidden)
+
+#define API __attribute__((visibility("default")))
+
+/* Whether all of these bytes are memory of the card: what is not would end this process. */
+bool on_card(const void *at, int64_t bytes);
+
+/* Queues `run` with a copy of `what`. */
+CUresult queue(CUstream stream, void (*run)(void *), const void *what, size_t bytes);
+
+#pragma GCC visibility pop
+#endif
