@@ -79,13 +79,19 @@ static int listen_here(void) {
     return fd;
 }
 
-static void write_pid(void) {
+static void write_pid(pid_t pid) {
     FILE *file = fopen(PID_FILE, "we");
-    if (!file || fprintf(file, "%d\n", (int)getpid()) < 0 || fclose(file) != 0) give_up(PID_FILE);
+    if (!file || fprintf(file, "%d\n", (int)pid) < 0 || fclose(file) != 0) give_up(PID_FILE);
 }
 
+/* Who waits for us finds the daemon's pid, and somebody listening. */
 static void leave_terminal(int log) {
-    if (fork() > 0) _exit(0);
+    pid_t daemon = fork();
+    if (daemon < 0) give_up("fork");
+    if (daemon > 0) {
+        write_pid(daemon);
+        _exit(0);
+    }
     setsid();
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     dup2(nothing, STDIN_FILENO);
@@ -104,10 +110,11 @@ static int serve(const char *pipes, bool background) {
     if (chdir(pipes) != 0) give_up(pipes);
     be_the_only_one();
     int listener = listen_here();
-    /* The child has the lock, too; whoever waits for us finds somebody listening. */
-    if (background) leave_terminal(log);
+    if (background)
+        leave_terminal(log); /* the child has the lock, too */
+    else
+        write_pid(getpid());
     signal(SIGPIPE, SIG_IGN);
-    write_pid();
     control_init(&control, listener);
     control_log("starting in %s", pipes);
     control_run(&control);

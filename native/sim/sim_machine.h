@@ -228,7 +228,7 @@ struct sim_usage {
     _Atomic uint32_t contexts;
     _Atomic uint32_t chunks;   /* derived, like used_chunks */
     _Atomic uint32_t runnable; /* streams with a kernel that runs or waits for the card */
-    uint32_t server; /* pid of the MPS server by which it uses the card; 0: by itself */
+    uint32_t server;           /* pid of the MPS server by which it uses the card; 0: by itself */
     struct sim_busy busy;
 };
 
