@@ -111,6 +111,14 @@ def test_the_node_is_told_what_each_program_has_and_the_pod_says_what_is_shared(
         check_resizable(given)
 
 
+def test_a_pod_of_two_technologies_says_what_both_leave_shared() -> None:
+    cache = served(cards=2)
+    mixed = pod("p", container("a", {names.MPS: 1}), container("b", {names.NVIDIA_GPU_SHARED: 1}))
+    said = binding_annotations(place(cache, mixed), assume_time_ns=1)[names.ISOLATION]
+    assert "MPS holds each program of a;" in said
+    assert "none of b: time slices" in said
+
+
 def test_a_node_publishes_the_slices_of_its_cards() -> None:
     published = provisioner(names.MPS).capacity(NodeTotals(cards=2, memory_mib=32768, tflops=1.0))
     assert published == {names.MPS: 8}

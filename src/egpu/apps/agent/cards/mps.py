@@ -99,8 +99,10 @@ class MpsServers:
         """Another technology has these cards from now on: no container with a slice of them runs any more, although its
         slot may still be there. Raises NotSupported, Unavailable."""
         for uuid in uuids:
+            if not (self._directory / uuid).exists():
+                continue
             async with self._lock:
-                if (self._directory / uuid).exists():
+                if (self._directory / uuid).exists():  # and nobody has ended it meanwhile
                     await asyncio.to_thread(self._end, uuid)
 
     def _have(self, served: ServedSlice) -> None:

@@ -46,7 +46,7 @@ class SlotSpecs:
     """The specification files of one node's slots, in the last of `directories`; others write into any of them."""
 
     def __init__(self, directories: Sequence[Path], devices: DeviceFiles, *, mps_shm: Path | None = None) -> None:
-        """`mps_shm` is what MPS control daemons have as /dev/shm, for their clients; None where that is this one's."""
+        """`mps_shm` is what MPS control daemons have as /dev/shm, and their clients get; None: they get none."""
         self._mps_shm = mps_shm
         self._directories = directories
         self._directory = directories[-1]
