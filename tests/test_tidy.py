@@ -179,6 +179,7 @@ MOST_FILES = {
     "a call of a pooled program": 7,
     "whom a pod evicts": 4,
     "how a card is cut with MIG": 5,
+    "how programs share a card by MPS": 4,
     "a new technology": 2,
     "a new vocabulary": 2,
 }

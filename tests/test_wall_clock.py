@@ -36,6 +36,7 @@ TIME_OF_DAY: Final = {
     "native/enter/log.c": "is shown: when a line of a container's log was written",
     "native/enter/supervise.c": "is shown: when a container ended",
     "native/interposer/utilisation.c": "NVML's time of a sample",
+    "native/mps/daemon.c": "is shown: when a line of its log was written",
     "native/sim/nvml.c": "NVML's time of a sample",
     "native/sim/ptx/exec.c": "a kernel's %globaltimer",
     "native/sim/ptx/ptx.h": "a kernel's %globaltimer",

@@ -47,6 +47,7 @@ static void after_fork(void) {
     if (atomic_load(&state) == 0) return;
     atomic_store(&state, 2);
     depth = 0;
+    mps_leave();
     if (engine.machine.fd >= 0) close(engine.machine.fd);
     engine.machine.fd = -1;
 }
@@ -95,6 +96,7 @@ static CUresult init_once(void) {
         /* destroyed since we looked */
         result = error == ENOSPC ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NO_DEVICE;
     }
+    if (result == CUDA_SUCCESS) result = mps_join();
     if (result != CUDA_SUCCESS) {
         machine_close(&engine.machine);
         return result;
@@ -228,6 +230,9 @@ void context_look(struct context *context) {
     else if (atomic_load_explicit(&card->ecc_uncorrected, memory_order_relaxed) !=
              context->ecc_seen)
         context_fail(context, CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error");
+    CUresult shared = mps_look();
+    if (shared != CUDA_SUCCESS)
+        context_fail(context, shared, "of its MPS server, or another client");
 }
 
 /* The struct itself stays: other threads may still have it on their stacks, and find it dead. */

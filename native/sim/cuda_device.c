@@ -206,7 +206,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
@@ -240,7 +239,10 @@ static int card_attribute(const struct sim_card *card, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
         return card->cc_major >= 8 ? 1024 : 0;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return (int)card->sm_clock_mhz * 1000;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)card->sm_count;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)mps_sm_count(card);
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+        return (int)atomic_load(
+            &machine_board_of(&engine.machine, (struct sim_card *)card)->compute_mode);
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED: return card->ecc == 1;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)card->pci_bus;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)card->pci_device;

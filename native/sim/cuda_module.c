@@ -471,7 +471,7 @@ API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block
         if (blocks * size <= best_threads) continue;
         best_threads = blocks * size;
         *block_size = size;
-        *min_grid = blocks * (int)card->sm_count;
+        *min_grid = blocks * (int)mps_sm_count(card);
     }
     return best_threads ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

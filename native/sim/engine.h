@@ -111,6 +111,25 @@ void engine_lacks(const char *needed);
 void engine_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct device *engine_device(CUdevice ordinal); /* NULL: invalid */
 
+/* ---- MPS (mps.c): this process as a client of a server ---- */
+
+/* Where CUDA_MPS_PIPE_DIRECTORY says that one is: the process is its client from now on. */
+CUresult mps_join(void);
+void mps_leave(void);
+/* Of the card's processors, those that this process has. */
+uint32_t mps_sm_count(const struct sim_card *card);
+/* A fault of this process, which is that of all clients. */
+void mps_report(CUresult error);
+/* What happened to this process by its server; CUDA_SUCCESS: nothing. */
+CUresult mps_look(void);
+/* What a client's part of the card does in `ns`, the whole card does in … */
+uint64_t mps_of_card(uint64_t ns);
+/* Between the two nobody else of this process has the card. Returns when work ends on this
+ * process's part of it for which the whole card was taken for `duration_ns`; others have the card
+ * meanwhile. */
+void mps_begin(void);
+uint64_t mps_end(struct sim_card *card, uint64_t start_ns, uint64_t duration_ns);
+
 /* ---- pools (pool.c) ---- */
 
 /* A place's standard pool; false: no memory. */

@@ -211,6 +211,7 @@ static void of_run(struct context *context, const struct function *function, egp
         fault->length, fault->write ? "write" : "read", fault->line, fault->block[0],
         fault->block[1], fault->block[2], fault->thread[0], fault->thread[1], fault->thread[2]);
     context_fail(context, result, why);
+    mps_report(result);
 }
 
 struct resident_block {
@@ -286,7 +287,7 @@ static uint64_t derived_ns(const struct sim_card *card, const struct launch *lau
                            const egpu_ptx_stats *stats) {
     double threads = 1;
     for (int i = 0; i < 3; i++) threads *= (double)launch->grid[i] * launch->block[i];
-    double lanes = (double)card->sm_count * card->cores_per_sm;
+    double lanes = (double)mps_sm_count(card) * card->cores_per_sm;
     double rate = (threads < lanes ? threads : lanes) * card->sm_clock_mhz * 1e6;
     return LAUNCH_OVERHEAD_NS + (uint64_t)((double)stats->instructions / rate * 1e9);
 }
@@ -321,7 +322,7 @@ static void execute_launch(struct stream *stream, const struct op *op, uint64_t 
     uint64_t end = earliest;
     if (interpreted) {
         interpret(context, &op->launch, &stats);
-        remaining = derived_ns(card, &op->launch, &stats);
+        remaining = mps_of_card(derived_ns(card, &op->launch, &stats));
     }
     if (!stream->runnable) machine_count_runnable(&engine.machine, card, 1);
     stream->runnable = true;
@@ -329,14 +330,15 @@ static void execute_launch(struct stream *stream, const struct op *op, uint64_t 
      * behind. */
     while (remaining && !context->cancel) {
         uint64_t slice = remaining;
+        mps_begin();
         uint64_t start = machine_take_time(&engine.machine, card, end, &slice);
         if (!interpreted) {
             sleep_if_early(start);
             interpret(context, &op->launch, &stats);
             interpreted = true;
         }
-        end = start + slice;
         spend(context, start, slice);
+        end = mps_end(card, start, slice);
         remaining -= slice;
     }
     stream->last_end_ns = end;

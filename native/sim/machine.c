@@ -325,10 +325,33 @@ int machine_join(struct machine *machine, const struct sim_card *instance) {
     return chosen >= 0 ? 0 : ENOSPC;
 }
 
+/* Does another process use the card? Clients of an MPS server are none to each other. */
+static bool used_by_others(struct machine *machine, const struct sim_card *card) {
+    for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++) {
+        if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE) continue;
+        struct sim_usage *usage = machine_usage(machine, slot, card);
+        if (slot == machine->slot || !usage || !atomic_load(&usage->contexts)) continue;
+        if (!machine->server || !usage->server) return true;
+    }
+    return false;
+}
+
+/* What nvmlComputeMode_t says: 2 nobody, 3 one process. With the table locked. */
+static bool mode_forbids(struct machine *machine, const struct sim_card *card) {
+    uint32_t mode = atomic_load(&machine_board_of(machine, (struct sim_card *)card)->compute_mode);
+    if (mode != 3 || !used_by_others(machine, card)) return mode == 2;
+    reap_locked(machine);
+    return used_by_others(machine, card);
+}
+
 int machine_add_context(struct machine *machine, struct sim_card *card) {
     machine_table_lock(machine);
-    int error = atomic_load(&card->mig_enabled) ? EBUSY : 0;
-    if (!error) atomic_fetch_add(&machine_usage(machine, machine->slot, card)->contexts, 1);
+    int error = atomic_load(&card->mig_enabled) || mode_forbids(machine, card) ? EBUSY : 0;
+    struct sim_usage *usage = machine_usage(machine, machine->slot, card);
+    if (!error) {
+        usage->server = machine->server;
+        atomic_fetch_add(&usage->contexts, 1);
+    }
     machine_table_unlock(machine);
     return error;
 }
@@ -436,7 +459,12 @@ void machine_drop_evictable(struct machine *machine, struct sim_card *card, uint
 }
 
 /* With the table locked; the dead of its group are buried before it is refused anything. */
-static bool group_has_room(struct machine *machine, struct sim_card *card, uint32_t count) {
+static bool has_room(struct machine *machine, struct sim_card *card, uint32_t count) {
+    if (machine->own_limits) {
+        uint32_t limit = machine->own_limits[machine_board_of(machine, card)->index];
+        uint32_t held = atomic_load(&machine_usage(machine, machine->slot, card)->chunks);
+        if (held > limit || limit - held < count) return false;
+    }
     if (machine_group_room(machine, card) >= count) return true;
     reap_locked(machine);
     return machine_group_room(machine, card) >= count;
@@ -455,7 +483,7 @@ int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t
     machine_table_lock(machine);
     if (count_free(card) < count) reap_locked(machine);
     if (count_free(card) < count) evict(machine, card, count - count_free(card));
-    if (count_free(card) < count || !group_has_room(machine, card, count)) error = ENOMEM;
+    if (count_free(card) < count || !has_room(machine, card, count)) error = ENOMEM;
     for (uint32_t i = error ? card->chunk_count : first_fit(owners, card->chunk_count, count);
          i < card->chunk_count && taken < count; i++) {
         if (atomic_load_explicit(&owners[i], memory_order_relaxed) != 0) continue;

@@ -23,6 +23,9 @@ struct machine {
     int slot;              /* ours in the process table, -1 when not joined */
     pthread_mutex_t table; /* the OFD lock excludes processes, this excludes threads */
     char directory[4096];  /* of the library: machine and dev are looked for here */
+    /* what an MPS server has this process do: */
+    uint32_t server;            /* its pid; 0: none */
+    const uint32_t *own_limits; /* chunks of each card that it may hold; NULL: no limits */
 };
 
 /* 0, or an errno: ENOENT no machine beside the library, EPROTO not a machine file of this
@@ -108,7 +111,8 @@ int machine_hold_event(struct machine *machine, struct shared_ref ref);
 struct sim_shared *machine_shared(struct machine *machine, struct shared_ref ref);
 
 /* Contexts of this process on a card; the first brings the process into NVML's lists. EBUSY: the
- * card is in MIG mode, and can be used only through its instances. */
+ * card is in MIG mode, and can be used only through its instances; or its compute mode lets nobody
+ * in beside those who use it. */
 int machine_add_context(struct machine *machine, struct sim_card *card);
 void machine_remove_context(struct machine *machine, struct sim_card *card);
 

@@ -331,8 +331,8 @@ static CUresult check_cooperative(const struct function *function, const unsigne
     const struct sim_card *card = function->module->context->device->card;
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     int threads = (int)(block[0] * block[1] * block[2]);
-    if (blocks >
-        (uint64_t)occupancy_blocks_per_sm(card, function, threads, shared_bytes) * card->sm_count)
+    if (blocks > (uint64_t)occupancy_blocks_per_sm(card, function, threads, shared_bytes) *
+                     mps_sm_count(card))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     if (blocks <= COOPERATIVE_BLOCKS) return CUDA_SUCCESS;
     engine_say("%s: a cooperative launch of %llu blocks is not simulated; %d is the most",

@@ -316,7 +316,15 @@ API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *cu
 API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode) {
     NEED_CARD(device);
     NEED(mode);
-    *mode = NVML_COMPUTEMODE_DEFAULT;
+    *mode = (nvmlComputeMode_t)atomic_load(&card->compute_mode);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode) {
+    NEED_CARD(device);
+    if (mode >= NVML_COMPUTEMODE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
+    if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD) return NVML_ERROR_NOT_SUPPORTED;
+    atomic_store(&card->compute_mode, (uint32_t)mode);
     return NVML_SUCCESS;
 }
 

@@ -219,7 +219,7 @@ struct sim_card {
     uint32_t mig_profile;
     uint32_t first_slice; /* of memory, or of its GPU instance's compute slices */
     uint32_t slice_count;
-    uint32_t pad3;
+    _Atomic uint32_t compute_mode; /* nvmlComputeMode_t */
     uint8_t pad_end[4096 - 2152 - SIM_MAX_FAULTS * sizeof(struct sim_fault)];
 };
 
@@ -228,7 +228,7 @@ struct sim_usage {
     _Atomic uint32_t contexts;
     _Atomic uint32_t chunks;   /* derived, like used_chunks */
     _Atomic uint32_t runnable; /* streams with a kernel that runs or waits for the card */
-    uint32_t reserved;
+    uint32_t server;           /* pid of the MPS server by which it uses the card; 0: by itself */
     struct sim_busy busy;
 };
 

@@ -143,7 +143,8 @@ async def shown_not_to_hold(target: Target, card: str, holder: str) -> bool:
     return holder not in (await target.client.get(ElasticGPU, card)).status.held_by
 
 
-UNHELD = {names.GPUSHARE, names.TIMESLICE}
+UNHELD = {names.GPUSHARE, names.TIMESLICE, names.MPS}
+"""Whose programs see all of the card's memory, whether they get it or not (tests/e2e/test_technologies_cluster.py)."""
 FOR_PODS = [one for one in VOCABULARIES if not one.profile and one.resources()]
 """Not the instances of MIG, which only cards in MIG mode have (tests/e2e/test_mig_cluster.py), nor what claims alone
 ask for."""

@@ -1,5 +1,6 @@
 """Technologies that leave a card to its driver, on the embedded cluster: by a resource name and by a claim."""
 
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from support.claims import a_claim, a_class, using
 from support.clearing import clear
+from support.mps import asked, pid
 from support.resizing import Program, given
+from support.simulated_gpu import source
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,6 +108,68 @@ async def test_time_slices_by_name_and_by_claim(running: Cluster, client: Client
     assert container is not None
     assert (container.provisioner, container.alike, container.cards[0].core) == (names.TIMESLICE, "long", 12)
     assert lengths_set(running) == {container.cards[0].uuid: "long"}
+
+
+MPS_VICTIM = """
+from pathlib import Path
+context()
+Path(HERE, "victim").touch()
+while name(d.cuCtxSynchronize()) == "SUCCESS": time.sleep(0.02)
+raise SystemExit(name(d.cuCtxSynchronize()) != "ILLEGAL_ADDRESS")
+"""
+"""Ends with 0 where it is told of a fault that is not its own."""
+MPS_FAULT = """
+context()
+ok(launch(function(STORE.replace("DURATION", "10"), "store"), 1, 1, 0x10, (1, ctypes.c_uint32)))
+raise SystemExit(name(d.cuCtxSynchronize()) != "ILLEGAL_ADDRESS")
+"""
+
+
+def python(name: str, code: str, claim: str) -> dict[str, Any]:
+    """A pod whose container runs it with NVIDIA's bindings, in the slice of the claim."""
+    pod = sample(name, {}, using(claim))
+    pod["spec"]["containers"][0]["command"] = [sys.executable, "-c", source(code)]
+    return pod
+
+
+async def test_mps_by_name_and_by_claim(running: Cluster, client: Client, directory: Path) -> None:
+    servers = running.node_dir(running.node_names[0]) / "agent" / "mps"
+    await manifests.create(client, [sample("plain", {names.MPS: "1"})])
+    await answers_rightly(client, "plain")
+    pod = await client.get(Pod, "plain", namespace="default")
+    assert "a fault of one is a fault of all on its card" in pod.annotations[names.ISOLATION]
+    await client.delete(Pod, "plain", namespace="default", grace_period_seconds=0)
+    sizes = [a_claim(name, "sizes", core=30, memory_mib=1024) for name in ("one", "two")]
+    await manifests.create(client, [a_class("sizes", names.MPS), *sizes])
+    program = Program(directory, "held")
+    await manifests.create(client, [program.pod({}, using("one"))])
+    await until(program.seen, "it runs", seconds=90)
+    program.hold(1024 // 64 + 4)
+    most = 1024 // 64
+
+    def full() -> bool:
+        seen = program.seen()
+        return seen is not None and seen.pieces == most
+
+    await until(full, lambda: f"it has what the server lets it have: {program.seen()}", seconds=60)
+    container = await given(client, "held")
+    assert container is not None
+    (share,) = container.cards
+    pipes = servers / share.uuid / "pipe"
+    server = pid(pipes)
+    assert asked(pipes, f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0") == [
+        "30.0", "1024M",
+    ]  # fmt: skip
+    await client.delete(Pod, "held", namespace="default", grace_period_seconds=0)
+    await manifests.create(client, [python("victim", f"HERE = {str(directory)!r}\n{MPS_VICTIM}", "one")])
+    await until((directory / "victim").exists, "the other one runs", seconds=90)
+    await manifests.create(client, [python("faulty", MPS_FAULT, "two")])
+    for name in ("faulty", "victim"):
+        await answers_rightly(client, name)
+    await clear(client)
+    await until(lambda: not list(servers.glob("*")), "its server ends", seconds=60)
+    await manifests.create(client, [sample("whole", {names.NVIDIA_GPU: "1"})])
+    await answers_rightly(client, "whole")
 
 
 async def test_sizes_with_names_of_a_class(running: Cluster, client: Client, directory: Path) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,8 @@ class Agents:
     directory: Path
     pods: Pods
     serving: PodService
+    taken: set[str]
+    """Cards that nobody else is to have any more."""
 
     def of(self, node: str, role: str = "server") -> Credentials:
         return authority.issue(self.directory / "pki", role, node)  # type: ignore[arg-type]
@@ -117,6 +119,11 @@ async def agents(directory: Path, pods: Pods | None = None) -> AsyncGenerator[Ag
     pods = pods or Pods()
     inventory = Inventory(local_node.Cards(2), interval_seconds=60)
     await inventory.refresh()
+    taken: set[str] = set()
+
+    async def take(uuids: Iterable[str]) -> None:
+        taken.update(uuids)
+
     serving = PodService(
         SERVER,
         executors=ExecutorSupervisor(directory / "served", ServedContainer, parent=ThisProcess(None, Confinement())),
@@ -124,11 +131,12 @@ async def agents(directory: Path, pods: Pods | None = None) -> AsyncGenerator[Ag
         pods=pods,
         credentials=authority.issue(directory / "pki", "server", SERVER),
         listen="127.0.0.1:0",
+        taken=take,
     )
     await serving.open()
     tasks = [asyncio.create_task(serving.listener.serve()), asyncio.create_task(serving.run())]
     try:
-        yield Agents(directory, pods, serving)
+        yield Agents(directory, pods, serving, taken)
     finally:
         for task in tasks:
             task.cancel()
@@ -146,6 +154,7 @@ async def test_a_pods_node_gets_its_executor_and_asking_again_the_same_one(state
         await connection.close()
         assert (await here.ask(pod)).lease.lease == lease
         assert here.running() == {lease}
+        assert here.taken == {local_node.card(0).uuid}
 
 
 async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_node(state_dir: Path) -> None:

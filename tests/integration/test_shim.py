@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
@@ -20,7 +21,8 @@ from egpu.adapters.kubelet.deviceplugin import (
     PluginOptions,
     serve_plugin,
 )
-from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.mps import PROGRAM, MpsControl
+from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
 from egpu.adapters.shim import offer as offers
 from egpu.adapters.shim.offer import SLOT_ID, Offer
 from egpu.adapters.shim.orders import Shim
@@ -235,3 +237,22 @@ async def test_a_shim_that_was_killed_has_left_an_executor_to_the_next_one(
         again = agent_of(parent, state_dir)
         await again.adopt()
         assert again.running["slot-7-1"].process == before.process
+
+
+async def test_mps_daemons_are_started_where_the_shim_has_them_and_of_cards_alone(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(native.path(f"tools/{PROGRAM}").parent), prepend=":")
+    control = MpsControl()
+    async with shim(state_dir) as parent:
+        for uuid in ("GPU-0a", "GPU-../x", "stranger"):
+            directory = state_dir / MPS_FOLDER / uuid
+            ordered = asyncio.to_thread(parent.start_mps, directory, uuid)
+            if uuid != "GPU-0a":
+                with pytest.raises(TerminalError, match=r"is no card's|is not where the shim"):
+                    await ordered
+                continue
+            await ordered
+            assert control.find(directory) is not None
+            await asyncio.to_thread(control.end, directory)
+            assert control.find(directory) is None

@@ -45,6 +45,7 @@ def card(
     tflops: float = 8.0,
     model: str = "T4",
     memory_isolation: str = "",
+    mps: str = "",
 ) -> ElasticGPU:
     return ElasticGPU(
         metadata=ObjectMeta(name=f"{node}-card{index}"),
@@ -58,6 +59,7 @@ def card(
                 memory_mib=memory_mib,
                 tflops={"fp32": tflops},
                 memory_isolation=memory_isolation,
+                mps=mps,
             ),
         ),
         status=ElasticGPUStatus(phase="Available", healthy=healthy),

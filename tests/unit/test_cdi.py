@@ -116,6 +116,21 @@ def test_preloading_by_environment(node: Node) -> None:
     assert edits.envs["LD_PRELOAD"] == "/opt/egpu/libegpu-interposer.so"
 
 
+def test_a_client_of_an_mps_server_has_its_pipes_and_shared_memory_beside_the_drivers_libraries(node: Node) -> None:
+    node.directories[0].mkdir()
+    (node.directories[0] / "nvidia.json").write_text(json.dumps(NVIDIA))
+    pipes, shared = node.root / "pipe", node.root / "shm"
+    specs = SlotSpecs(node.directories, node.devices, mps_shm=shared)
+    specs.write("7", Preparation(minors=(0,)), by_environment=False, pipes=pipes)
+    edits = cdi.read(node.file).devices[0].container_edits
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipes}" in edits.env
+    assert {each.container_path: each.host_path for each in edits.mounts} == {
+        "/usr/lib64/libcuda.so.570.1": "/usr/lib64/libcuda.so.570.1",
+        str(pipes): str(pipes),
+        "/dev/shm": str(shared),
+    }
+
+
 def test_nothing_of_an_earlier_agent_is_believed(node: Node) -> None:
     node.write(Preparation(minors=(0,)))
     others = node.root / "run/nvidia.yaml"

@@ -7,6 +7,7 @@
     nvml_package    what reads both: NVIDIA's package
     nvml_hardware   their temperature, power and load
     memory_limits   memory of cards, limited by the driver by control group
+    mps             servers by which programs share a card, and its compute mode
     compute_policy  what nvidia-smi alone can set of them
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none

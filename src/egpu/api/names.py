@@ -107,6 +107,8 @@ VGPU: Final = f"{GROUP}/vgpu"
 TIMESLICE: Final = f"{GROUP}/timeslice"
 POOL: Final = f"{GROUP}/pool"
 MIG: Final = f"{GROUP}/mig"
+MPS: Final = f"{GROUP}/mps"
+"""Also the resource by whose name pods ask for a slice of it."""
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
 MAX_CARDS_PER_CONTAINER: Final = 64

@@ -127,6 +127,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """To the other cards of the node."""
     memory_isolation: str = ""
     """ "driver" where the driver limits memory by control group; else empty."""
+    mps: str = ""
+    """ "ready" where its agent runs an MPS server for it when one is wanted, or why it cannot."""
     mig: Mig | None = None
     """What it can be cut into, and is, while it is in MIG mode; only its instances can be used then."""
 

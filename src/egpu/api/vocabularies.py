@@ -41,6 +41,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """Into how many equal parts a card is cut of which `cards` counts one of each card; 0: it is cut by amounts."""
     profile: str = ""
     """The profile of MIG of which `cards` counts instances; "": it counts something else."""
+    single: bool = False
+    """Whether a container has one at the most."""
     optional: bool = False
     """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
     takes_over: bool = False
@@ -137,13 +139,21 @@ VGPU_PROFILES: Final = Vocabulary(name="vgpu", provisioner=names.VGPU)
 """The profiles that a class names itself: only its claims know them, so pods have no names in it."""
 
 REPLICAS: Final = 4
-"""How many containers share a card by time slicing, where no class says otherwise."""
+"""How many containers share a card by time slicing or MPS, where no class says otherwise."""
 TIMESLICE: Final = Vocabulary(
     name="timeslice",
     provisioner=names.TIMESLICE,
     cards=names.NVIDIA_GPU_SHARED,
     slices_per_card=REPLICAS,
     parts=REPLICAS,
+)
+MPS: Final = Vocabulary(
+    name="mps",
+    provisioner=names.MPS,
+    cards=names.MPS,
+    slices_per_card=REPLICAS,
+    parts=REPLICAS,
+    single=True,
 )
 
 SHARED_CARDS: Final = Vocabulary(
@@ -171,6 +181,7 @@ MIGS: Final = tuple(
         provisioner=names.MIG,
         cards=names.MIG_PREFIX + profile.replace("+", "."),
         profile=profile,
+        single=True,
     )
     for profile in _MIG_PROFILES.split()
 )
@@ -191,6 +202,7 @@ VOCABULARIES: Final = (
     VGPU_PROFILES,
     TIMESLICE,
     SHARED_CARDS,
+    MPS,
     *MIGS,
 )
 """Where two have a name, the first is meant that has all the names of a container."""

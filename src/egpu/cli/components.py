@@ -68,6 +68,10 @@ CdiDir = Annotated[
     typer.Option(help="Where CDI devices are; ours go into the last. Default: /etc/cdi and /var/run/cdi."),
 ]
 CgroupRoot = Annotated[Path, typer.Option(help="Where kubelet's control groups are.")]
+MpsShm = Annotated[
+    Path | None,
+    typer.Option(help="What the shim has as /dev/shm: programs of MPS slices get it, too. Default: none shares it."),
+]
 MountUsage = Annotated[
     bool,
     typer.Option(
@@ -181,6 +185,7 @@ def agent(
         ),
     ] = False,
     hardware_metrics: HardwareMetrics = False,
+    mps_shm: MpsShm = None,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -216,6 +221,7 @@ def agent(
         sharing_dir=default_root() / election.DIRECTORY if nvml_library is None else None,
         shim=shim,
         hardware_metrics=hardware_metrics,
+        mps_shm=mps_shm,
     )
     run_component("agent", run, config, log_level)
 

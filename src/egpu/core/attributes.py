@@ -38,6 +38,8 @@ class CardKind(NamedTuple):
     memory_isolation: str = ""
     """ "driver" where the driver limits memory by control group."""
     profiles: tuple[InstanceProfile, ...] = ()
+    mps: str = ""
+    """Whether its node can run an MPS server for it: `egpu.core.provisioners.mps.READY`, or why not."""
 
     @property
     def strength(self) -> tuple[float, int, float]:

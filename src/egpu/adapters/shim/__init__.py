@@ -1,7 +1,7 @@
 """What a node's agent and its shim (`egpu.apps.shim`) say to each other, all of it below STATE_DIR/shim, root's alone.
 
 offer    what the shim answers kubelet with: a file, which the agent writes and the shim reads
-orders   executors, started and ended as the agent orders: a socket, on which the shim listens
+orders   executors, started and ended as the agent orders, and MPS servers: a socket, on which the shim listens
 
 STATE_DIR/shim/
   offer.json      the offer
@@ -13,8 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from egpu.adapters.private import private_directory
+
+MPS_FOLDER: Final = "mps"
+"""Of the state directory: a directory for each card that has an MPS server (`egpu.apps.agent.cards.mps`)."""
 
 
 @dataclass(frozen=True)

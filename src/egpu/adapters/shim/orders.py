@@ -1,4 +1,4 @@
-"""Orders for executors: an order and its answer are a line of JSON each, on a connection of their own."""
+"""Orders for executors and MPS servers: order and answer are a line of JSON each, on a connection of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
-from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
 from egpu.errors import CorruptData, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,12 @@ class End(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class StartMps(msgspec.Struct, frozen=True, tag=True):
+    """Start the MPS control daemon of the card with this UUID."""
+
+    uuid: str
+
+
 class Describe(msgspec.Struct, frozen=True, tag=True):
     """How is it with the shim?"""
 
@@ -65,7 +71,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     retryable: bool
 
 
-Order = Start | Running | End | Describe
+Order = Start | Running | End | StartMps | Describe
 Answer = Done | State | Failed
 
 
@@ -117,6 +123,12 @@ class Shim:
     def end(self, executor: Executor[Owner]) -> None:
         """Raises Unavailable."""
         self._ask(End(executor.directory.parent.name, executor.name))
+
+    def start_mps(self, directory: Path, uuid: str) -> None:
+        """As `egpu.adapters.mps.start`, in that directory of the state directory. Raises Unavailable, TerminalError."""
+        if directory.parts[-2:] != (MPS_FOLDER, uuid):
+            raise TerminalError(f"{directory} is not where the shim has the MPS control daemon of card {uuid}")
+        self._ask(StartMps(uuid))
 
     def _ask(self, order: Order) -> Done | State:
         try:

@@ -23,14 +23,16 @@ from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.memory_limits import MemoryLimits
 from egpu.adapters.mig import NvmlInstances
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu.adapters.mps import MpsControl
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.nvml_hardware import CardHardware, read_hardware
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
 from egpu.adapters.shim.orders import Shim
 from egpu.apps.agent.cards.instances import RECORD_FILE, Instances, InstanceSource
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
+from egpu.apps.agent.cards.mps import MpsServers
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig
@@ -81,7 +83,7 @@ class Agent:
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
         self.devices = DeviceFiles(config.device_root, config.state_dir)
-        self.specs = SlotSpecs(config.cdi_directories, self.devices)
+        self.specs = SlotSpecs(config.cdi_directories, self.devices, mps_shm=config.mps_shm)
         self.injection = Injection(config.cdi)
         self.instances = None if mig is None else Instances(mig, config.state_dir / RECORD_FILE)
         credentials = pool_credentials(config)
@@ -96,21 +98,15 @@ class Agent:
         self.executors = SlotExecutors(own_executors, self.slots)
         watched: list[ExecutorSupervisor[Any]] = [own_executors]
         pods = NodePods(client, config.node)
+        events = EventRecorder(client, component="elastic-gpu-agent")
+        self.mps = self._mps(events)
         self.bridges: SlotBridges | None = None
         self.serving: PodService | None = None
         if credentials is not None:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
             served = ExecutorSupervisor(config.state_dir / "served", ServedContainer, parent=parent)
             watched.append(served)
-            self.serving = PodService(
-                config.node,
-                executors=served,
-                inventory=self.inventory,
-                pods=pods,
-                credentials=credentials,
-                listen=config.pool_listen,
-            )
-        events = EventRecorder(client, component="elastic-gpu-agent")
+            self.serving = self._serving(served, pods, credentials)
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         self.ended = EndedPrograms(self.slots)
         set_length = partial(set_time_slice, nvml_library=config.nvml_library)
@@ -132,6 +128,7 @@ class Agent:
             vocabularies=config.vocabularies,
             instances=self.instances,
             given=self._given_instances,
+            mps=self.mps.why_not,
         )
         self.resizer = self._resizer()
         self.sweeper = Sweeper(
@@ -153,6 +150,24 @@ class Agent:
             findings=lambda: self.memory.findings,
             served=lambda: [] if self.serving is None else self.serving.executors(),
             hardware=hardware,
+        )
+
+    def _mps(self, events: EventRecorder) -> MpsServers:
+        starter = None if self._shim is None else self._shim.start_mps
+        control = MpsControl(self.config.nvml_library, starter=starter)
+        return MpsServers(self.slots, self.config.state_dir / MPS_FOLDER, control, events=events)
+
+    def _serving(
+        self, served: ExecutorSupervisor[ServedContainer], pods: NodePods, credentials: Credentials
+    ) -> PodService:
+        return PodService(
+            self.config.node,
+            executors=served,
+            inventory=self.inventory,
+            pods=pods,
+            credentials=credentials,
+            listen=self.config.pool_listen,
+            taken=self.mps.leave,
         )
 
     def _own_children(self) -> Parent:
@@ -189,6 +204,7 @@ class Agent:
                 injection=self.injection,
                 time_slices=self.time_slices,
                 driver_limits=DriverLimits(self.slots, config.cgroup_root, MemoryLimits(config.nvml_library).set),
+                mps=self.mps,
             ),
             metrics=self.metrics,
             specs=self.specs,
@@ -254,6 +270,7 @@ class Agent:
         supervisor.add("ended", self.ended.run())
         supervisor.add("metrics", self.metrics.run())
         supervisor.add("time-slices", self.time_slices.run())
+        supervisor.add("mps", self.mps.run())
         supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
             supervisor.add("listener", self.serving.listener.serve())

@@ -31,6 +31,7 @@ class AgentConfig:
     found, so that their slices have windows beside those of the slots. `shim`: the node has a
     shim (`egpu.apps.shim`), which answers kubelet and whose children executors are, held as it is told; else both are
     this process's, and end with it. `hardware_metrics`: temperature and the like are told of, for nodes without DCGM.
+    `mps_shm`: what MPS control daemons have as /dev/shm, which their clients must share; None: nothing is shared.
     """
 
     node: str
@@ -58,6 +59,7 @@ class AgentConfig:
     sharing_dir: Path | None = None
     shim: bool = False
     hardware_metrics: bool = False
+    mps_shm: Path | None = None
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

@@ -8,6 +8,7 @@ a node without an agent leaves behind is bounded.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import time
@@ -18,13 +19,14 @@ from typing import Final
 import msgspec
 import structlog
 
+from egpu.adapters import mps
 from egpu.adapters.executors import process
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.private import private_directory
-from egpu.adapters.shim import ShimDirectory, orders
+from egpu.adapters.shim import MPS_FOLDER, ShimDirectory, orders
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput
 
 log = structlog.get_logger(__name__)
@@ -32,6 +34,7 @@ log = structlog.get_logger(__name__)
 FOLDERS: Final = ("executors", "served")
 """Of the agent's state directory: executors of this node's slots, and of other nodes' pods."""
 LOOK_SECONDS: Final = 1.0
+_UUID: Final = re.compile(r"GPU-[0-9a-fA-F-]{1,64}")
 AWAY_SECONDS: Final = 600.0
 """How long executors that nobody uses wait for an agent to come back."""
 ASK_PART: Final = 0.02
@@ -52,6 +55,7 @@ class OrderedExecutors:
         away_seconds: float = AWAY_SECONDS,
     ) -> None:
         """`registered` says whether kubelet knows the shim."""
+        self._state_dir = state_dir
         self._folders = {name: private_directory(state_dir / name) for name in FOLDERS}
         self._directory = directory
         self._driver_dir = driver_dir
@@ -102,8 +106,18 @@ class OrderedExecutors:
             case orders.End(folder, name):
                 await self._end(self._folder(folder) / name)
                 return orders.Done()
+            case orders.StartMps(uuid):
+                await asyncio.to_thread(self._start_mps, uuid)
+                return orders.Done()
             case orders.Describe():
                 return orders.State(self._confinement.told, self._confinement.lacks, self._registered())
+
+    def _start_mps(self, uuid: str) -> None:
+        """Raises InvalidInput, NotSupported."""
+        if not _UUID.fullmatch(uuid):
+            raise InvalidInput("uuid", f"{uuid!r} is no card's")
+        library = None if self._driver_dir is None else self._driver_dir / "libnvidia-ml.so.1"
+        mps.start(self._state_dir / MPS_FOLDER / uuid, uuid, library)
 
     def _folder(self, name: str) -> Path:
         if name not in self._folders:

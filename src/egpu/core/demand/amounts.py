@@ -104,8 +104,9 @@ def normalise(
     if vocabulary.per_card and not (memory or memory_percent or exclusive):
         memory_percent = 100
     amount = cards or (core // 100 if core >= 100 else 1)
-    # A program sees one instance of MIG.
-    most, what = (1, "instances") if vocabulary.profile else (names.MAX_CARDS_PER_CONTAINER, "cards")
+    # A program sees one instance of MIG, and finds one server of MPS.
+    most = 1 if vocabulary.single else names.MAX_CARDS_PER_CONTAINER
+    what = "instances" if vocabulary.profile else "slices" if vocabulary.single else "cards"
     if amount > most:
         culprit = vocabulary.cards if cards else vocabulary.core
         raise InvalidDemand(field(culprit), f"{amount} {what} in one container; the most is {most}")

@@ -12,5 +12,7 @@ def binding_annotations(allocation: PodAllocation, *, assume_time_ns: int) -> di
     for name, container in allocation.containers.items():
         written[names.cards_annotation(name)] = provisioner(container.provisioner).visible_devices(container)
     for technology in PROVISIONERS.values():
-        written |= technology.annotations(allocation, assume_time_ns=assume_time_ns)
+        for key, said in technology.annotations(allocation, assume_time_ns=assume_time_ns).items():
+            # What two technologies of one pod say of themselves is said of both.
+            written[key] = f"{written[key]}; {said}" if key in written else said
     return written

@@ -26,6 +26,7 @@ class Card:
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
     memory_isolation: str = ""
+    mps: str = ""
     mig: Mig | None = None
     """What it can be cut into, and is, while it is in MIG mode."""
 

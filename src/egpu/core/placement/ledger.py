@@ -265,7 +265,8 @@ class Ledger:
     def _known_kind(self, card: Card, domain: int) -> int:
         figures = tuple(sorted(card.tflops.items()))
         known = (card.model, card.memory_mib, card.compute_capability, figures, card.numa, domain)
-        kind = CardKind(*known, card.memory_isolation, tuple(card.mig.profiles) if card.mig is not None else ())
+        profiles = tuple(card.mig.profiles) if card.mig is not None else ()
+        kind = CardKind(*known, card.memory_isolation, profiles, card.mps)
         if kind not in self._kind_of:
             self._kind_of[kind] = len(self.kinds)
             self.kinds.append(kind)

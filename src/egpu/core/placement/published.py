@@ -58,6 +58,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         cordoned=reason == CORDONED,
         compute_capability=sys.intern(physical.compute_capability),
         memory_isolation=sys.intern(physical.memory_isolation),
+        mps=sys.intern(physical.mps),
         mig=physical.mig,
         links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )

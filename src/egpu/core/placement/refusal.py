@@ -172,10 +172,13 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
     reasons: list[tuple[CardReason, bool]] = []
     for column, card in enumerate(ledger.cards(node)):
         cell = (row, column)
-        other = mismatch(demand.select, ledger.kinds[int(ledger.kind[cell])])
+        kind = ledger.kinds[int(ledger.kind[cell])]
+        other = mismatch(demand.select, kind)
         never = not card.healthy or not needs.possible[column]
         if other is not None:
             why = other
+        elif card.healthy and (unsuited := provisioner(demand.provisioner).unsuited(kind)):
+            why = unsuited
         elif never:
             why = _never(demand, card, needs)
         else:

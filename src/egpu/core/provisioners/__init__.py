@@ -13,6 +13,7 @@
     vgpu              fixed parts of a card, held to as by vcuda
     mig               instances that the card itself keeps apart
     timeslice         replicas of a card, which the driver gives to programs in turn
+    mps               parts of a card for programs that run at once, clients of one server
 
 Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
 """
@@ -22,6 +23,7 @@ from typing import Final
 from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Profile, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
 from egpu.core.provisioners.mig import MIG
+from egpu.core.provisioners.mps import MPS
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
@@ -41,6 +43,7 @@ PROVISIONERS: Final[dict[str, Provisioner]] = {
         Pool(),
         MIG(),
         TimeSlice(),
+        MPS(),
     )
 }
 """Every technology, by name."""

@@ -4,7 +4,7 @@ What lies beside what on a card is the same for all: a whole card has one holder
 technology (`egpu.core.placement.ledger`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -37,9 +37,14 @@ class CardTotals:
 
     def whole(self) -> BoolArray:
         """Cards that are not in MIG mode: of one that is, only instances can be used."""
-        if self.kind is None or not any(kind.profiles for kind in self.kinds):
+        return self.where(lambda kind: not kind.profiles)
+
+    def where(self, holds: Callable[[CardKind], bool]) -> BoolArray:
+        """Cards of the kinds of which `holds` is true; all of them where only amounts are known."""
+        held = [holds(kind) for kind in self.kinds]
+        if self.kind is None or all(held):
             return np.ones(self.memory_mib.shape, dtype=np.bool_)
-        return np.array([not kind.profiles for kind in self.kinds], dtype=np.bool_)[self.kind]
+        return np.array(held, dtype=np.bool_)[self.kind]
 
     def liking(self, demand: ContainerDemand) -> FloatArray:
         """How much `demand` would rather have each card than others, 0..1; all 0 where it does not care."""
@@ -159,6 +164,10 @@ class Provisioner:
         else:
             needed = np.maximum(memory * (demand.memory_percent or core) // 100, 1)
         return Needs(core, needed, possible & cards.selected(demand) & cards.whole() & (needed <= memory))
+
+    def unsuited(self, kind: CardKind) -> str:
+        """Why it can do nothing with cards of this kind, as a finding; empty where it can."""
+        return ""
 
     # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
 

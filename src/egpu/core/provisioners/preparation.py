@@ -69,18 +69,29 @@ class CardInstance:
 
 
 @dataclass(frozen=True)
+class ServedSlice:
+    """What each program of a container has of the card `uuid`, by MPS."""
+
+    uuid: str
+    core_percent: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
 class Preparation:
     """Everything one container needs. `minors` are the device nodes that it may open, now: none where an executor has
     the cards. `policy` is its policy page: none where nothing in the process has to be limited (whole cards, a
     technology that trusts the program, or an executor that is limited in its place). `libraries` are preloaded: file
     beside the policy page → artefact of ours. `executor` is where a process has the cards in the container's place, if
-    one has. `instance`: of the card's memory and compute it gets this instance of MIG, and sees no other."""
+    one has. `instance`: of the card's memory and compute it gets this instance of MIG, and sees no other. `served`:
+    its programs are clients of the card's MPS server."""
 
     minors: tuple[int, ...] = ()
     policy: tuple[DeviceLimit, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict[str, str])
     executor: Literal["here", "elsewhere"] | None = None
     instance: CardInstance | None = None
+    served: ServedSlice | None = None
 
 
 def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:

@@ -63,7 +63,7 @@ class Publisher:
     """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
     before it runs where the node takes part in the pool. `learn` is told what kubelet says of the node, and answers how
     slots reach containers there; `vocabularies` are the optional ones that are turned on; `given` are the instances of
-    MIG that this node's containers have."""
+    MIG that this node's containers have; `mps` says of a card whether it can have an MPS server."""
 
     def __init__(
         self,
@@ -77,9 +77,11 @@ class Publisher:
         vocabularies: Collection[str] = (),
         instances: Instances | None = None,
         given: Callable[[], Collection[CardInstance]] = frozenset,
+        mps: Callable[[CardReading], str] = lambda _: "",
     ) -> None:
         self._instances = instances
         self._given = given
+        self._mps = mps
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
@@ -131,7 +133,7 @@ class Publisher:
     async def _publish_card(self, card: CardReading, node: Node, given: Collection[CardInstance]) -> bool:
         """Whether anything of it is given out."""
         own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
-        wanted = card_object(self._node, card, node.uid, own, given)
+        wanted = card_object(self._node, card, node.uid, own, given, mps=self._mps(card))
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
             try:
@@ -203,9 +205,11 @@ def card_object(
     node_uid: str,
     own: Collection[InstancePlace] = frozenset(),
     given: Collection[CardInstance] = frozenset(),
+    *,
+    mps: str = "",
 ) -> ElasticGPU:
     """The object of one card. It goes with its node. `own`: which instances of MIG on it are the agent's; `given`:
-    which, of any card, the node's containers have."""
+    which, of any card, the node's containers have; `mps`: as of PhysicalGPU."""
     owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
     tflops = {} if card.tflops is None else {"fp32": card.tflops}
     return ElasticGPU(
@@ -224,6 +228,7 @@ def card_object(
                 numa=-1 if card.numa is None else card.numa,
                 memory_isolation=card.memory_isolation,
                 links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
+                mps=mps,
                 mig=_mig(card, own, {one.place for one in given if one.uuid == card.uuid}),
             ),
         ),

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -69,7 +69,8 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class PodService:
-    """Listens for the agents of other nodes, and runs the executors that they ask for. `pods` asks the API server."""
+    """Listens for the agents of other nodes, and runs the executors that they ask for. `pods` asks the API server;
+    `taken` is told which cards, by UUID, they are about to have."""
 
     def __init__(
         self,
@@ -80,7 +81,9 @@ class PodService:
         pods: PodReader,
         credentials: Credentials,
         listen: str,
+        taken: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
+        self._taken = taken
         self._node = node
         self._executors = executors
         self._inventory = inventory
@@ -173,6 +176,7 @@ class PodService:
                 raise Unavailable(
                     f"{container}: card {share.uuid} of {self._node} is {'gone' if card is None else 'unhealthy'}"
                 )
+        await self._taken([share.uuid for share in given.cards])
         return given
 
     def _allocation(self, container: ServedContainer, pod: Pod) -> ContainerAllocation | None:

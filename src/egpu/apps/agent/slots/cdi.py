@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 KIND = names.SLOT
 #: The kind of specifications of NVIDIA's tools, or its end: GPU Operator has them write management.nvidia.com/gpu, say.
 NVIDIA_KIND = "nvidia.com/gpu"
+_SHARED_MEMORY = Path("/dev") / "shm"
 _FILE_PREFIX = f"{names.GROUP}-slot_"
 
 
@@ -44,7 +45,9 @@ def device_name(slot_id: str) -> str:
 class SlotSpecs:
     """The specification files of one node's slots, in the last of `directories`; others write into any of them."""
 
-    def __init__(self, directories: Sequence[Path], devices: DeviceFiles) -> None:
+    def __init__(self, directories: Sequence[Path], devices: DeviceFiles, *, mps_shm: Path | None = None) -> None:
+        """`mps_shm` is what MPS control daemons have as /dev/shm, and their clients get; None: they get none."""
+        self._mps_shm = mps_shm
         self._directories = directories
         self._directory = directories[-1]
         self._devices = devices
@@ -64,14 +67,24 @@ class SlotSpecs:
         self._file(slot_id).unlink(missing_ok=True)
 
     def write(
-        self, slot_id: str, plan: Preparation, *, by_environment: bool, instance: FoundInstance | None = None
+        self,
+        slot_id: str,
+        plan: Preparation,
+        *,
+        by_environment: bool,
+        instance: FoundInstance | None = None,
+        pipes: Path | None = None,
     ) -> None:
         """Say what the container of this slot gets. `by_environment`: what is preloaded stands in LD_PRELOAD, too.
-        `instance`: of its card it gets this one. Raises NotSupported where that has no device files."""
+        `instance`: of its card it gets this one. `pipes`: where its programs find their MPS server. Raises NotSupported
+        where an instance has no device files."""
         env = self._env(plan, by_environment=by_environment)
         if instance is not None:
             env += (f"{names.NVIDIA_VISIBLE_DEVICES}={instance.uuid}",)
-        own = cdi.ContainerEdits(env=env, device_nodes=self._nodes(plan, instance))
+        if pipes is not None:
+            env += (f"CUDA_MPS_PIPE_DIRECTORY={pipes}",)
+        mounts = () if pipes is None else self._mounts(pipes)
+        own = cdi.ContainerEdits(env=env, device_nodes=self._nodes(plan, instance), mounts=mounts)
         driver = nvidia_spec(self._directories) if plan.minors else None
         edits, version = own, cdi.VERSION
         if driver is not None:
@@ -91,6 +104,16 @@ class SlotSpecs:
         if by_environment and plan.libraries:
             env.append("LD_PRELOAD=" + ":".join(layout.preloaded(plan)))
         return tuple(env)
+
+    def _mounts(self, pipes: Path) -> tuple[cdi.Mount, ...]:
+        """What a client of an MPS server shares with it."""
+        shown = {str(pipes): str(pipes)}
+        if self._mps_shm is not None:
+            shown[str(_SHARED_MEMORY)] = str(self._mps_shm)
+        return tuple(
+            cdi.Mount(host_path=here, container_path=there, options=("rw", "rbind", "nosuid", "nodev"))
+            for there, here in shown.items()
+        )
 
     def _nodes(self, plan: Preparation, instance: FoundInstance | None) -> tuple[cdi.DeviceNode, ...]:
         """The cards that were granted, and what a program needs beside them: a container without cards gets neither."""
@@ -129,7 +152,7 @@ def with_driver(own: cdi.ContainerEdits, driver: cdi.Spec) -> cdi.ContainerEdits
         own,
         # NVIDIA's runtime, should it run as well, has nothing left to do.
         env=(*others, *own.env, f"{names.NVIDIA_VISIBLE_DEVICES}={names.NO_DEVICES}"),
-        mounts=edits.mounts,
+        mounts=(*edits.mounts, *own.mounts),
         hooks=edits.hooks,
         additional_gids=edits.additional_gids,
     )

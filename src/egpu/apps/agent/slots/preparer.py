@@ -26,6 +26,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.instances import Instances
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.cards.mps import MpsServers
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.serving import bridges
@@ -48,7 +49,7 @@ class Preparer:
     """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
     other nodes, on a node that takes part in the pool; `specs` are written while `injection` says that slots are CDI
     devices; `time_slices` change how long programs keep a card, and `driver_limits` have the driver limit memory,
-    where somebody may."""
+    where somebody may; `mps` runs the servers that slices of MPS are of."""
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class Preparer:
         injection: Injection,
         time_slices: TimeSlices | None = None,
         driver_limits: DriverLimits | None = None,
+        mps: MpsServers | None = None,
     ) -> None:
         self._slots = slots
+        self._mps = mps
         self._time_slices = time_slices
         self._driver_limits = driver_limits
         self._node = node
@@ -102,6 +105,8 @@ class Preparer:
         elsewhere = server != self._node
         plan = provisioner(owner.allocation.provisioner).prepare(where, owner.allocation, None if elsewhere else minors)
         by_environment = self._by_environment(where, owner, plan)
+        if self._mps is not None and plan.served is None:
+            await self._mps.leave(minors)
         instance = await self._instance(where, plan)
         # No await from here until its slice is known to be needed by this slot, too.
         member = self._member(slot_id, owner.allocation, plan)
@@ -125,10 +130,9 @@ class Preparer:
             link = await self._executor(record, plan)
             fill = partial(self._fill, plan=plan, link=link, member=member)
             await self._limit_by_driver(where, owner)
-            async with self._time_sliced(where, record.allocation):
-                await asyncio.to_thread(
-                    self._make, record, plan, fill, by_environment=by_environment, instance=instance
-                )
+            async with self._time_sliced(where, record.allocation), self._served(where, plan) as pipes:
+                make = partial(self._make, by_environment=by_environment, instance=instance, pipes=pipes)
+                await asyncio.to_thread(make, record, plan, fill)
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
@@ -205,6 +209,14 @@ class Preparer:
             raise NotSupported(f"{where}: nobody changes time slices here")
         return self._time_slices.while_made(allocation)
 
+    def _served(self, where: str, plan: Preparation) -> AbstractAsyncContextManager[Path | None]:
+        """Inside, the MPS server of its card runs, if its programs have one; its pipe directory."""
+        if plan.served is None:
+            return nullcontext()
+        if self._mps is None or not self._injection.cdi:
+            raise TerminalError(f"{where}: a slice of MPS needs CDI, which this node has not")
+        return self._mps.while_made(plan.served)
+
     async def _instance(self, where: str, plan: Preparation) -> FoundInstance | None:
         """The instance of MIG that the container was given, made if need be; None where it was given none."""
         if plan.instance is None:
@@ -238,10 +250,11 @@ class Preparer:
         *,
         by_environment: bool,
         instance: FoundInstance | None,
+        pipes: Path | None,
     ) -> None:
         self._slots.replace(record, fill)
         if self._injection.cdi:
-            self._specs.write(record.slot_id, plan, by_environment=by_environment, instance=instance)
+            self._specs.write(record.slot_id, plan, by_environment=by_environment, instance=instance, pipes=pipes)
 
     def _fill(
         self, slot: Path, *, plan: Preparation, link: Callable[[Path], None] | None, member: SlotRecord | None
