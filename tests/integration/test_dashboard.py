@@ -212,7 +212,7 @@ async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
     assert [(name, lines, per_day) for name, lines, _, per_day in sums] == [
         ("open", "2", "24.00"), ("secret", "2", "24.00"),
     ]  # fmt: skip
-    assert [float(lost) for _, _, lost, _ in sums] == [pytest.approx(3.1, abs=0.1)] * 2
+    assert all(3.0 <= float(lost) <= 3.2 for _, _, lost, _ in sums), sums
     assert "GPU-hours by team" in await served.text("/bill?by=team", "admin")
     assert "GPU-hours by &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
     assert "Nothing is lost" in await served.text("/bill", "nobody")

@@ -124,6 +124,7 @@ class Knowledge:
         """Take in what slices use by now; whoever asks for a page does not wait for all nodes."""
         for _ in self._followed.live.use(usage):
             await asyncio.sleep(0)
+        self._view = None  # the one that is kept for a second does not show it
 
     async def _follow_mix(self) -> None:
         """Places are scored as the extender scores them, by the job mix that it keeps."""
