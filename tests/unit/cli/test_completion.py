@@ -53,7 +53,7 @@ def test_commands_and_profiles_without_anything_heavy() -> None:
 
 def test_zsh_is_answered_in_its_own_form() -> None:
     assert offered("egpu se", "zsh") == (['_arguments \'*: :(("selftest"', '"serve"))\''], [])
-    assert offered("egpu run --simulate B", "zsh") == (["_files"], [])
+    assert offered("egpu run --simulate X", "zsh") == (["_files"], [])
 
 
 @pytest.mark.parametrize("typed", ["egpu run --si", "egpu sim ", "egpu get "])
