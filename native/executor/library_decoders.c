@@ -30,6 +30,20 @@ const struct library_facts library_facts[LIBRARIES] = {
                          .invalid_value = 104,
                          .unknown = 201,
                          .not_supported = 204}},
+    [LIBRARY_cusolver] = {"libcusolver.so.12",
+                          {.not_initialized = 1,
+                           .invalid_handle = 1,
+                           .out_of_memory = 2,
+                           .invalid_value = 3,
+                           .unknown = 6,
+                           .not_supported = 9}},
+    [LIBRARY_cusparse] = {"libcusparse.so.12",
+                          {.not_initialized = 1,
+                           .invalid_handle = 1,
+                           .out_of_memory = 2,
+                           .invalid_value = 3,
+                           .unknown = 6,
+                           .not_supported = 10}},
     [LIBRARY_cusparseLt] = {"libcusparseLt.so.0",
                             {.not_initialized = 1,
                              .invalid_handle = 1,
@@ -52,6 +66,24 @@ const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_cublaslt_preference] = {.of = LIBRARY_cublasLt, .stays = true},
     [KIND_cufft_plan] = {.of = LIBRARY_cufft, .stays = false},
     [KIND_curand_generator] = {.of = LIBRARY_curand, .stays = false},
+    [KIND_cusolver] = {.of = LIBRARY_cusolver, .stays = false},
+    [KIND_cusolver_params] = {.of = LIBRARY_cusolver, .stays = true},
+    [KIND_cusolver_gesvdj] = {.of = LIBRARY_cusolver, .stays = true},
+    [KIND_cusolver_syevj] = {.of = LIBRARY_cusolver, .stays = true},
+    [KIND_cusparse] = {.of = LIBRARY_cusparse,
+                       .stays = false,
+                       .mode = "cusparseGetPointerMode",
+                       .attribute = -1},
+    [KIND_cusparse_matrix] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_sparse] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_dense] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_vector] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_sparse_vector] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_bsrsv2] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_bsrsm2] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_spgemm] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_spsm] = {.of = LIBRARY_cusparse, .stays = true},
+    [KIND_cusparse_spsv] = {.of = LIBRARY_cusparse, .stays = true},
     [KIND_cusparselt] = {.of = LIBRARY_cusparseLt, .stays = false},
     [KIND_cusparselt_matrix] = {.of = LIBRARY_cusparseLt, .stays = true},
     [KIND_cusparselt_product] = {.of = LIBRARY_cusparseLt, .stays = true},
@@ -6051,6 +6083,9490 @@ static CUresult decode_curandSetStream(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cusolverDnCgebrd(struct task *task) {
+    REAL(cusolver, cusolverDnCgebrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *D = (void *)(uintptr_t)get_word(&task->in);
+    void *E = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUQ = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUP = (void *)(uintptr_t)get_word(&task->in);
+    void *Work = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, D, E, TAUQ, TAUP, Work, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgebrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgebrd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgeqrf(struct task *task) {
+    REAL(cusolver, cusolverDnCgeqrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *TAU = (void *)(uintptr_t)get_word(&task->in);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, TAU, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgeqrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgeqrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvd(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvd, int, void *, signed char, signed char, int, int, void *, int,
+         void *, void *, int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *rwork = (void *)(uintptr_t)get_word(&task->in);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobu, jobvt, m, n, A, lda, S, U, ldu, VT, ldvt, work, lwork, rwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdaStridedBatched(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdaStridedBatched, int, void *, int, int, int, int, void *, int,
+         int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *, int, void *,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    void *d_work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_h_R_nrmF = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *h_R_nrmF = library_room(task, wanted_h_R_nrmF, 8 * (uint64_t)batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, d_work, lwork, d_info, h_R_nrmF, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdaStridedBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdaStridedBatched_bufferSize, int, void *, int, int, int, int,
+         void *, int, int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, lwork, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdj(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdj, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdjBatched, int, void *, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgesvdj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgesvdj_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgetrf(struct task *task) {
+    REAL(cusolver, cusolverDnCgetrf, int, void *, int, int, void *, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Workspace, devIpiv, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgetrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCgetrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCgetrs(struct task *task) {
+    REAL(cusolver, cusolverDnCgetrs, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, trans, n, nrhs, A, lda, devIpiv, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevd(struct task *task) {
+    REAL(cusolver, cusolverDnCheevd, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCheevd_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevj(struct task *task) {
+    REAL(cusolver, cusolverDnCheevj, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnCheevjBatched, int, void *, int, int, int, void *, int, void *, void *,
+         int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCheevjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCheevj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCheevj_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnChegvd(struct task *task) {
+    REAL(cusolver, cusolverDnChegvd, int, void *, int, int, int, int, void *, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnChegvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnChegvd_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnChetrd(struct task *task) {
+    REAL(cusolver, cusolverDnChetrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnChetrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnChetrd_bufferSize, int, void *, int, int, void *, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnClaswp(struct task *task) {
+    REAL(cusolver, cusolverDnClaswp, int, void *, int, void *, int, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int k1 = 0;
+    get_bytes(&task->in, &k1, sizeof k1);
+    int k2 = 0;
+    get_bytes(&task->in, &k2, sizeof k2);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, k1, k2, devIpiv, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnClauum(struct task *task) {
+    REAL(cusolver, cusolverDnClauum, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnClauum_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnClauum_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotrf(struct task *task) {
+    REAL(cusolver, cusolverDnCpotrf, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotrfBatched(struct task *task) {
+    REAL(cusolver, cusolverDnCpotrfBatched, int, void *, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *infoArray = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCpotrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotri(struct task *task) {
+    REAL(cusolver, cusolverDnCpotri, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCpotri_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotrs(struct task *task) {
+    REAL(cusolver, cusolverDnCpotrs, int, void *, int, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCpotrsBatched(struct task *task) {
+    REAL(cusolver, cusolverDnCpotrsBatched, int, void *, int, int, int, void *, int, void *, int,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, d_info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCreate(struct task *task) {
+    REAL(cusolver, cusolverDnCreate, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    void *handle = 0;
+    REFUSE(cusolver);
+    int said = real(&handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_bind(task, KIND_cusolver, id_handle, (uint64_t)(uintptr_t)handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCreateGesvdjInfo(struct task *task) {
+    REAL(cusolver, cusolverDnCreateGesvdjInfo, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_info = get_word(&task->in);
+    void *info = 0;
+    REFUSE(cusolver);
+    int said = real(&info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_bind(task, KIND_cusolver_gesvdj, id_info, (uint64_t)(uintptr_t)info);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCreateParams(struct task *task) {
+    REAL(cusolver, cusolverDnCreateParams, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_params = get_word(&task->in);
+    void *params = 0;
+    REFUSE(cusolver);
+    int said = real(&params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_bind(task, KIND_cusolver_params, id_params, (uint64_t)(uintptr_t)params);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCreateSyevjInfo(struct task *task) {
+    REAL(cusolver, cusolverDnCreateSyevjInfo, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_info = get_word(&task->in);
+    void *info = 0;
+    REFUSE(cusolver);
+    int said = real(&info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_bind(task, KIND_cusolver_syevj, id_info, (uint64_t)(uintptr_t)info);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCsytrf(struct task *task) {
+    REAL(cusolver, cusolverDnCsytrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCsytrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCsytrf_bufferSize, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCsytri(struct task *task) {
+    REAL(cusolver, cusolverDnCsytri, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCsytri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCsytri_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungbr(struct task *task) {
+    REAL(cusolver, cusolverDnCungbr, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungbr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCungbr_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungqr(struct task *task) {
+    REAL(cusolver, cusolverDnCungqr, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCungqr_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungtr(struct task *task) {
+    REAL(cusolver, cusolverDnCungtr, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCungtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCungtr_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCunmqr(struct task *task) {
+    REAL(cusolver, cusolverDnCunmqr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCunmqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCunmqr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCunmtr(struct task *task) {
+    REAL(cusolver, cusolverDnCunmtr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnCunmtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnCunmtr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDestroy(struct task *task) {
+    REAL(cusolver, cusolverDnDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 1);
+    REFUSE(cusolver);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_unbind(task, KIND_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDestroyGesvdjInfo(struct task *task) {
+    REAL(cusolver, cusolverDnDestroyGesvdjInfo, int, void *);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 1);
+    REFUSE(cusolver);
+    int said = real(info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_unbind(task, KIND_cusolver_gesvdj);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDestroyParams(struct task *task) {
+    REAL(cusolver, cusolverDnDestroyParams, int, void *);
+    uint8_t *status = library_begin(task);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 1);
+    REFUSE(cusolver);
+    int said = real(params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_unbind(task, KIND_cusolver_params);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDestroySyevjInfo(struct task *task) {
+    REAL(cusolver, cusolverDnDestroySyevjInfo, int, void *);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 1);
+    REFUSE(cusolver);
+    int said = real(info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    handle_unbind(task, KIND_cusolver_syevj);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgebrd(struct task *task) {
+    REAL(cusolver, cusolverDnDgebrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *D = (void *)(uintptr_t)get_word(&task->in);
+    void *E = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUQ = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUP = (void *)(uintptr_t)get_word(&task->in);
+    void *Work = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, D, E, TAUQ, TAUP, Work, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgebrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgebrd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgeqrf(struct task *task) {
+    REAL(cusolver, cusolverDnDgeqrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *TAU = (void *)(uintptr_t)get_word(&task->in);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, TAU, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgeqrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgeqrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvd(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvd, int, void *, signed char, signed char, int, int, void *, int,
+         void *, void *, int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *rwork = (void *)(uintptr_t)get_word(&task->in);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobu, jobvt, m, n, A, lda, S, U, ldu, VT, ldvt, work, lwork, rwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdaStridedBatched(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdaStridedBatched, int, void *, int, int, int, int, void *, int,
+         int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *, int, void *,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    void *d_work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_h_R_nrmF = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *h_R_nrmF = library_room(task, wanted_h_R_nrmF, 8 * (uint64_t)batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, d_work, lwork, d_info, h_R_nrmF, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdaStridedBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdaStridedBatched_bufferSize, int, void *, int, int, int, int,
+         void *, int, int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, lwork, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdj(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdj, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdjBatched, int, void *, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgesvdj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgesvdj_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgetrf(struct task *task) {
+    REAL(cusolver, cusolverDnDgetrf, int, void *, int, int, void *, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Workspace, devIpiv, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgetrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDgetrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDgetrs(struct task *task) {
+    REAL(cusolver, cusolverDnDgetrs, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, trans, n, nrhs, A, lda, devIpiv, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDlaswp(struct task *task) {
+    REAL(cusolver, cusolverDnDlaswp, int, void *, int, void *, int, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int k1 = 0;
+    get_bytes(&task->in, &k1, sizeof k1);
+    int k2 = 0;
+    get_bytes(&task->in, &k2, sizeof k2);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, k1, k2, devIpiv, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDlauum(struct task *task) {
+    REAL(cusolver, cusolverDnDlauum, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDlauum_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDlauum_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgbr(struct task *task) {
+    REAL(cusolver, cusolverDnDorgbr, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgbr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDorgbr_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgqr(struct task *task) {
+    REAL(cusolver, cusolverDnDorgqr, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDorgqr_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgtr(struct task *task) {
+    REAL(cusolver, cusolverDnDorgtr, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDorgtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDorgtr_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDormqr(struct task *task) {
+    REAL(cusolver, cusolverDnDormqr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDormqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDormqr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDormtr(struct task *task) {
+    REAL(cusolver, cusolverDnDormtr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDormtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDormtr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotrf(struct task *task) {
+    REAL(cusolver, cusolverDnDpotrf, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotrfBatched(struct task *task) {
+    REAL(cusolver, cusolverDnDpotrfBatched, int, void *, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *infoArray = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDpotrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotri(struct task *task) {
+    REAL(cusolver, cusolverDnDpotri, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDpotri_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotrs(struct task *task) {
+    REAL(cusolver, cusolverDnDpotrs, int, void *, int, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDpotrsBatched(struct task *task) {
+    REAL(cusolver, cusolverDnDpotrsBatched, int, void *, int, int, int, void *, int, void *, int,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, d_info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevd(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevd, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevd_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevj(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevj, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevjBatched, int, void *, int, int, int, void *, int, void *, void *,
+         int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsyevj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsyevj_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsygvd(struct task *task) {
+    REAL(cusolver, cusolverDnDsygvd, int, void *, int, int, int, int, void *, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsygvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsygvd_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytrd(struct task *task) {
+    REAL(cusolver, cusolverDnDsytrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsytrd_bufferSize, int, void *, int, int, void *, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytrf(struct task *task) {
+    REAL(cusolver, cusolverDnDsytrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsytrf_bufferSize, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytri(struct task *task) {
+    REAL(cusolver, cusolverDnDsytri, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnDsytri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnDsytri_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnGetDeterministicMode(struct task *task) {
+    REAL(cusolver, cusolverDnGetDeterministicMode, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    bool wanted_mode = get_word(&task->in) != 0;
+    void *mode = library_room(task, wanted_mode, 4);
+    REFUSE(cusolver);
+    int said = real(handle, mode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnGetMathMode(struct task *task) {
+    REAL(cusolver, cusolverDnGetMathMode, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    bool wanted_mode = get_word(&task->in) != 0;
+    void *mode = library_room(task, wanted_mode, 4);
+    REFUSE(cusolver);
+    int said = real(handle, mode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSetAdvOptions(struct task *task) {
+    REAL(cusolver, cusolverDnSetAdvOptions, int, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int which = 0;
+    get_bytes(&task->in, &which, sizeof which);
+    int algo = 0;
+    get_bytes(&task->in, &algo, sizeof algo);
+    REFUSE(cusolver);
+    int said = real(params, which, algo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSetDeterministicMode(struct task *task) {
+    REAL(cusolver, cusolverDnSetDeterministicMode, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    REFUSE(cusolver);
+    int said = real(handle, mode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSetMathMode(struct task *task) {
+    REAL(cusolver, cusolverDnSetMathMode, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    REFUSE(cusolver);
+    int said = real(handle, mode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSetStream(struct task *task) {
+    REAL(cusolver, cusolverDnSetStream, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *streamId = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusolver);
+    int said = real(handle, streamId);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgebrd(struct task *task) {
+    REAL(cusolver, cusolverDnSgebrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *D = (void *)(uintptr_t)get_word(&task->in);
+    void *E = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUQ = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUP = (void *)(uintptr_t)get_word(&task->in);
+    void *Work = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, D, E, TAUQ, TAUP, Work, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgebrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgebrd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgeqrf(struct task *task) {
+    REAL(cusolver, cusolverDnSgeqrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *TAU = (void *)(uintptr_t)get_word(&task->in);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, TAU, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgeqrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgeqrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvd(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvd, int, void *, signed char, signed char, int, int, void *, int,
+         void *, void *, int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *rwork = (void *)(uintptr_t)get_word(&task->in);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobu, jobvt, m, n, A, lda, S, U, ldu, VT, ldvt, work, lwork, rwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdaStridedBatched(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdaStridedBatched, int, void *, int, int, int, int, void *, int,
+         int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *, int, void *,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    void *d_work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_h_R_nrmF = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *h_R_nrmF = library_room(task, wanted_h_R_nrmF, 8 * (uint64_t)batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, d_work, lwork, d_info, h_R_nrmF, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdaStridedBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdaStridedBatched_bufferSize, int, void *, int, int, int, int,
+         void *, int, int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, lwork, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdj(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdj, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdjBatched, int, void *, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgesvdj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgesvdj_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgetrf(struct task *task) {
+    REAL(cusolver, cusolverDnSgetrf, int, void *, int, int, void *, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Workspace, devIpiv, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgetrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSgetrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSgetrs(struct task *task) {
+    REAL(cusolver, cusolverDnSgetrs, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, trans, n, nrhs, A, lda, devIpiv, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSlaswp(struct task *task) {
+    REAL(cusolver, cusolverDnSlaswp, int, void *, int, void *, int, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int k1 = 0;
+    get_bytes(&task->in, &k1, sizeof k1);
+    int k2 = 0;
+    get_bytes(&task->in, &k2, sizeof k2);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, k1, k2, devIpiv, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSlauum(struct task *task) {
+    REAL(cusolver, cusolverDnSlauum, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSlauum_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSlauum_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgbr(struct task *task) {
+    REAL(cusolver, cusolverDnSorgbr, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgbr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSorgbr_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgqr(struct task *task) {
+    REAL(cusolver, cusolverDnSorgqr, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSorgqr_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgtr(struct task *task) {
+    REAL(cusolver, cusolverDnSorgtr, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSorgtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSorgtr_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSormqr(struct task *task) {
+    REAL(cusolver, cusolverDnSormqr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSormqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSormqr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSormtr(struct task *task) {
+    REAL(cusolver, cusolverDnSormtr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSormtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSormtr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotrf(struct task *task) {
+    REAL(cusolver, cusolverDnSpotrf, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotrfBatched(struct task *task) {
+    REAL(cusolver, cusolverDnSpotrfBatched, int, void *, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *infoArray = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSpotrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotri(struct task *task) {
+    REAL(cusolver, cusolverDnSpotri, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSpotri_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotrs(struct task *task) {
+    REAL(cusolver, cusolverDnSpotrs, int, void *, int, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSpotrsBatched(struct task *task) {
+    REAL(cusolver, cusolverDnSpotrsBatched, int, void *, int, int, int, void *, int, void *, int,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, d_info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevd(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevd, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevd_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevj(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevj, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevjBatched, int, void *, int, int, int, void *, int, void *, void *,
+         int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsyevj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsyevj_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsygvd(struct task *task) {
+    REAL(cusolver, cusolverDnSsygvd, int, void *, int, int, int, int, void *, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsygvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsygvd_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytrd(struct task *task) {
+    REAL(cusolver, cusolverDnSsytrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsytrd_bufferSize, int, void *, int, int, void *, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytrf(struct task *task) {
+    REAL(cusolver, cusolverDnSsytrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsytrf_bufferSize, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytri(struct task *task) {
+    REAL(cusolver, cusolverDnSsytri, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnSsytri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnSsytri_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgeev(struct task *task) {
+    REAL(cusolver, cusolverDnXgeev, int, void *, void *, int, int, int64_t, int, void *, int64_t,
+         int, void *, int, void *, int64_t, int, void *, int64_t, int, void *, uint64_t, void *,
+         uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobvl = 0;
+    get_bytes(&task->in, &jobvl, sizeof jobvl);
+    int jobvr = 0;
+    get_bytes(&task->in, &jobvr, sizeof jobvr);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeVL = 0;
+    get_bytes(&task->in, &dataTypeVL, sizeof dataTypeVL);
+    void *VL = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvl = 0;
+    get_bytes(&task->in, &ldvl, sizeof ldvl);
+    int dataTypeVR = 0;
+    get_bytes(&task->in, &dataTypeVR, sizeof dataTypeVR);
+    void *VR = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvr = 0;
+    get_bytes(&task->in, &ldvr, sizeof ldvr);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, jobvl, jobvr, n, dataTypeA, A, lda, dataTypeW, W, dataTypeVL,
+                    VL, ldvl, dataTypeVR, VR, ldvr, computeType, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgeev_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXgeev_bufferSize, int, void *, void *, int, int, int64_t, int, void *,
+         int64_t, int, void *, int, void *, int64_t, int, void *, int64_t, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobvl = 0;
+    get_bytes(&task->in, &jobvl, sizeof jobvl);
+    int jobvr = 0;
+    get_bytes(&task->in, &jobvr, sizeof jobvr);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeVL = 0;
+    get_bytes(&task->in, &dataTypeVL, sizeof dataTypeVL);
+    void *VL = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvl = 0;
+    get_bytes(&task->in, &ldvl, sizeof ldvl);
+    int dataTypeVR = 0;
+    get_bytes(&task->in, &dataTypeVR, sizeof dataTypeVR);
+    void *VR = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvr = 0;
+    get_bytes(&task->in, &ldvr, sizeof ldvr);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said =
+        real(handle, params, jobvl, jobvr, n, dataTypeA, A, lda, dataTypeW, W, dataTypeVL, VL, ldvl,
+             dataTypeVR, VR, ldvr, computeType, workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgeqrf(struct task *task) {
+    REAL(cusolver, cusolverDnXgeqrf, int, void *, void *, int64_t, int64_t, int, void *, int64_t,
+         int, void *, int, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeTau = 0;
+    get_bytes(&task->in, &dataTypeTau, sizeof dataTypeTau);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said =
+        real(handle, params, m, n, dataTypeA, A, lda, dataTypeTau, tau, computeType, bufferOnDevice,
+             workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgeqrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXgeqrf_bufferSize, int, void *, void *, int64_t, int64_t, int, void *,
+         int64_t, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeTau = 0;
+    get_bytes(&task->in, &dataTypeTau, sizeof dataTypeTau);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, m, n, dataTypeA, A, lda, dataTypeTau, tau, computeType,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvd(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvd, int, void *, void *, signed char, signed char, int64_t,
+         int64_t, int, void *, int64_t, int, void *, int, void *, int64_t, int, void *, int64_t,
+         int, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeS = 0;
+    get_bytes(&task->in, &dataTypeS, sizeof dataTypeS);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeU = 0;
+    get_bytes(&task->in, &dataTypeU, sizeof dataTypeU);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int dataTypeVT = 0;
+    get_bytes(&task->in, &dataTypeVT, sizeof dataTypeVT);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, jobu, jobvt, m, n, dataTypeA, A, lda, dataTypeS, S, dataTypeU,
+                    U, ldu, dataTypeVT, VT, ldvt, computeType, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvd_bufferSize, int, void *, void *, signed char, signed char,
+         int64_t, int64_t, int, void *, int64_t, int, void *, int, void *, int64_t, int, void *,
+         int64_t, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeS = 0;
+    get_bytes(&task->in, &dataTypeS, sizeof dataTypeS);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeU = 0;
+    get_bytes(&task->in, &dataTypeU, sizeof dataTypeU);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int dataTypeVT = 0;
+    get_bytes(&task->in, &dataTypeVT, sizeof dataTypeVT);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said =
+        real(handle, params, jobu, jobvt, m, n, dataTypeA, A, lda, dataTypeS, S, dataTypeU, U, ldu,
+             dataTypeVT, VT, ldvt, computeType, workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvdjGetResidual(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvdjGetResidual, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    bool wanted_residual = get_word(&task->in) != 0;
+    void *residual = library_room(task, wanted_residual, 8);
+    REFUSE(cusolver);
+    int said = real(handle, info, residual);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvdjGetSweeps(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvdjGetSweeps, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    bool wanted_executed_sweeps = get_word(&task->in) != 0;
+    void *executed_sweeps = library_room(task, wanted_executed_sweeps, 4);
+    REFUSE(cusolver);
+    int said = real(handle, info, executed_sweeps);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvdjSetMaxSweeps(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvdjSetMaxSweeps, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int max_sweeps = 0;
+    get_bytes(&task->in, &max_sweeps, sizeof max_sweeps);
+    REFUSE(cusolver);
+    int said = real(info, max_sweeps);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvdjSetSortEig(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvdjSetSortEig, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int sort_svd = 0;
+    get_bytes(&task->in, &sort_svd, sizeof sort_svd);
+    REFUSE(cusolver);
+    int said = real(info, sort_svd);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgesvdjSetTolerance(struct task *task) {
+    REAL(cusolver, cusolverDnXgesvdjSetTolerance, int, void *, double);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    double tolerance = 0;
+    get_bytes(&task->in, &tolerance, sizeof tolerance);
+    REFUSE(cusolver);
+    int said = real(info, tolerance);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgetrf(struct task *task) {
+    REAL(cusolver, cusolverDnXgetrf, int, void *, void *, int64_t, int64_t, int, void *, int64_t,
+         void *, int, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, m, n, dataTypeA, A, lda, ipiv, computeType, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgetrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXgetrf_bufferSize, int, void *, void *, int64_t, int64_t, int, void *,
+         int64_t, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, m, n, dataTypeA, A, lda, computeType, workspaceInBytesOnDevice,
+                    workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXgetrs(struct task *task) {
+    REAL(cusolver, cusolverDnXgetrs, int, void *, void *, int, int64_t, int64_t, int, void *,
+         int64_t, void *, int, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeB = 0;
+    get_bytes(&task->in, &dataTypeB, sizeof dataTypeB);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said =
+        real(handle, params, trans, n, nrhs, dataTypeA, A, lda, ipiv, dataTypeB, B, ldb, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXpotrf(struct task *task) {
+    REAL(cusolver, cusolverDnXpotrf, int, void *, void *, int, int64_t, int, void *, int64_t, int,
+         void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, uplo, n, dataTypeA, A, lda, computeType, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXpotrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXpotrf_bufferSize, int, void *, void *, int, int64_t, int, void *,
+         int64_t, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, uplo, n, dataTypeA, A, lda, computeType,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXpotrs(struct task *task) {
+    REAL(cusolver, cusolverDnXpotrs, int, void *, void *, int, int64_t, int64_t, int, void *,
+         int64_t, int, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeB = 0;
+    get_bytes(&task->in, &dataTypeB, sizeof dataTypeB);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, params, uplo, n, nrhs, dataTypeA, A, lda, dataTypeB, B, ldb, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevBatched(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevBatched, int, void *, void *, int, int, int64_t, int, void *,
+         int64_t, int, void *, int, void *, uint64_t, void *, uint64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int64_t batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, jobz, uplo, n, dataTypeA, A, lda, dataTypeW, W, computeType,
+                    bufferOnDevice, workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost,
+                    info, batchSize);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevBatched_bufferSize, int, void *, void *, int, int, int64_t, int,
+         void *, int64_t, int, void *, int, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    int64_t batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, jobz, uplo, n, dataTypeA, A, lda, dataTypeW, W, computeType,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevd(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevd, int, void *, void *, int, int, int64_t, int, void *, int64_t,
+         int, void *, int, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said =
+        real(handle, params, jobz, uplo, n, dataTypeA, A, lda, dataTypeW, W, computeType,
+             bufferOnDevice, workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevd_bufferSize, int, void *, void *, int, int, int64_t, int, void *,
+         int64_t, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int dataTypeW = 0;
+    get_bytes(&task->in, &dataTypeW, sizeof dataTypeW);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, jobz, uplo, n, dataTypeA, A, lda, dataTypeW, W, computeType,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevjGetResidual(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevjGetResidual, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    bool wanted_residual = get_word(&task->in) != 0;
+    void *residual = library_room(task, wanted_residual, 8);
+    REFUSE(cusolver);
+    int said = real(handle, info, residual);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevjGetSweeps(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevjGetSweeps, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    bool wanted_executed_sweeps = get_word(&task->in) != 0;
+    void *executed_sweeps = library_room(task, wanted_executed_sweeps, 4);
+    REFUSE(cusolver);
+    int said = real(handle, info, executed_sweeps);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevjSetMaxSweeps(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevjSetMaxSweeps, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int max_sweeps = 0;
+    get_bytes(&task->in, &max_sweeps, sizeof max_sweeps);
+    REFUSE(cusolver);
+    int said = real(info, max_sweeps);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevjSetSortEig(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevjSetSortEig, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int sort_eig = 0;
+    get_bytes(&task->in, &sort_eig, sizeof sort_eig);
+    REFUSE(cusolver);
+    int said = real(info, sort_eig);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsyevjSetTolerance(struct task *task) {
+    REAL(cusolver, cusolverDnXsyevjSetTolerance, int, void *, double);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    double tolerance = 0;
+    get_bytes(&task->in, &tolerance, sizeof tolerance);
+    REFUSE(cusolver);
+    int said = real(info, tolerance);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsytrf(struct task *task) {
+    REAL(cusolver, cusolverDnXsytrf, int, void *, void *, int, int64_t, int, void *, int64_t,
+         void *, int, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, params, uplo, n, dataTypeA, A, lda, ipiv, computeType, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsytrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXsytrf_bufferSize, int, void *, void *, int, int64_t, int, void *,
+         int64_t, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_params, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, params, uplo, n, dataTypeA, A, lda, ipiv, computeType,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsytrs(struct task *task) {
+    REAL(cusolver, cusolverDnXsytrs, int, void *, int, int64_t, int64_t, int, void *, int64_t,
+         void *, int, void *, int64_t, void *, uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeB = 0;
+    get_bytes(&task->in, &dataTypeB, sizeof dataTypeB);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said =
+        real(handle, uplo, n, nrhs, dataTypeA, A, lda, ipiv, dataTypeB, B, ldb, bufferOnDevice,
+             workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, info);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXsytrs_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXsytrs_bufferSize, int, void *, int, int64_t, int64_t, int, void *,
+         int64_t, void *, int, void *, int64_t, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    int dataTypeB = 0;
+    get_bytes(&task->in, &dataTypeB, sizeof dataTypeB);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, dataTypeA, A, lda, ipiv, dataTypeB, B, ldb,
+                    workspaceInBytesOnDevice, workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXtrtri(struct task *task) {
+    REAL(cusolver, cusolverDnXtrtri, int, void *, int, int, int64_t, int, void *, int64_t, void *,
+         uint64_t, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *bufferOnDevice = (void *)(uintptr_t)get_word(&task->in);
+    uint64_t workspaceInBytesOnDevice = 0;
+    get_bytes(&task->in, &workspaceInBytesOnDevice, sizeof workspaceInBytesOnDevice);
+    void *bufferOnHost = NULL;
+    uint64_t workspaceInBytesOnHost = 0;
+    get_bytes(&task->in, &workspaceInBytesOnHost, sizeof workspaceInBytesOnHost);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    bufferOnHost = library_scratch(task, workspaceInBytesOnHost);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, diag, n, dataTypeA, A, lda, bufferOnDevice,
+                    workspaceInBytesOnDevice, bufferOnHost, workspaceInBytesOnHost, devInfo);
+    library_scratch_end(workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnXtrtri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnXtrtri_bufferSize, int, void *, int, int, int64_t, int, void *,
+         int64_t, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int dataTypeA = 0;
+    get_bytes(&task->in, &dataTypeA, sizeof dataTypeA);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_workspaceInBytesOnDevice = get_word(&task->in) != 0;
+    bool wanted_workspaceInBytesOnHost = get_word(&task->in) != 0;
+    void *workspaceInBytesOnDevice = library_room(task, wanted_workspaceInBytesOnDevice, 8);
+    void *workspaceInBytesOnHost = library_room(task, wanted_workspaceInBytesOnHost, 8);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, diag, n, dataTypeA, A, lda, workspaceInBytesOnDevice,
+                    workspaceInBytesOnHost);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgebrd(struct task *task) {
+    REAL(cusolver, cusolverDnZgebrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *D = (void *)(uintptr_t)get_word(&task->in);
+    void *E = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUQ = (void *)(uintptr_t)get_word(&task->in);
+    void *TAUP = (void *)(uintptr_t)get_word(&task->in);
+    void *Work = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, D, E, TAUQ, TAUP, Work, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgebrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgebrd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgeqrf(struct task *task) {
+    REAL(cusolver, cusolverDnZgeqrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *TAU = (void *)(uintptr_t)get_word(&task->in);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, TAU, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgeqrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgeqrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvd(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvd, int, void *, signed char, signed char, int, int, void *, int,
+         void *, void *, int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    signed char jobu = 0;
+    get_bytes(&task->in, &jobu, sizeof jobu);
+    signed char jobvt = 0;
+    get_bytes(&task->in, &jobvt, sizeof jobvt);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *VT = (void *)(uintptr_t)get_word(&task->in);
+    int ldvt = 0;
+    get_bytes(&task->in, &ldvt, sizeof ldvt);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *rwork = (void *)(uintptr_t)get_word(&task->in);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobu, jobvt, m, n, A, lda, S, U, ldu, VT, ldvt, work, lwork, rwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvd_bufferSize, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdaStridedBatched(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdaStridedBatched, int, void *, int, int, int, int, void *, int,
+         int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *, int, void *,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    void *d_work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_h_R_nrmF = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *h_R_nrmF = library_room(task, wanted_h_R_nrmF, 8 * (uint64_t)batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, d_work, lwork, d_info, h_R_nrmF, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdaStridedBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdaStridedBatched_bufferSize, int, void *, int, int, int, int,
+         void *, int, int64_t, void *, int64_t, void *, int, int64_t, void *, int, int64_t, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int rank = 0;
+    get_bytes(&task->in, &rank, sizeof rank);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *d_A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *d_S = (void *)(uintptr_t)get_word(&task->in);
+    int64_t strideS = 0;
+    get_bytes(&task->in, &strideS, sizeof strideS);
+    void *d_U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    int64_t strideU = 0;
+    get_bytes(&task->in, &strideU, sizeof strideU);
+    void *d_V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    int64_t strideV = 0;
+    get_bytes(&task->in, &strideV, sizeof strideV);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, rank, m, n, d_A, lda, strideA, d_S, strideS, d_U, ldu, strideU,
+                    d_V, ldv, strideV, lwork, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdj(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdj, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdjBatched, int, void *, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said =
+        real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, m, n, A, lda, S, U, ldu, V, ldv, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgesvdj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgesvdj_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int econ = 0;
+    get_bytes(&task->in, &econ, sizeof econ);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *S = (void *)(uintptr_t)get_word(&task->in);
+    void *U = (void *)(uintptr_t)get_word(&task->in);
+    int ldu = 0;
+    get_bytes(&task->in, &ldu, sizeof ldu);
+    void *V = (void *)(uintptr_t)get_word(&task->in);
+    int ldv = 0;
+    get_bytes(&task->in, &ldv, sizeof ldv);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_gesvdj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, econ, m, n, A, lda, S, U, ldu, V, ldv, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgetrf(struct task *task) {
+    REAL(cusolver, cusolverDnZgetrf, int, void *, int, int, void *, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Workspace, devIpiv, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgetrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZgetrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZgetrs(struct task *task) {
+    REAL(cusolver, cusolverDnZgetrs, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, trans, n, nrhs, A, lda, devIpiv, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevd(struct task *task) {
+    REAL(cusolver, cusolverDnZheevd, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZheevd_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevj(struct task *task) {
+    REAL(cusolver, cusolverDnZheevj, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevjBatched(struct task *task) {
+    REAL(cusolver, cusolverDnZheevjBatched, int, void *, int, int, int, void *, int, void *, void *,
+         int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, work, lwork, info, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevjBatched_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZheevjBatched_bufferSize, int, void *, int, int, int, void *, int,
+         void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZheevj_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZheevj_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *params = (void *)(uintptr_t)task_handle(task, KIND_cusolver_syevj, 0);
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, jobz, uplo, n, A, lda, W, lwork, params);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZhegvd(struct task *task) {
+    REAL(cusolver, cusolverDnZhegvd, int, void *, int, int, int, int, void *, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZhegvd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZhegvd_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int itype = 0;
+    get_bytes(&task->in, &itype, sizeof itype);
+    int jobz = 0;
+    get_bytes(&task->in, &jobz, sizeof jobz);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *W = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, itype, jobz, uplo, n, A, lda, B, ldb, W, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZhetrd(struct task *task) {
+    REAL(cusolver, cusolverDnZhetrd, int, void *, int, int, void *, int, void *, void *, void *,
+         void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZhetrd_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZhetrd_bufferSize, int, void *, int, int, void *, int, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *d = (void *)(uintptr_t)get_word(&task->in);
+    void *e = (void *)(uintptr_t)get_word(&task->in);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, d, e, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZlaswp(struct task *task) {
+    REAL(cusolver, cusolverDnZlaswp, int, void *, int, void *, int, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int k1 = 0;
+    get_bytes(&task->in, &k1, sizeof k1);
+    int k2 = 0;
+    get_bytes(&task->in, &k2, sizeof k2);
+    void *devIpiv = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, k1, k2, devIpiv, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZlauum(struct task *task) {
+    REAL(cusolver, cusolverDnZlauum, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZlauum_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZlauum_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotrf(struct task *task) {
+    REAL(cusolver, cusolverDnZpotrf, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Workspace = (void *)(uintptr_t)get_word(&task->in);
+    int Lwork = 0;
+    get_bytes(&task->in, &Lwork, sizeof Lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Workspace, Lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotrfBatched(struct task *task) {
+    REAL(cusolver, cusolverDnZpotrfBatched, int, void *, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *infoArray = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZpotrf_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_Lwork = get_word(&task->in) != 0;
+    void *Lwork = library_room(task, wanted_Lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, Lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotri(struct task *task) {
+    REAL(cusolver, cusolverDnZpotri, int, void *, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZpotri_bufferSize, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotrs(struct task *task) {
+    REAL(cusolver, cusolverDnZpotrs, int, void *, int, int, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZpotrsBatched(struct task *task) {
+    REAL(cusolver, cusolverDnZpotrsBatched, int, void *, int, int, int, void *, int, void *, int,
+         void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nrhs = 0;
+    get_bytes(&task->in, &nrhs, sizeof nrhs);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *d_info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, nrhs, A, lda, B, ldb, d_info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZsytrf(struct task *task) {
+    REAL(cusolver, cusolverDnZsytrf, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZsytrf_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZsytrf_bufferSize, int, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, n, A, lda, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZsytri(struct task *task) {
+    REAL(cusolver, cusolverDnZsytri, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZsytri_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZsytri_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *ipiv = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, ipiv, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungbr(struct task *task) {
+    REAL(cusolver, cusolverDnZungbr, int, void *, int, int, int, int, void *, int, void *, void *,
+         int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungbr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZungbr_bufferSize, int, void *, int, int, int, int, void *, int,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungqr(struct task *task) {
+    REAL(cusolver, cusolverDnZungqr, int, void *, int, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZungqr_bufferSize, int, void *, int, int, int, void *, int, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, m, n, k, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungtr(struct task *task) {
+    REAL(cusolver, cusolverDnZungtr, int, void *, int, int, void *, int, void *, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZungtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZungtr_bufferSize, int, void *, int, int, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, uplo, n, A, lda, tau, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZunmqr(struct task *task) {
+    REAL(cusolver, cusolverDnZunmqr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *devInfo = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, work, lwork, devInfo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZunmqr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZunmqr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, trans, m, n, k, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZunmtr(struct task *task) {
+    REAL(cusolver, cusolverDnZunmtr, int, void *, int, int, int, int, int, void *, int, void *,
+         void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *work = (void *)(uintptr_t)get_word(&task->in);
+    int lwork = 0;
+    get_bytes(&task->in, &lwork, sizeof lwork);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, work, lwork, info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverDnZunmtr_bufferSize(struct task *task) {
+    REAL(cusolver, cusolverDnZunmtr_bufferSize, int, void *, int, int, int, int, int, void *, int,
+         void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusolver, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *tau = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    bool wanted_lwork = get_word(&task->in) != 0;
+    void *lwork = library_room(task, wanted_lwork, 4);
+    REFUSE(cusolver);
+    int said = real(handle, side, uplo, trans, m, n, A, lda, tau, C, ldc, lwork);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverGetProperty(struct task *task) {
+    REAL(cusolver, cusolverGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cusolver);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusolverGetVersion(struct task *task) {
+    REAL(cusolver, cusolverGetVersion, int, void *);
+    uint8_t *status = library_begin(task);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cusolver);
+    int said = real(version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusolver);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrmm(struct task *task) {
+    REAL(cusparse, cusparseCbsrmm, int, void *, int, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transB = 0;
+    get_bytes(&task->in, &transB, sizeof transB);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kb = 0;
+    get_bytes(&task->in, &kb, sizeof kb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, dirA, transA, transB, mb, n, kb, nnzb, library_scalar_at(&alpha),
+                    descrA, bsrSortedValA, bsrSortedRowPtrA, bsrSortedColIndA, blockSize, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrmv(struct task *task) {
+    REAL(cusparse, cusparseCbsrmv, int, void *, int, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, const void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nb = 0;
+    get_bytes(&task->in, &nb, sizeof nb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, dirA, transA, mb, nb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, x, library_scalar_at(&beta), y);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsm2_analysis(struct task *task) {
+    REAL(cusparse, cusparseCbsrsm2_analysis, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsm2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseCbsrsm2_bufferSize, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsm2_solve(struct task *task) {
+    REAL(cusparse, cusparseCbsrsm2_solve, int, void *, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *X = (void *)(uintptr_t)get_word(&task->in);
+    int ldx = 0;
+    get_bytes(&task->in, &ldx, sizeof ldx);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, library_scalar_at(&alpha), descrA,
+                    bsrSortedVal, bsrSortedRowPtr, bsrSortedColInd, blockSize, info, B, ldb, X, ldx,
+                    policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsv2_analysis(struct task *task) {
+    REAL(cusparse, cusparseCbsrsv2_analysis, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsv2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseCbsrsv2_bufferSize, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCbsrsv2_solve(struct task *task) {
+    REAL(cusparse, cusparseCbsrsv2_solve, int, void *, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    void *f = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, dirA, transA, mb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, info, f, x, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCcsrgeam2(struct task *task) {
+    REAL(cusparse, cusparseCcsrgeam2, int, void *, int, int, const void *, void *, int, void *,
+         void *, void *, const void *, void *, int, void *, void *, void *, void *, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCcsrgeam2_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseCcsrgeam2_bufferSizeExt, int, void *, int, int, const void *, void *,
+         int, void *, void *, void *, const void *, void *, int, void *, void *, void *, void *,
+         void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCooSetPointers(struct task *task) {
+    REAL(cusparse, cusparseCooSetPointers, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *cooRows = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColumns = (void *)(uintptr_t)get_word(&task->in);
+    void *cooValues = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, cooRows, cooColumns, cooValues);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCooSetStridedBatch(struct task *task) {
+    REAL(cusparse, cusparseCooSetStridedBatch, int, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    int64_t batchStride = 0;
+    get_bytes(&task->in, &batchStride, sizeof batchStride);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, batchCount, batchStride);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreate(struct task *task) {
+    REAL(cusparse, cusparseCreate, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_handle = get_word(&task->in);
+    void *handle = 0;
+    REFUSE(cusparse);
+    int said = real(&handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse, id_handle, (uint64_t)(uintptr_t)handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateBsrsm2Info(struct task *task) {
+    REAL(cusparse, cusparseCreateBsrsm2Info, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_info = get_word(&task->in);
+    void *info = 0;
+    REFUSE(cusparse);
+    int said = real(&info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_bsrsm2, id_info, (uint64_t)(uintptr_t)info);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateBsrsv2Info(struct task *task) {
+    REAL(cusparse, cusparseCreateBsrsv2Info, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_info = get_word(&task->in);
+    void *info = 0;
+    REFUSE(cusparse);
+    int said = real(&info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_bsrsv2, id_info, (uint64_t)(uintptr_t)info);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstCoo(struct task *task) {
+    REAL(cusparse, cusparseCreateConstCoo, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cooRowInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cooValues = (void *)(uintptr_t)get_word(&task->in);
+    int cooIdxType = 0;
+    get_bytes(&task->in, &cooIdxType, sizeof cooIdxType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, cooRowInd, cooColInd, cooValues, cooIdxType,
+                    idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstCsc(struct task *task) {
+    REAL(cusparse, cusparseCreateConstCsc, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cscColOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *cscRowInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cscValues = (void *)(uintptr_t)get_word(&task->in);
+    int cscColOffsetsType = 0;
+    get_bytes(&task->in, &cscColOffsetsType, sizeof cscColOffsetsType);
+    int cscRowIndType = 0;
+    get_bytes(&task->in, &cscRowIndType, sizeof cscRowIndType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, cscColOffsets, cscRowInd, cscValues,
+                    cscColOffsetsType, cscRowIndType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstCsr(struct task *task) {
+    REAL(cusparse, cusparseCreateConstCsr, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *csrRowOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *csrValues = (void *)(uintptr_t)get_word(&task->in);
+    int csrRowOffsetsType = 0;
+    get_bytes(&task->in, &csrRowOffsetsType, sizeof csrRowOffsetsType);
+    int csrColIndType = 0;
+    get_bytes(&task->in, &csrColIndType, sizeof csrColIndType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, csrRowOffsets, csrColInd, csrValues,
+                    csrRowOffsetsType, csrColIndType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstDnMat(struct task *task) {
+    REAL(cusparse, cusparseCreateConstDnMat, int, void **, int64_t, int64_t, int64_t, void *, int,
+         int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_dnMatDescr = get_word(&task->in);
+    void *dnMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    REFUSE(cusparse);
+    int said = real(&dnMatDescr, rows, cols, ld, values, valueType, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_dense, id_dnMatDescr, (uint64_t)(uintptr_t)dnMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstDnVec(struct task *task) {
+    REAL(cusparse, cusparseCreateConstDnVec, int, void **, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_dnVecDescr = get_word(&task->in);
+    void *dnVecDescr = 0;
+    int64_t size = 0;
+    get_bytes(&task->in, &size, sizeof size);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&dnVecDescr, size, values, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_vector, id_dnVecDescr, (uint64_t)(uintptr_t)dnVecDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateConstSpVec(struct task *task) {
+    REAL(cusparse, cusparseCreateConstSpVec, int, void **, int64_t, int64_t, void *, void *, int,
+         int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spVecDescr = get_word(&task->in);
+    void *spVecDescr = 0;
+    int64_t size = 0;
+    get_bytes(&task->in, &size, sizeof size);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *indices = (void *)(uintptr_t)get_word(&task->in);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int idxType = 0;
+    get_bytes(&task->in, &idxType, sizeof idxType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spVecDescr, size, nnz, indices, values, idxType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse_vector, id_spVecDescr, (uint64_t)(uintptr_t)spVecDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateCoo(struct task *task) {
+    REAL(cusparse, cusparseCreateCoo, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cooRowInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cooValues = (void *)(uintptr_t)get_word(&task->in);
+    int cooIdxType = 0;
+    get_bytes(&task->in, &cooIdxType, sizeof cooIdxType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, cooRowInd, cooColInd, cooValues, cooIdxType,
+                    idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateCsc(struct task *task) {
+    REAL(cusparse, cusparseCreateCsc, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cscColOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *cscRowInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cscValues = (void *)(uintptr_t)get_word(&task->in);
+    int cscColOffsetsType = 0;
+    get_bytes(&task->in, &cscColOffsetsType, sizeof cscColOffsetsType);
+    int cscRowIndType = 0;
+    get_bytes(&task->in, &cscRowIndType, sizeof cscRowIndType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, cscColOffsets, cscRowInd, cscValues,
+                    cscColOffsetsType, cscRowIndType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateCsr(struct task *task) {
+    REAL(cusparse, cusparseCreateCsr, int, void **, int64_t, int64_t, int64_t, void *, void *,
+         void *, int, int, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spMatDescr = get_word(&task->in);
+    void *spMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *csrRowOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *csrValues = (void *)(uintptr_t)get_word(&task->in);
+    int csrRowOffsetsType = 0;
+    get_bytes(&task->in, &csrRowOffsetsType, sizeof csrRowOffsetsType);
+    int csrColIndType = 0;
+    get_bytes(&task->in, &csrColIndType, sizeof csrColIndType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spMatDescr, rows, cols, nnz, csrRowOffsets, csrColInd, csrValues,
+                    csrRowOffsetsType, csrColIndType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse, id_spMatDescr, (uint64_t)(uintptr_t)spMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateDnMat(struct task *task) {
+    REAL(cusparse, cusparseCreateDnMat, int, void **, int64_t, int64_t, int64_t, void *, int, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_dnMatDescr = get_word(&task->in);
+    void *dnMatDescr = 0;
+    int64_t rows = 0;
+    get_bytes(&task->in, &rows, sizeof rows);
+    int64_t cols = 0;
+    get_bytes(&task->in, &cols, sizeof cols);
+    int64_t ld = 0;
+    get_bytes(&task->in, &ld, sizeof ld);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    int order = 0;
+    get_bytes(&task->in, &order, sizeof order);
+    REFUSE(cusparse);
+    int said = real(&dnMatDescr, rows, cols, ld, values, valueType, order);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_dense, id_dnMatDescr, (uint64_t)(uintptr_t)dnMatDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateDnVec(struct task *task) {
+    REAL(cusparse, cusparseCreateDnVec, int, void **, int64_t, void *, int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_dnVecDescr = get_word(&task->in);
+    void *dnVecDescr = 0;
+    int64_t size = 0;
+    get_bytes(&task->in, &size, sizeof size);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&dnVecDescr, size, values, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_vector, id_dnVecDescr, (uint64_t)(uintptr_t)dnVecDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateIdentityPermutation(struct task *task) {
+    REAL(cusparse, cusparseCreateIdentityPermutation, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *p = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, n, p);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateMatDescr(struct task *task) {
+    REAL(cusparse, cusparseCreateMatDescr, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_descrA = get_word(&task->in);
+    void *descrA = 0;
+    REFUSE(cusparse);
+    int said = real(&descrA);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_matrix, id_descrA, (uint64_t)(uintptr_t)descrA);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCreateSpVec(struct task *task) {
+    REAL(cusparse, cusparseCreateSpVec, int, void **, int64_t, int64_t, void *, void *, int, int,
+         int);
+    uint8_t *status = library_begin(task);
+    uint64_t id_spVecDescr = get_word(&task->in);
+    void *spVecDescr = 0;
+    int64_t size = 0;
+    get_bytes(&task->in, &size, sizeof size);
+    int64_t nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *indices = (void *)(uintptr_t)get_word(&task->in);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    int idxType = 0;
+    get_bytes(&task->in, &idxType, sizeof idxType);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int valueType = 0;
+    get_bytes(&task->in, &valueType, sizeof valueType);
+    REFUSE(cusparse);
+    int said = real(&spVecDescr, size, nnz, indices, values, idxType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_sparse_vector, id_spVecDescr, (uint64_t)(uintptr_t)spVecDescr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCscSetPointers(struct task *task) {
+    REAL(cusparse, cusparseCscSetPointers, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *cscColOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *cscRowInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cscValues = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, cscColOffsets, cscRowInd, cscValues);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCsr2cscEx2(struct task *task) {
+    REAL(cusparse, cusparseCsr2cscEx2, int, void *, int, int, int, void *, void *, void *, void *,
+         void *, void *, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *csrVal = (void *)(uintptr_t)get_word(&task->in);
+    void *csrRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cscVal = (void *)(uintptr_t)get_word(&task->in);
+    void *cscColPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *cscRowInd = (void *)(uintptr_t)get_word(&task->in);
+    int valType = 0;
+    get_bytes(&task->in, &valType, sizeof valType);
+    int copyValues = 0;
+    get_bytes(&task->in, &copyValues, sizeof copyValues);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *buffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, csrVal, csrRowPtr, csrColInd, cscVal, cscColPtr, cscRowInd,
+                    valType, copyValues, idxBase, alg, buffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCsr2cscEx2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseCsr2cscEx2_bufferSize, int, void *, int, int, int, void *, void *,
+         void *, void *, void *, void *, int, int, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *csrVal = (void *)(uintptr_t)get_word(&task->in);
+    void *csrRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *cscVal = (void *)(uintptr_t)get_word(&task->in);
+    void *cscColPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *cscRowInd = (void *)(uintptr_t)get_word(&task->in);
+    int valType = 0;
+    get_bytes(&task->in, &valType, sizeof valType);
+    int copyValues = 0;
+    get_bytes(&task->in, &copyValues, sizeof copyValues);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, csrVal, csrRowPtr, csrColInd, cscVal, cscColPtr, cscRowInd,
+                    valType, copyValues, idxBase, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCsrGet(struct task *task) {
+    REAL(cusparse, cusparseCsrGet, int, void *, void *, void *, void *, void *, void *, void *,
+         void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    bool wanted_rows = get_word(&task->in) != 0;
+    bool wanted_cols = get_word(&task->in) != 0;
+    bool wanted_nnz = get_word(&task->in) != 0;
+    bool wanted_csrRowOffsets = get_word(&task->in) != 0;
+    bool wanted_csrColInd = get_word(&task->in) != 0;
+    bool wanted_csrValues = get_word(&task->in) != 0;
+    bool wanted_csrRowOffsetsType = get_word(&task->in) != 0;
+    bool wanted_csrColIndType = get_word(&task->in) != 0;
+    bool wanted_idxBase = get_word(&task->in) != 0;
+    bool wanted_valueType = get_word(&task->in) != 0;
+    void *rows = library_room(task, wanted_rows, 8);
+    void *cols = library_room(task, wanted_cols, 8);
+    void *nnz = library_room(task, wanted_nnz, 8);
+    void *csrRowOffsets = library_room(task, wanted_csrRowOffsets, 8);
+    void *csrColInd = library_room(task, wanted_csrColInd, 8);
+    void *csrValues = library_room(task, wanted_csrValues, 8);
+    void *csrRowOffsetsType = library_room(task, wanted_csrRowOffsetsType, 4);
+    void *csrColIndType = library_room(task, wanted_csrColIndType, 4);
+    void *idxBase = library_room(task, wanted_idxBase, 4);
+    void *valueType = library_room(task, wanted_valueType, 4);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, rows, cols, nnz, csrRowOffsets, csrColInd, csrValues,
+                    csrRowOffsetsType, csrColIndType, idxBase, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCsrSetPointers(struct task *task) {
+    REAL(cusparse, cusparseCsrSetPointers, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *csrRowOffsets = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColInd = (void *)(uintptr_t)get_word(&task->in);
+    void *csrValues = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, csrRowOffsets, csrColInd, csrValues);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseCsrSetStridedBatch(struct task *task) {
+    REAL(cusparse, cusparseCsrSetStridedBatch, int, void *, int, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    int64_t offsetsBatchStride = 0;
+    get_bytes(&task->in, &offsetsBatchStride, sizeof offsetsBatchStride);
+    int64_t columnsValuesBatchStride = 0;
+    get_bytes(&task->in, &columnsValuesBatchStride, sizeof columnsValuesBatchStride);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, batchCount, offsetsBatchStride, columnsValuesBatchStride);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrmm(struct task *task) {
+    REAL(cusparse, cusparseDbsrmm, int, void *, int, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transB = 0;
+    get_bytes(&task->in, &transB, sizeof transB);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kb = 0;
+    get_bytes(&task->in, &kb, sizeof kb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, dirA, transA, transB, mb, n, kb, nnzb, library_scalar_at(&alpha),
+                    descrA, bsrSortedValA, bsrSortedRowPtrA, bsrSortedColIndA, blockSize, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrmv(struct task *task) {
+    REAL(cusparse, cusparseDbsrmv, int, void *, int, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, const void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nb = 0;
+    get_bytes(&task->in, &nb, sizeof nb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, dirA, transA, mb, nb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, x, library_scalar_at(&beta), y);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsm2_analysis(struct task *task) {
+    REAL(cusparse, cusparseDbsrsm2_analysis, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsm2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseDbsrsm2_bufferSize, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsm2_solve(struct task *task) {
+    REAL(cusparse, cusparseDbsrsm2_solve, int, void *, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *X = (void *)(uintptr_t)get_word(&task->in);
+    int ldx = 0;
+    get_bytes(&task->in, &ldx, sizeof ldx);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, library_scalar_at(&alpha), descrA,
+                    bsrSortedVal, bsrSortedRowPtr, bsrSortedColInd, blockSize, info, B, ldb, X, ldx,
+                    policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsv2_analysis(struct task *task) {
+    REAL(cusparse, cusparseDbsrsv2_analysis, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsv2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseDbsrsv2_bufferSize, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDbsrsv2_solve(struct task *task) {
+    REAL(cusparse, cusparseDbsrsv2_solve, int, void *, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    void *f = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, dirA, transA, mb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, info, f, x, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDcsrgeam2(struct task *task) {
+    REAL(cusparse, cusparseDcsrgeam2, int, void *, int, int, const void *, void *, int, void *,
+         void *, void *, const void *, void *, int, void *, void *, void *, void *, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDcsrgeam2_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseDcsrgeam2_bufferSizeExt, int, void *, int, int, const void *, void *,
+         int, void *, void *, void *, const void *, void *, int, void *, void *, void *, void *,
+         void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDenseToSparse_analysis(struct task *task) {
+    REAL(cusparse, cusparseDenseToSparse_analysis, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, matA, matB, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDenseToSparse_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseDenseToSparse_bufferSize, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int said = real(handle, matA, matB, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDenseToSparse_convert(struct task *task) {
+    REAL(cusparse, cusparseDenseToSparse_convert, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, matA, matB, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroy(struct task *task) {
+    REAL(cusparse, cusparseDestroy, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 1);
+    REFUSE(cusparse);
+    int said = real(handle);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroyBsrsm2Info(struct task *task) {
+    REAL(cusparse, cusparseDestroyBsrsm2Info, int, void *);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 1);
+    REFUSE(cusparse);
+    int said = real(info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_bsrsm2);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroyBsrsv2Info(struct task *task) {
+    REAL(cusparse, cusparseDestroyBsrsv2Info, int, void *);
+    uint8_t *status = library_begin(task);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 1);
+    REFUSE(cusparse);
+    int said = real(info);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_bsrsv2);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroyDnMat(struct task *task) {
+    REAL(cusparse, cusparseDestroyDnMat, int, void *);
+    uint8_t *status = library_begin(task);
+    void *dnMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 1);
+    REFUSE(cusparse);
+    int said = real(dnMatDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_dense);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroyDnVec(struct task *task) {
+    REAL(cusparse, cusparseDestroyDnVec, int, void *);
+    uint8_t *status = library_begin(task);
+    void *dnVecDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 1);
+    REFUSE(cusparse);
+    int said = real(dnVecDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_vector);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroyMatDescr(struct task *task) {
+    REAL(cusparse, cusparseDestroyMatDescr, int, void *);
+    uint8_t *status = library_begin(task);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 1);
+    REFUSE(cusparse);
+    int said = real(descrA);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_matrix);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroySpMat(struct task *task) {
+    REAL(cusparse, cusparseDestroySpMat, int, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 1);
+    REFUSE(cusparse);
+    int said = real(spMatDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_sparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDestroySpVec(struct task *task) {
+    REAL(cusparse, cusparseDestroySpVec, int, void *);
+    uint8_t *status = library_begin(task);
+    void *spVecDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse_vector, 1);
+    REFUSE(cusparse);
+    int said = real(spVecDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_sparse_vector);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDnMatSetStridedBatch(struct task *task) {
+    REAL(cusparse, cusparseDnMatSetStridedBatch, int, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *dnMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    int64_t batchStride = 0;
+    get_bytes(&task->in, &batchStride, sizeof batchStride);
+    REFUSE(cusparse);
+    int said = real(dnMatDescr, batchCount, batchStride);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDnMatSetValues(struct task *task) {
+    REAL(cusparse, cusparseDnMatSetValues, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *dnMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(dnMatDescr, values);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDnVecGet(struct task *task) {
+    REAL(cusparse, cusparseDnVecGet, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *dnVecDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    bool wanted_size = get_word(&task->in) != 0;
+    bool wanted_values = get_word(&task->in) != 0;
+    bool wanted_valueType = get_word(&task->in) != 0;
+    void *size = library_room(task, wanted_size, 8);
+    void *values = library_room(task, wanted_values, 8);
+    void *valueType = library_room(task, wanted_valueType, 4);
+    REFUSE(cusparse);
+    int said = real(dnVecDescr, size, values, valueType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseDnVecSetValues(struct task *task) {
+    REAL(cusparse, cusparseDnVecSetValues, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *dnVecDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(dnVecDescr, values);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseGather(struct task *task) {
+    REAL(cusparse, cusparseGather, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse_vector, 0);
+    REFUSE(cusparse);
+    int said = real(handle, vecY, vecX);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseGetProperty(struct task *task) {
+    REAL(cusparse, cusparseGetProperty, int, int, void *);
+    uint8_t *status = library_begin(task);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    bool wanted_value = get_word(&task->in) != 0;
+    void *value = library_room(task, wanted_value, 4);
+    REFUSE(cusparse);
+    int said = real(type, value);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseGetVersion(struct task *task) {
+    REAL(cusparse, cusparseGetVersion, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    bool wanted_version = get_word(&task->in) != 0;
+    void *version = library_room(task, wanted_version, 4);
+    REFUSE(cusparse);
+    int said = real(handle, version);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSDDMM(struct task *task) {
+    REAL(cusparse, cusparseSDDMM, int, void *, int, int, const void *, void *, void *, const void *,
+         void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSDDMM_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSDDMM_bufferSize, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSDDMM_preprocess(struct task *task) {
+    REAL(cusparse, cusparseSDDMM_preprocess, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrmm(struct task *task) {
+    REAL(cusparse, cusparseSbsrmm, int, void *, int, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transB = 0;
+    get_bytes(&task->in, &transB, sizeof transB);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kb = 0;
+    get_bytes(&task->in, &kb, sizeof kb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, dirA, transA, transB, mb, n, kb, nnzb, library_scalar_at(&alpha),
+                    descrA, bsrSortedValA, bsrSortedRowPtrA, bsrSortedColIndA, blockSize, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrmv(struct task *task) {
+    REAL(cusparse, cusparseSbsrmv, int, void *, int, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, const void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nb = 0;
+    get_bytes(&task->in, &nb, sizeof nb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, dirA, transA, mb, nb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, x, library_scalar_at(&beta), y);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsm2_analysis(struct task *task) {
+    REAL(cusparse, cusparseSbsrsm2_analysis, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsm2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSbsrsm2_bufferSize, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsm2_solve(struct task *task) {
+    REAL(cusparse, cusparseSbsrsm2_solve, int, void *, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *X = (void *)(uintptr_t)get_word(&task->in);
+    int ldx = 0;
+    get_bytes(&task->in, &ldx, sizeof ldx);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, library_scalar_at(&alpha), descrA,
+                    bsrSortedVal, bsrSortedRowPtr, bsrSortedColInd, blockSize, info, B, ldb, X, ldx,
+                    policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsv2_analysis(struct task *task) {
+    REAL(cusparse, cusparseSbsrsv2_analysis, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsv2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSbsrsv2_bufferSize, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSbsrsv2_solve(struct task *task) {
+    REAL(cusparse, cusparseSbsrsv2_solve, int, void *, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    void *f = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, dirA, transA, mb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, info, f, x, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseScatter(struct task *task) {
+    REAL(cusparse, cusparseScatter, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    REFUSE(cusparse);
+    int said = real(handle, vecX, vecY);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseScsrgeam2(struct task *task) {
+    REAL(cusparse, cusparseScsrgeam2, int, void *, int, int, const void *, void *, int, void *,
+         void *, void *, const void *, void *, int, void *, void *, void *, void *, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseScsrgeam2_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseScsrgeam2_bufferSizeExt, int, void *, int, int, const void *, void *,
+         int, void *, void *, void *, const void *, void *, int, void *, void *, void *, void *,
+         void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetMatDiagType(struct task *task) {
+    REAL(cusparse, cusparseSetMatDiagType, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int diagType = 0;
+    get_bytes(&task->in, &diagType, sizeof diagType);
+    REFUSE(cusparse);
+    int said = real(descrA, diagType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetMatFillMode(struct task *task) {
+    REAL(cusparse, cusparseSetMatFillMode, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int fillMode = 0;
+    get_bytes(&task->in, &fillMode, sizeof fillMode);
+    REFUSE(cusparse);
+    int said = real(descrA, fillMode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetMatIndexBase(struct task *task) {
+    REAL(cusparse, cusparseSetMatIndexBase, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int base = 0;
+    get_bytes(&task->in, &base, sizeof base);
+    REFUSE(cusparse);
+    int said = real(descrA, base);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetMatType(struct task *task) {
+    REAL(cusparse, cusparseSetMatType, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int type = 0;
+    get_bytes(&task->in, &type, sizeof type);
+    REFUSE(cusparse);
+    int said = real(descrA, type);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetPointerMode(struct task *task) {
+    REAL(cusparse, cusparseSetPointerMode, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    REFUSE(cusparse);
+    int said = real(handle, mode);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSetStream(struct task *task) {
+    REAL(cusparse, cusparseSetStream, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *streamId = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
+    REFUSE(cusparse);
+    int said = real(handle, streamId);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_compute(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_compute, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spgemmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 0);
+    size_t bytes_bufferSize2;
+    const void *sent_bufferSize2 = library_get_host(task, &bytes_bufferSize2);
+    void *externalBuffer2 = (void *)(uintptr_t)get_word(&task->in);
+    library_check_host(task, sent_bufferSize2, bytes_bufferSize2, 8);
+    void *bufferSize2 = library_room(task, sent_bufferSize2 != NULL, 8);
+    if (bufferSize2 != NULL && sent_bufferSize2 != NULL)
+        memcpy(bufferSize2, sent_bufferSize2, bytes_bufferSize2);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, opA, opB, library_scalar_at(&alpha), matA, matB, library_scalar_at(&beta),
+             matC, computeType, alg, spgemmDescr, bufferSize2, externalBuffer2);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_copy(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_copy, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spgemmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 0);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, spgemmDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_createDescr(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_createDescr, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_descr = get_word(&task->in);
+    void *descr = 0;
+    REFUSE(cusparse);
+    int said = real(&descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_spgemm, id_descr, (uint64_t)(uintptr_t)descr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_destroyDescr(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_destroyDescr, int, void *);
+    uint8_t *status = library_begin(task);
+    void *descr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 1);
+    REFUSE(cusparse);
+    int said = real(descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_spgemm);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_estimateMemory(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_estimateMemory, int, void *, int, int, const void *, void *,
+         void *, const void *, void *, int, int, void *, float, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spgemmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 0);
+    float chunk_fraction = 0;
+    get_bytes(&task->in, &chunk_fraction, sizeof chunk_fraction);
+    size_t bytes_bufferSize3;
+    const void *sent_bufferSize3 = library_get_host(task, &bytes_bufferSize3);
+    void *externalBuffer3 = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_bufferSize2;
+    const void *sent_bufferSize2 = library_get_host(task, &bytes_bufferSize2);
+    library_check_host(task, sent_bufferSize3, bytes_bufferSize3, 8);
+    void *bufferSize3 = library_room(task, sent_bufferSize3 != NULL, 8);
+    if (bufferSize3 != NULL && sent_bufferSize3 != NULL)
+        memcpy(bufferSize3, sent_bufferSize3, bytes_bufferSize3);
+    library_check_host(task, sent_bufferSize2, bytes_bufferSize2, 8);
+    void *bufferSize2 = library_room(task, sent_bufferSize2 != NULL, 8);
+    if (bufferSize2 != NULL && sent_bufferSize2 != NULL)
+        memcpy(bufferSize2, sent_bufferSize2, bytes_bufferSize2);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, spgemmDescr, chunk_fraction,
+                    bufferSize3, externalBuffer3, bufferSize2);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_getNumProducts(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_getNumProducts, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spgemmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 0);
+    bool wanted_num_prods = get_word(&task->in) != 0;
+    void *num_prods = library_room(task, wanted_num_prods, 8);
+    REFUSE(cusparse);
+    int said = real(spgemmDescr, num_prods);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpGEMM_workEstimation(struct task *task) {
+    REAL(cusparse, cusparseSpGEMM_workEstimation, int, void *, int, int, const void *, void *,
+         void *, const void *, void *, int, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spgemmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spgemm, 0);
+    size_t bytes_bufferSize1;
+    const void *sent_bufferSize1 = library_get_host(task, &bytes_bufferSize1);
+    void *externalBuffer1 = (void *)(uintptr_t)get_word(&task->in);
+    library_check_host(task, sent_bufferSize1, bytes_bufferSize1, 8);
+    void *bufferSize1 = library_room(task, sent_bufferSize1 != NULL, 8);
+    if (bufferSize1 != NULL && sent_bufferSize1 != NULL)
+        memcpy(bufferSize1, sent_bufferSize1, bytes_bufferSize1);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, opA, opB, library_scalar_at(&alpha), matA, matB, library_scalar_at(&beta),
+             matC, computeType, alg, spgemmDescr, bufferSize1, externalBuffer1);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMM(struct task *task) {
+    REAL(cusparse, cusparseSpMM, int, void *, int, int, const void *, void *, void *, const void *,
+         void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMM_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSpMM_bufferSize, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMM_preprocess(struct task *task) {
+    REAL(cusparse, cusparseSpMM_preprocess, int, void *, int, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB,
+                    library_scalar_at(&beta), matC, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMV(struct task *task) {
+    REAL(cusparse, cusparseSpMV, int, void *, int, const void *, void *, void *, const void *,
+         void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, library_scalar_at(&alpha), matA, vecX, library_scalar_at(&beta),
+                    vecY, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMV_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSpMV_bufferSize, int, void *, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, library_scalar_at(&alpha), matA, vecX, library_scalar_at(&beta),
+                    vecY, computeType, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMV_preprocess(struct task *task) {
+    REAL(cusparse, cusparseSpMV_preprocess, int, void *, int, const void *, void *, void *,
+         const void *, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, opA, library_scalar_at(&alpha), matA, vecX, library_scalar_at(&beta),
+                    vecY, computeType, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMatGetAttribute(struct task *task) {
+    REAL(cusparse, cusparseSpMatGetAttribute, int, void *, int, void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    bool wanted_data = get_word(&task->in) != 0;
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 2 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *data = library_room(task, wanted_data, dataSize);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, attribute, data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMatGetSize(struct task *task) {
+    REAL(cusparse, cusparseSpMatGetSize, int, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    bool wanted_rows = get_word(&task->in) != 0;
+    bool wanted_cols = get_word(&task->in) != 0;
+    bool wanted_nnz = get_word(&task->in) != 0;
+    void *rows = library_room(task, wanted_rows, 8);
+    void *cols = library_room(task, wanted_cols, 8);
+    void *nnz = library_room(task, wanted_nnz, 8);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, rows, cols, nnz);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMatSetAttribute(struct task *task) {
+    REAL(cusparse, cusparseSpMatSetAttribute, int, void *, int, const void *, uint64_t);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    int attribute = 0;
+    get_bytes(&task->in, &attribute, sizeof attribute);
+    size_t bytes_data;
+    const void *sent_data = library_get_host(task, &bytes_data);
+    uint64_t dataSize = 0;
+    get_bytes(&task->in, &dataSize, sizeof dataSize);
+    if (attribute >= 2 || attribute < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    library_check_host(task, sent_data, bytes_data, dataSize);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, attribute, sent_data, dataSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpMatSetValues(struct task *task) {
+    REAL(cusparse, cusparseSpMatSetValues, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *spMatDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *values = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(spMatDescr, values);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_analysis(struct task *task) {
+    REAL(cusparse, cusparseSpSM_analysis, int, void *, int, int, const void *, void *, void *,
+         void *, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsm, 0);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB, matC, computeType, alg,
+                    spsmDescr, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSpSM_bufferSize, int, void *, int, int, const void *, void *, void *,
+         void *, int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsm, 0);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB, matC, computeType, alg,
+                    spsmDescr, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_createDescr(struct task *task) {
+    REAL(cusparse, cusparseSpSM_createDescr, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_descr = get_word(&task->in);
+    void *descr = 0;
+    REFUSE(cusparse);
+    int said = real(&descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_spsm, id_descr, (uint64_t)(uintptr_t)descr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_destroyDescr(struct task *task) {
+    REAL(cusparse, cusparseSpSM_destroyDescr, int, void *);
+    uint8_t *status = library_begin(task);
+    void *descr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsm, 1);
+    REFUSE(cusparse);
+    int said = real(descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_spsm);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_solve(struct task *task) {
+    REAL(cusparse, cusparseSpSM_solve, int, void *, int, int, const void *, void *, void *, void *,
+         int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    int opB = 0;
+    get_bytes(&task->in, &opB, sizeof opB);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    void *matC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsm, 0);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, opA, opB, library_scalar_at(&alpha), matA, matB, matC, computeType, alg,
+                    spsmDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSM_updateMatrix(struct task *task) {
+    REAL(cusparse, cusparseSpSM_updateMatrix, int, void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *spsmDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsm, 0);
+    void *newValues = (void *)(uintptr_t)get_word(&task->in);
+    int updatePart = 0;
+    get_bytes(&task->in, &updatePart, sizeof updatePart);
+    REFUSE(cusparse);
+    int said = real(handle, spsmDescr, newValues, updatePart);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_analysis(struct task *task) {
+    REAL(cusparse, cusparseSpSV_analysis, int, void *, int, const void *, void *, void *, void *,
+         int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsvDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsv, 0);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, opA, library_scalar_at(&alpha), matA, vecX, vecY, computeType, alg,
+                    spsvDescr, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSpSV_bufferSize, int, void *, int, const void *, void *, void *, void *,
+         int, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsvDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsv, 0);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, opA, library_scalar_at(&alpha), matA, vecX, vecY, computeType, alg,
+                    spsvDescr, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_createDescr(struct task *task) {
+    REAL(cusparse, cusparseSpSV_createDescr, int, void **);
+    uint8_t *status = library_begin(task);
+    uint64_t id_descr = get_word(&task->in);
+    void *descr = 0;
+    REFUSE(cusparse);
+    int said = real(&descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_bind(task, KIND_cusparse_spsv, id_descr, (uint64_t)(uintptr_t)descr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_destroyDescr(struct task *task) {
+    REAL(cusparse, cusparseSpSV_destroyDescr, int, void *);
+    uint8_t *status = library_begin(task);
+    void *descr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsv, 1);
+    REFUSE(cusparse);
+    int said = real(descr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    handle_unbind(task, KIND_cusparse_spsv);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_solve(struct task *task) {
+    REAL(cusparse, cusparseSpSV_solve, int, void *, int, const void *, void *, void *, void *, int,
+         int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opA = 0;
+    get_bytes(&task->in, &opA, sizeof opA);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *spsvDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsv, 0);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, opA, library_scalar_at(&alpha), matA, vecX, vecY, computeType, alg, spsvDescr);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpSV_updateMatrix(struct task *task) {
+    REAL(cusparse, cusparseSpSV_updateMatrix, int, void *, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *spsvDescr = (void *)(uintptr_t)task_handle(task, KIND_cusparse_spsv, 0);
+    void *newValues = (void *)(uintptr_t)get_word(&task->in);
+    int updatePart = 0;
+    get_bytes(&task->in, &updatePart, sizeof updatePart);
+    REFUSE(cusparse);
+    int said = real(handle, spsvDescr, newValues, updatePart);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpVV(struct task *task) {
+    REAL(cusparse, cusparseSpVV, int, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opX = 0;
+    get_bytes(&task->in, &opX, sizeof opX);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(result, true);
+    int said =
+        real(handle, opX, vecX, vecY, library_scalar_at(&result), computeType, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSpVV_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSpVV_bufferSize, int, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int opX = 0;
+    get_bytes(&task->in, &opX, sizeof opX);
+    void *vecX = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse_vector, 0);
+    void *vecY = (void *)(uintptr_t)task_handle(task, KIND_cusparse_vector, 0);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(result, true);
+    int said = real(handle, opX, vecX, vecY, library_scalar_at(&result), computeType, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSparseToDense(struct task *task) {
+    REAL(cusparse, cusparseSparseToDense, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    void *externalBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, matA, matB, alg, externalBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseSparseToDense_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseSparseToDense_bufferSize, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *matA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_sparse, 0);
+    void *matB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_dense, 0);
+    int alg = 0;
+    get_bytes(&task->in, &alg, sizeof alg);
+    bool wanted_bufferSize = get_word(&task->in) != 0;
+    void *bufferSize = library_room(task, wanted_bufferSize, 8);
+    REFUSE(cusparse);
+    int said = real(handle, matA, matB, alg, bufferSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXbsrsm2_zeroPivot(struct task *task) {
+    REAL(cusparse, cusparseXbsrsm2_zeroPivot, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    struct library_scalar position;
+    library_get_scalar(task, &position, false);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(position, true);
+    int said = real(handle, info, library_scalar_at(&position));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    library_put_result(task, &position);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXbsrsv2_zeroPivot(struct task *task) {
+    REAL(cusparse, cusparseXbsrsv2_zeroPivot, int, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    struct library_scalar position;
+    library_get_scalar(task, &position, false);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(position, true);
+    int said = real(handle, info, library_scalar_at(&position));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    library_put_result(task, &position);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcoo2csr(struct task *task) {
+    REAL(cusparse, cusparseXcoo2csr, int, void *, void *, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *cooRowInd = (void *)(uintptr_t)get_word(&task->in);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    void *csrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    REFUSE(cusparse);
+    int said = real(handle, cooRowInd, nnz, m, csrSortedRowPtr, idxBase);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcoosortByColumn(struct task *task) {
+    REAL(cusparse, cusparseXcoosortByColumn, int, void *, int, int, int, void *, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cooRowsA = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColsA = (void *)(uintptr_t)get_word(&task->in);
+    void *P = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, cooRowsA, cooColsA, P, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcoosortByRow(struct task *task) {
+    REAL(cusparse, cusparseXcoosortByRow, int, void *, int, int, int, void *, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cooRowsA = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColsA = (void *)(uintptr_t)get_word(&task->in);
+    void *P = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, cooRowsA, cooColsA, P, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcoosort_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseXcoosort_bufferSizeExt, int, void *, int, int, int, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *cooRowsA = (void *)(uintptr_t)get_word(&task->in);
+    void *cooColsA = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, cooRowsA, cooColsA, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcsr2coo(struct task *task) {
+    REAL(cusparse, cusparseXcsr2coo, int, void *, void *, int, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    void *csrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    void *cooRowInd = (void *)(uintptr_t)get_word(&task->in);
+    int idxBase = 0;
+    get_bytes(&task->in, &idxBase, sizeof idxBase);
+    REFUSE(cusparse);
+    int said = real(handle, csrSortedRowPtr, nnz, m, cooRowInd, idxBase);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcsrgeam2Nnz(struct task *task) {
+    REAL(cusparse, cusparseXcsrgeam2Nnz, int, void *, int, int, void *, int, void *, void *, void *,
+         int, void *, void *, void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar nnzTotalDevHostPtr;
+    library_get_scalar(task, &nnzTotalDevHostPtr, false);
+    void *workspace = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(nnzTotalDevHostPtr, true);
+    int said = real(handle, m, n, descrA, nnzA, csrSortedRowPtrA, csrSortedColIndA, descrB, nnzB,
+                    csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedRowPtrC,
+                    library_scalar_at(&nnzTotalDevHostPtr), workspace);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    library_put_result(task, &nnzTotalDevHostPtr);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcsrsort(struct task *task) {
+    REAL(cusparse, cusparseXcsrsort, int, void *, int, int, int, void *, void *, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColIndA = (void *)(uintptr_t)get_word(&task->in);
+    void *P = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, descrA, csrRowPtrA, csrColIndA, P, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseXcsrsort_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseXcsrsort_bufferSizeExt, int, void *, int, int, int, void *, void *,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnz = 0;
+    get_bytes(&task->in, &nnz, sizeof nnz);
+    void *csrRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrColIndA = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int said = real(handle, m, n, nnz, csrRowPtrA, csrColIndA, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrmm(struct task *task) {
+    REAL(cusparse, cusparseZbsrmm, int, void *, int, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transB = 0;
+    get_bytes(&task->in, &transB, sizeof transB);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kb = 0;
+    get_bytes(&task->in, &kb, sizeof kb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, dirA, transA, transB, mb, n, kb, nnzb, library_scalar_at(&alpha),
+                    descrA, bsrSortedValA, bsrSortedRowPtrA, bsrSortedColIndA, blockSize, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrmv(struct task *task) {
+    REAL(cusparse, cusparseZbsrmv, int, void *, int, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, const void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nb = 0;
+    get_bytes(&task->in, &nb, sizeof nb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said =
+        real(handle, dirA, transA, mb, nb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, x, library_scalar_at(&beta), y);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsm2_analysis(struct task *task) {
+    REAL(cusparse, cusparseZbsrsm2_analysis, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsm2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseZbsrsm2_bufferSize, int, void *, int, int, int, int, int, int, void *,
+         void *, void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, descrA, bsrSortedVal,
+                    bsrSortedRowPtr, bsrSortedColInd, blockSize, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsm2_solve(struct task *task) {
+    REAL(cusparse, cusparseZbsrsm2_solve, int, void *, int, int, int, int, int, int, const void *,
+         void *, void *, void *, void *, int, void *, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int transXY = 0;
+    get_bytes(&task->in, &transXY, sizeof transXY);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedVal = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtr = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColInd = (void *)(uintptr_t)get_word(&task->in);
+    int blockSize = 0;
+    get_bytes(&task->in, &blockSize, sizeof blockSize);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsm2, 0);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *X = (void *)(uintptr_t)get_word(&task->in);
+    int ldx = 0;
+    get_bytes(&task->in, &ldx, sizeof ldx);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said = real(handle, dirA, transA, transXY, mb, n, nnzb, library_scalar_at(&alpha), descrA,
+                    bsrSortedVal, bsrSortedRowPtr, bsrSortedColInd, blockSize, info, B, ldb, X, ldx,
+                    policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsv2_analysis(struct task *task) {
+    REAL(cusparse, cusparseZbsrsv2_analysis, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsv2_bufferSize(struct task *task) {
+    REAL(cusparse, cusparseZbsrsv2_bufferSize, int, void *, int, int, int, int, void *, void *,
+         void *, void *, int, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 4);
+    REFUSE(cusparse);
+    int said = real(handle, dirA, transA, mb, nnzb, descrA, bsrSortedValA, bsrSortedRowPtrA,
+                    bsrSortedColIndA, blockDim, info, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZbsrsv2_solve(struct task *task) {
+    REAL(cusparse, cusparseZbsrsv2_solve, int, void *, int, int, int, int, const void *, void *,
+         void *, void *, void *, int, void *, void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int dirA = 0;
+    get_bytes(&task->in, &dirA, sizeof dirA);
+    int transA = 0;
+    get_bytes(&task->in, &transA, sizeof transA);
+    int mb = 0;
+    get_bytes(&task->in, &mb, sizeof mb);
+    int nnzb = 0;
+    get_bytes(&task->in, &nnzb, sizeof nnzb);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *bsrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *bsrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    int blockDim = 0;
+    get_bytes(&task->in, &blockDim, sizeof blockDim);
+    void *info = (void *)(uintptr_t)task_handle(task, KIND_cusparse_bsrsv2, 0);
+    void *f = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int policy = 0;
+    get_bytes(&task->in, &policy, sizeof policy);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, dirA, transA, mb, nnzb, library_scalar_at(&alpha), descrA, bsrSortedValA,
+             bsrSortedRowPtrA, bsrSortedColIndA, blockDim, info, f, x, policy, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZcsrgeam2(struct task *task) {
+    REAL(cusparse, cusparseZcsrgeam2, int, void *, int, int, const void *, void *, int, void *,
+         void *, void *, const void *, void *, int, void *, void *, void *, void *, void *, void *,
+         void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    void *pBuffer = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBuffer);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cusparseZcsrgeam2_bufferSizeExt(struct task *task) {
+    REAL(cusparse, cusparseZcsrgeam2_bufferSizeExt, int, void *, int, int, const void *, void *,
+         int, void *, void *, void *, const void *, void *, int, void *, void *, void *, void *,
+         void *, void *, void *, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cusparse, 0);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *descrA = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzA = 0;
+    get_bytes(&task->in, &nnzA, sizeof nnzA);
+    void *csrSortedValA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrA = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndA = (void *)(uintptr_t)get_word(&task->in);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *descrB = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    int nnzB = 0;
+    get_bytes(&task->in, &nnzB, sizeof nnzB);
+    void *csrSortedValB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrB = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndB = (void *)(uintptr_t)get_word(&task->in);
+    void *descrC = (void *)(uintptr_t)task_handle(task, KIND_cusparse_matrix, 0);
+    void *csrSortedValC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedRowPtrC = (void *)(uintptr_t)get_word(&task->in);
+    void *csrSortedColIndC = (void *)(uintptr_t)get_word(&task->in);
+    bool wanted_pBufferSizeInBytes = get_word(&task->in) != 0;
+    void *pBufferSizeInBytes = library_room(task, wanted_pBufferSizeInBytes, 8);
+    REFUSE(cusparse);
+    int mode = library_pointer_mode(&library_kinds[KIND_cusparse], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), descrA, nnzA, csrSortedValA,
+                    csrSortedRowPtrA, csrSortedColIndA, library_scalar_at(&beta), descrB, nnzB,
+                    csrSortedValB, csrSortedRowPtrB, csrSortedColIndB, descrC, csrSortedValC,
+                    csrSortedRowPtrC, csrSortedColIndC, pBufferSizeInBytes);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cusparse);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cusparseLtDenseDescriptorInit(struct task *task) {
     REAL(cusparseLt, cusparseLtDenseDescriptorInit, int, void *, void *, int64_t, int64_t, int64_t,
          int, int, int);
@@ -6819,6 +16335,390 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_curandSetQuasiRandomGeneratorDimensions] = {decode_curandSetQuasiRandomGeneratorDimensions,
                                                     0},
     [OP_curandSetStream] = {decode_curandSetStream, 0},
+    [OP_cusolverDnCgebrd] = {decode_cusolverDnCgebrd, 0},
+    [OP_cusolverDnCgebrd_bufferSize] = {decode_cusolverDnCgebrd_bufferSize, 0},
+    [OP_cusolverDnCgeqrf] = {decode_cusolverDnCgeqrf, 0},
+    [OP_cusolverDnCgeqrf_bufferSize] = {decode_cusolverDnCgeqrf_bufferSize, 0},
+    [OP_cusolverDnCgesvd] = {decode_cusolverDnCgesvd, 0},
+    [OP_cusolverDnCgesvd_bufferSize] = {decode_cusolverDnCgesvd_bufferSize, 0},
+    [OP_cusolverDnCgesvdaStridedBatched] = {decode_cusolverDnCgesvdaStridedBatched, 0},
+    [OP_cusolverDnCgesvdaStridedBatched_bufferSize] =
+        {decode_cusolverDnCgesvdaStridedBatched_bufferSize, 0},
+    [OP_cusolverDnCgesvdj] = {decode_cusolverDnCgesvdj, 0},
+    [OP_cusolverDnCgesvdjBatched] = {decode_cusolverDnCgesvdjBatched, 0},
+    [OP_cusolverDnCgesvdjBatched_bufferSize] = {decode_cusolverDnCgesvdjBatched_bufferSize, 0},
+    [OP_cusolverDnCgesvdj_bufferSize] = {decode_cusolverDnCgesvdj_bufferSize, 0},
+    [OP_cusolverDnCgetrf] = {decode_cusolverDnCgetrf, 0},
+    [OP_cusolverDnCgetrf_bufferSize] = {decode_cusolverDnCgetrf_bufferSize, 0},
+    [OP_cusolverDnCgetrs] = {decode_cusolverDnCgetrs, 0},
+    [OP_cusolverDnCheevd] = {decode_cusolverDnCheevd, 0},
+    [OP_cusolverDnCheevd_bufferSize] = {decode_cusolverDnCheevd_bufferSize, 0},
+    [OP_cusolverDnCheevj] = {decode_cusolverDnCheevj, 0},
+    [OP_cusolverDnCheevjBatched] = {decode_cusolverDnCheevjBatched, 0},
+    [OP_cusolverDnCheevjBatched_bufferSize] = {decode_cusolverDnCheevjBatched_bufferSize, 0},
+    [OP_cusolverDnCheevj_bufferSize] = {decode_cusolverDnCheevj_bufferSize, 0},
+    [OP_cusolverDnChegvd] = {decode_cusolverDnChegvd, 0},
+    [OP_cusolverDnChegvd_bufferSize] = {decode_cusolverDnChegvd_bufferSize, 0},
+    [OP_cusolverDnChetrd] = {decode_cusolverDnChetrd, 0},
+    [OP_cusolverDnChetrd_bufferSize] = {decode_cusolverDnChetrd_bufferSize, 0},
+    [OP_cusolverDnClaswp] = {decode_cusolverDnClaswp, 0},
+    [OP_cusolverDnClauum] = {decode_cusolverDnClauum, 0},
+    [OP_cusolverDnClauum_bufferSize] = {decode_cusolverDnClauum_bufferSize, 0},
+    [OP_cusolverDnCpotrf] = {decode_cusolverDnCpotrf, 0},
+    [OP_cusolverDnCpotrfBatched] = {decode_cusolverDnCpotrfBatched, 0},
+    [OP_cusolverDnCpotrf_bufferSize] = {decode_cusolverDnCpotrf_bufferSize, 0},
+    [OP_cusolverDnCpotri] = {decode_cusolverDnCpotri, 0},
+    [OP_cusolverDnCpotri_bufferSize] = {decode_cusolverDnCpotri_bufferSize, 0},
+    [OP_cusolverDnCpotrs] = {decode_cusolverDnCpotrs, 0},
+    [OP_cusolverDnCpotrsBatched] = {decode_cusolverDnCpotrsBatched, 0},
+    [OP_cusolverDnCreate] = {decode_cusolverDnCreate, 0},
+    [OP_cusolverDnCreateGesvdjInfo] = {decode_cusolverDnCreateGesvdjInfo, 0},
+    [OP_cusolverDnCreateParams] = {decode_cusolverDnCreateParams, 0},
+    [OP_cusolverDnCreateSyevjInfo] = {decode_cusolverDnCreateSyevjInfo, 0},
+    [OP_cusolverDnCsytrf] = {decode_cusolverDnCsytrf, 0},
+    [OP_cusolverDnCsytrf_bufferSize] = {decode_cusolverDnCsytrf_bufferSize, 0},
+    [OP_cusolverDnCsytri] = {decode_cusolverDnCsytri, 0},
+    [OP_cusolverDnCsytri_bufferSize] = {decode_cusolverDnCsytri_bufferSize, 0},
+    [OP_cusolverDnCungbr] = {decode_cusolverDnCungbr, 0},
+    [OP_cusolverDnCungbr_bufferSize] = {decode_cusolverDnCungbr_bufferSize, 0},
+    [OP_cusolverDnCungqr] = {decode_cusolverDnCungqr, 0},
+    [OP_cusolverDnCungqr_bufferSize] = {decode_cusolverDnCungqr_bufferSize, 0},
+    [OP_cusolverDnCungtr] = {decode_cusolverDnCungtr, 0},
+    [OP_cusolverDnCungtr_bufferSize] = {decode_cusolverDnCungtr_bufferSize, 0},
+    [OP_cusolverDnCunmqr] = {decode_cusolverDnCunmqr, 0},
+    [OP_cusolverDnCunmqr_bufferSize] = {decode_cusolverDnCunmqr_bufferSize, 0},
+    [OP_cusolverDnCunmtr] = {decode_cusolverDnCunmtr, 0},
+    [OP_cusolverDnCunmtr_bufferSize] = {decode_cusolverDnCunmtr_bufferSize, 0},
+    [OP_cusolverDnDestroy] = {decode_cusolverDnDestroy, 0},
+    [OP_cusolverDnDestroyGesvdjInfo] = {decode_cusolverDnDestroyGesvdjInfo, 0},
+    [OP_cusolverDnDestroyParams] = {decode_cusolverDnDestroyParams, 0},
+    [OP_cusolverDnDestroySyevjInfo] = {decode_cusolverDnDestroySyevjInfo, 0},
+    [OP_cusolverDnDgebrd] = {decode_cusolverDnDgebrd, 0},
+    [OP_cusolverDnDgebrd_bufferSize] = {decode_cusolverDnDgebrd_bufferSize, 0},
+    [OP_cusolverDnDgeqrf] = {decode_cusolverDnDgeqrf, 0},
+    [OP_cusolverDnDgeqrf_bufferSize] = {decode_cusolverDnDgeqrf_bufferSize, 0},
+    [OP_cusolverDnDgesvd] = {decode_cusolverDnDgesvd, 0},
+    [OP_cusolverDnDgesvd_bufferSize] = {decode_cusolverDnDgesvd_bufferSize, 0},
+    [OP_cusolverDnDgesvdaStridedBatched] = {decode_cusolverDnDgesvdaStridedBatched, 0},
+    [OP_cusolverDnDgesvdaStridedBatched_bufferSize] =
+        {decode_cusolverDnDgesvdaStridedBatched_bufferSize, 0},
+    [OP_cusolverDnDgesvdj] = {decode_cusolverDnDgesvdj, 0},
+    [OP_cusolverDnDgesvdjBatched] = {decode_cusolverDnDgesvdjBatched, 0},
+    [OP_cusolverDnDgesvdjBatched_bufferSize] = {decode_cusolverDnDgesvdjBatched_bufferSize, 0},
+    [OP_cusolverDnDgesvdj_bufferSize] = {decode_cusolverDnDgesvdj_bufferSize, 0},
+    [OP_cusolverDnDgetrf] = {decode_cusolverDnDgetrf, 0},
+    [OP_cusolverDnDgetrf_bufferSize] = {decode_cusolverDnDgetrf_bufferSize, 0},
+    [OP_cusolverDnDgetrs] = {decode_cusolverDnDgetrs, 0},
+    [OP_cusolverDnDlaswp] = {decode_cusolverDnDlaswp, 0},
+    [OP_cusolverDnDlauum] = {decode_cusolverDnDlauum, 0},
+    [OP_cusolverDnDlauum_bufferSize] = {decode_cusolverDnDlauum_bufferSize, 0},
+    [OP_cusolverDnDorgbr] = {decode_cusolverDnDorgbr, 0},
+    [OP_cusolverDnDorgbr_bufferSize] = {decode_cusolverDnDorgbr_bufferSize, 0},
+    [OP_cusolverDnDorgqr] = {decode_cusolverDnDorgqr, 0},
+    [OP_cusolverDnDorgqr_bufferSize] = {decode_cusolverDnDorgqr_bufferSize, 0},
+    [OP_cusolverDnDorgtr] = {decode_cusolverDnDorgtr, 0},
+    [OP_cusolverDnDorgtr_bufferSize] = {decode_cusolverDnDorgtr_bufferSize, 0},
+    [OP_cusolverDnDormqr] = {decode_cusolverDnDormqr, 0},
+    [OP_cusolverDnDormqr_bufferSize] = {decode_cusolverDnDormqr_bufferSize, 0},
+    [OP_cusolverDnDormtr] = {decode_cusolverDnDormtr, 0},
+    [OP_cusolverDnDormtr_bufferSize] = {decode_cusolverDnDormtr_bufferSize, 0},
+    [OP_cusolverDnDpotrf] = {decode_cusolverDnDpotrf, 0},
+    [OP_cusolverDnDpotrfBatched] = {decode_cusolverDnDpotrfBatched, 0},
+    [OP_cusolverDnDpotrf_bufferSize] = {decode_cusolverDnDpotrf_bufferSize, 0},
+    [OP_cusolverDnDpotri] = {decode_cusolverDnDpotri, 0},
+    [OP_cusolverDnDpotri_bufferSize] = {decode_cusolverDnDpotri_bufferSize, 0},
+    [OP_cusolverDnDpotrs] = {decode_cusolverDnDpotrs, 0},
+    [OP_cusolverDnDpotrsBatched] = {decode_cusolverDnDpotrsBatched, 0},
+    [OP_cusolverDnDsyevd] = {decode_cusolverDnDsyevd, 0},
+    [OP_cusolverDnDsyevd_bufferSize] = {decode_cusolverDnDsyevd_bufferSize, 0},
+    [OP_cusolverDnDsyevj] = {decode_cusolverDnDsyevj, 0},
+    [OP_cusolverDnDsyevjBatched] = {decode_cusolverDnDsyevjBatched, 0},
+    [OP_cusolverDnDsyevjBatched_bufferSize] = {decode_cusolverDnDsyevjBatched_bufferSize, 0},
+    [OP_cusolverDnDsyevj_bufferSize] = {decode_cusolverDnDsyevj_bufferSize, 0},
+    [OP_cusolverDnDsygvd] = {decode_cusolverDnDsygvd, 0},
+    [OP_cusolverDnDsygvd_bufferSize] = {decode_cusolverDnDsygvd_bufferSize, 0},
+    [OP_cusolverDnDsytrd] = {decode_cusolverDnDsytrd, 0},
+    [OP_cusolverDnDsytrd_bufferSize] = {decode_cusolverDnDsytrd_bufferSize, 0},
+    [OP_cusolverDnDsytrf] = {decode_cusolverDnDsytrf, 0},
+    [OP_cusolverDnDsytrf_bufferSize] = {decode_cusolverDnDsytrf_bufferSize, 0},
+    [OP_cusolverDnDsytri] = {decode_cusolverDnDsytri, 0},
+    [OP_cusolverDnDsytri_bufferSize] = {decode_cusolverDnDsytri_bufferSize, 0},
+    [OP_cusolverDnGetDeterministicMode] = {decode_cusolverDnGetDeterministicMode, 0},
+    [OP_cusolverDnGetMathMode] = {decode_cusolverDnGetMathMode, 0},
+    [OP_cusolverDnSetAdvOptions] = {decode_cusolverDnSetAdvOptions, 0},
+    [OP_cusolverDnSetDeterministicMode] = {decode_cusolverDnSetDeterministicMode, 0},
+    [OP_cusolverDnSetMathMode] = {decode_cusolverDnSetMathMode, 0},
+    [OP_cusolverDnSetStream] = {decode_cusolverDnSetStream, 0},
+    [OP_cusolverDnSgebrd] = {decode_cusolverDnSgebrd, 0},
+    [OP_cusolverDnSgebrd_bufferSize] = {decode_cusolverDnSgebrd_bufferSize, 0},
+    [OP_cusolverDnSgeqrf] = {decode_cusolverDnSgeqrf, 0},
+    [OP_cusolverDnSgeqrf_bufferSize] = {decode_cusolverDnSgeqrf_bufferSize, 0},
+    [OP_cusolverDnSgesvd] = {decode_cusolverDnSgesvd, 0},
+    [OP_cusolverDnSgesvd_bufferSize] = {decode_cusolverDnSgesvd_bufferSize, 0},
+    [OP_cusolverDnSgesvdaStridedBatched] = {decode_cusolverDnSgesvdaStridedBatched, 0},
+    [OP_cusolverDnSgesvdaStridedBatched_bufferSize] =
+        {decode_cusolverDnSgesvdaStridedBatched_bufferSize, 0},
+    [OP_cusolverDnSgesvdj] = {decode_cusolverDnSgesvdj, 0},
+    [OP_cusolverDnSgesvdjBatched] = {decode_cusolverDnSgesvdjBatched, 0},
+    [OP_cusolverDnSgesvdjBatched_bufferSize] = {decode_cusolverDnSgesvdjBatched_bufferSize, 0},
+    [OP_cusolverDnSgesvdj_bufferSize] = {decode_cusolverDnSgesvdj_bufferSize, 0},
+    [OP_cusolverDnSgetrf] = {decode_cusolverDnSgetrf, 0},
+    [OP_cusolverDnSgetrf_bufferSize] = {decode_cusolverDnSgetrf_bufferSize, 0},
+    [OP_cusolverDnSgetrs] = {decode_cusolverDnSgetrs, 0},
+    [OP_cusolverDnSlaswp] = {decode_cusolverDnSlaswp, 0},
+    [OP_cusolverDnSlauum] = {decode_cusolverDnSlauum, 0},
+    [OP_cusolverDnSlauum_bufferSize] = {decode_cusolverDnSlauum_bufferSize, 0},
+    [OP_cusolverDnSorgbr] = {decode_cusolverDnSorgbr, 0},
+    [OP_cusolverDnSorgbr_bufferSize] = {decode_cusolverDnSorgbr_bufferSize, 0},
+    [OP_cusolverDnSorgqr] = {decode_cusolverDnSorgqr, 0},
+    [OP_cusolverDnSorgqr_bufferSize] = {decode_cusolverDnSorgqr_bufferSize, 0},
+    [OP_cusolverDnSorgtr] = {decode_cusolverDnSorgtr, 0},
+    [OP_cusolverDnSorgtr_bufferSize] = {decode_cusolverDnSorgtr_bufferSize, 0},
+    [OP_cusolverDnSormqr] = {decode_cusolverDnSormqr, 0},
+    [OP_cusolverDnSormqr_bufferSize] = {decode_cusolverDnSormqr_bufferSize, 0},
+    [OP_cusolverDnSormtr] = {decode_cusolverDnSormtr, 0},
+    [OP_cusolverDnSormtr_bufferSize] = {decode_cusolverDnSormtr_bufferSize, 0},
+    [OP_cusolverDnSpotrf] = {decode_cusolverDnSpotrf, 0},
+    [OP_cusolverDnSpotrfBatched] = {decode_cusolverDnSpotrfBatched, 0},
+    [OP_cusolverDnSpotrf_bufferSize] = {decode_cusolverDnSpotrf_bufferSize, 0},
+    [OP_cusolverDnSpotri] = {decode_cusolverDnSpotri, 0},
+    [OP_cusolverDnSpotri_bufferSize] = {decode_cusolverDnSpotri_bufferSize, 0},
+    [OP_cusolverDnSpotrs] = {decode_cusolverDnSpotrs, 0},
+    [OP_cusolverDnSpotrsBatched] = {decode_cusolverDnSpotrsBatched, 0},
+    [OP_cusolverDnSsyevd] = {decode_cusolverDnSsyevd, 0},
+    [OP_cusolverDnSsyevd_bufferSize] = {decode_cusolverDnSsyevd_bufferSize, 0},
+    [OP_cusolverDnSsyevj] = {decode_cusolverDnSsyevj, 0},
+    [OP_cusolverDnSsyevjBatched] = {decode_cusolverDnSsyevjBatched, 0},
+    [OP_cusolverDnSsyevjBatched_bufferSize] = {decode_cusolverDnSsyevjBatched_bufferSize, 0},
+    [OP_cusolverDnSsyevj_bufferSize] = {decode_cusolverDnSsyevj_bufferSize, 0},
+    [OP_cusolverDnSsygvd] = {decode_cusolverDnSsygvd, 0},
+    [OP_cusolverDnSsygvd_bufferSize] = {decode_cusolverDnSsygvd_bufferSize, 0},
+    [OP_cusolverDnSsytrd] = {decode_cusolverDnSsytrd, 0},
+    [OP_cusolverDnSsytrd_bufferSize] = {decode_cusolverDnSsytrd_bufferSize, 0},
+    [OP_cusolverDnSsytrf] = {decode_cusolverDnSsytrf, 0},
+    [OP_cusolverDnSsytrf_bufferSize] = {decode_cusolverDnSsytrf_bufferSize, 0},
+    [OP_cusolverDnSsytri] = {decode_cusolverDnSsytri, 0},
+    [OP_cusolverDnSsytri_bufferSize] = {decode_cusolverDnSsytri_bufferSize, 0},
+    [OP_cusolverDnXgeev] = {decode_cusolverDnXgeev, 0},
+    [OP_cusolverDnXgeev_bufferSize] = {decode_cusolverDnXgeev_bufferSize, 0},
+    [OP_cusolverDnXgeqrf] = {decode_cusolverDnXgeqrf, 0},
+    [OP_cusolverDnXgeqrf_bufferSize] = {decode_cusolverDnXgeqrf_bufferSize, 0},
+    [OP_cusolverDnXgesvd] = {decode_cusolverDnXgesvd, 0},
+    [OP_cusolverDnXgesvd_bufferSize] = {decode_cusolverDnXgesvd_bufferSize, 0},
+    [OP_cusolverDnXgesvdjGetResidual] = {decode_cusolverDnXgesvdjGetResidual, 0},
+    [OP_cusolverDnXgesvdjGetSweeps] = {decode_cusolverDnXgesvdjGetSweeps, 0},
+    [OP_cusolverDnXgesvdjSetMaxSweeps] = {decode_cusolverDnXgesvdjSetMaxSweeps, 0},
+    [OP_cusolverDnXgesvdjSetSortEig] = {decode_cusolverDnXgesvdjSetSortEig, 0},
+    [OP_cusolverDnXgesvdjSetTolerance] = {decode_cusolverDnXgesvdjSetTolerance, 0},
+    [OP_cusolverDnXgetrf] = {decode_cusolverDnXgetrf, 0},
+    [OP_cusolverDnXgetrf_bufferSize] = {decode_cusolverDnXgetrf_bufferSize, 0},
+    [OP_cusolverDnXgetrs] = {decode_cusolverDnXgetrs, 0},
+    [OP_cusolverDnXpotrf] = {decode_cusolverDnXpotrf, 0},
+    [OP_cusolverDnXpotrf_bufferSize] = {decode_cusolverDnXpotrf_bufferSize, 0},
+    [OP_cusolverDnXpotrs] = {decode_cusolverDnXpotrs, 0},
+    [OP_cusolverDnXsyevBatched] = {decode_cusolverDnXsyevBatched, 0},
+    [OP_cusolverDnXsyevBatched_bufferSize] = {decode_cusolverDnXsyevBatched_bufferSize, 0},
+    [OP_cusolverDnXsyevd] = {decode_cusolverDnXsyevd, 0},
+    [OP_cusolverDnXsyevd_bufferSize] = {decode_cusolverDnXsyevd_bufferSize, 0},
+    [OP_cusolverDnXsyevjGetResidual] = {decode_cusolverDnXsyevjGetResidual, 0},
+    [OP_cusolverDnXsyevjGetSweeps] = {decode_cusolverDnXsyevjGetSweeps, 0},
+    [OP_cusolverDnXsyevjSetMaxSweeps] = {decode_cusolverDnXsyevjSetMaxSweeps, 0},
+    [OP_cusolverDnXsyevjSetSortEig] = {decode_cusolverDnXsyevjSetSortEig, 0},
+    [OP_cusolverDnXsyevjSetTolerance] = {decode_cusolverDnXsyevjSetTolerance, 0},
+    [OP_cusolverDnXsytrf] = {decode_cusolverDnXsytrf, 0},
+    [OP_cusolverDnXsytrf_bufferSize] = {decode_cusolverDnXsytrf_bufferSize, 0},
+    [OP_cusolverDnXsytrs] = {decode_cusolverDnXsytrs, 0},
+    [OP_cusolverDnXsytrs_bufferSize] = {decode_cusolverDnXsytrs_bufferSize, 0},
+    [OP_cusolverDnXtrtri] = {decode_cusolverDnXtrtri, 0},
+    [OP_cusolverDnXtrtri_bufferSize] = {decode_cusolverDnXtrtri_bufferSize, 0},
+    [OP_cusolverDnZgebrd] = {decode_cusolverDnZgebrd, 0},
+    [OP_cusolverDnZgebrd_bufferSize] = {decode_cusolverDnZgebrd_bufferSize, 0},
+    [OP_cusolverDnZgeqrf] = {decode_cusolverDnZgeqrf, 0},
+    [OP_cusolverDnZgeqrf_bufferSize] = {decode_cusolverDnZgeqrf_bufferSize, 0},
+    [OP_cusolverDnZgesvd] = {decode_cusolverDnZgesvd, 0},
+    [OP_cusolverDnZgesvd_bufferSize] = {decode_cusolverDnZgesvd_bufferSize, 0},
+    [OP_cusolverDnZgesvdaStridedBatched] = {decode_cusolverDnZgesvdaStridedBatched, 0},
+    [OP_cusolverDnZgesvdaStridedBatched_bufferSize] =
+        {decode_cusolverDnZgesvdaStridedBatched_bufferSize, 0},
+    [OP_cusolverDnZgesvdj] = {decode_cusolverDnZgesvdj, 0},
+    [OP_cusolverDnZgesvdjBatched] = {decode_cusolverDnZgesvdjBatched, 0},
+    [OP_cusolverDnZgesvdjBatched_bufferSize] = {decode_cusolverDnZgesvdjBatched_bufferSize, 0},
+    [OP_cusolverDnZgesvdj_bufferSize] = {decode_cusolverDnZgesvdj_bufferSize, 0},
+    [OP_cusolverDnZgetrf] = {decode_cusolverDnZgetrf, 0},
+    [OP_cusolverDnZgetrf_bufferSize] = {decode_cusolverDnZgetrf_bufferSize, 0},
+    [OP_cusolverDnZgetrs] = {decode_cusolverDnZgetrs, 0},
+    [OP_cusolverDnZheevd] = {decode_cusolverDnZheevd, 0},
+    [OP_cusolverDnZheevd_bufferSize] = {decode_cusolverDnZheevd_bufferSize, 0},
+    [OP_cusolverDnZheevj] = {decode_cusolverDnZheevj, 0},
+    [OP_cusolverDnZheevjBatched] = {decode_cusolverDnZheevjBatched, 0},
+    [OP_cusolverDnZheevjBatched_bufferSize] = {decode_cusolverDnZheevjBatched_bufferSize, 0},
+    [OP_cusolverDnZheevj_bufferSize] = {decode_cusolverDnZheevj_bufferSize, 0},
+    [OP_cusolverDnZhegvd] = {decode_cusolverDnZhegvd, 0},
+    [OP_cusolverDnZhegvd_bufferSize] = {decode_cusolverDnZhegvd_bufferSize, 0},
+    [OP_cusolverDnZhetrd] = {decode_cusolverDnZhetrd, 0},
+    [OP_cusolverDnZhetrd_bufferSize] = {decode_cusolverDnZhetrd_bufferSize, 0},
+    [OP_cusolverDnZlaswp] = {decode_cusolverDnZlaswp, 0},
+    [OP_cusolverDnZlauum] = {decode_cusolverDnZlauum, 0},
+    [OP_cusolverDnZlauum_bufferSize] = {decode_cusolverDnZlauum_bufferSize, 0},
+    [OP_cusolverDnZpotrf] = {decode_cusolverDnZpotrf, 0},
+    [OP_cusolverDnZpotrfBatched] = {decode_cusolverDnZpotrfBatched, 0},
+    [OP_cusolverDnZpotrf_bufferSize] = {decode_cusolverDnZpotrf_bufferSize, 0},
+    [OP_cusolverDnZpotri] = {decode_cusolverDnZpotri, 0},
+    [OP_cusolverDnZpotri_bufferSize] = {decode_cusolverDnZpotri_bufferSize, 0},
+    [OP_cusolverDnZpotrs] = {decode_cusolverDnZpotrs, 0},
+    [OP_cusolverDnZpotrsBatched] = {decode_cusolverDnZpotrsBatched, 0},
+    [OP_cusolverDnZsytrf] = {decode_cusolverDnZsytrf, 0},
+    [OP_cusolverDnZsytrf_bufferSize] = {decode_cusolverDnZsytrf_bufferSize, 0},
+    [OP_cusolverDnZsytri] = {decode_cusolverDnZsytri, 0},
+    [OP_cusolverDnZsytri_bufferSize] = {decode_cusolverDnZsytri_bufferSize, 0},
+    [OP_cusolverDnZungbr] = {decode_cusolverDnZungbr, 0},
+    [OP_cusolverDnZungbr_bufferSize] = {decode_cusolverDnZungbr_bufferSize, 0},
+    [OP_cusolverDnZungqr] = {decode_cusolverDnZungqr, 0},
+    [OP_cusolverDnZungqr_bufferSize] = {decode_cusolverDnZungqr_bufferSize, 0},
+    [OP_cusolverDnZungtr] = {decode_cusolverDnZungtr, 0},
+    [OP_cusolverDnZungtr_bufferSize] = {decode_cusolverDnZungtr_bufferSize, 0},
+    [OP_cusolverDnZunmqr] = {decode_cusolverDnZunmqr, 0},
+    [OP_cusolverDnZunmqr_bufferSize] = {decode_cusolverDnZunmqr_bufferSize, 0},
+    [OP_cusolverDnZunmtr] = {decode_cusolverDnZunmtr, 0},
+    [OP_cusolverDnZunmtr_bufferSize] = {decode_cusolverDnZunmtr_bufferSize, 0},
+    [OP_cusolverGetProperty] = {decode_cusolverGetProperty, 0},
+    [OP_cusolverGetVersion] = {decode_cusolverGetVersion, 0},
+    [OP_cusparseCbsrmm] = {decode_cusparseCbsrmm, 0},
+    [OP_cusparseCbsrmv] = {decode_cusparseCbsrmv, 0},
+    [OP_cusparseCbsrsm2_analysis] = {decode_cusparseCbsrsm2_analysis, 0},
+    [OP_cusparseCbsrsm2_bufferSize] = {decode_cusparseCbsrsm2_bufferSize, 0},
+    [OP_cusparseCbsrsm2_solve] = {decode_cusparseCbsrsm2_solve, 0},
+    [OP_cusparseCbsrsv2_analysis] = {decode_cusparseCbsrsv2_analysis, 0},
+    [OP_cusparseCbsrsv2_bufferSize] = {decode_cusparseCbsrsv2_bufferSize, 0},
+    [OP_cusparseCbsrsv2_solve] = {decode_cusparseCbsrsv2_solve, 0},
+    [OP_cusparseCcsrgeam2] = {decode_cusparseCcsrgeam2, 0},
+    [OP_cusparseCcsrgeam2_bufferSizeExt] = {decode_cusparseCcsrgeam2_bufferSizeExt, 0},
+    [OP_cusparseCooSetPointers] = {decode_cusparseCooSetPointers, 0},
+    [OP_cusparseCooSetStridedBatch] = {decode_cusparseCooSetStridedBatch, 0},
+    [OP_cusparseCreate] = {decode_cusparseCreate, 0},
+    [OP_cusparseCreateBsrsm2Info] = {decode_cusparseCreateBsrsm2Info, 0},
+    [OP_cusparseCreateBsrsv2Info] = {decode_cusparseCreateBsrsv2Info, 0},
+    [OP_cusparseCreateConstCoo] = {decode_cusparseCreateConstCoo, 0},
+    [OP_cusparseCreateConstCsc] = {decode_cusparseCreateConstCsc, 0},
+    [OP_cusparseCreateConstCsr] = {decode_cusparseCreateConstCsr, 0},
+    [OP_cusparseCreateConstDnMat] = {decode_cusparseCreateConstDnMat, 0},
+    [OP_cusparseCreateConstDnVec] = {decode_cusparseCreateConstDnVec, 0},
+    [OP_cusparseCreateConstSpVec] = {decode_cusparseCreateConstSpVec, 0},
+    [OP_cusparseCreateCoo] = {decode_cusparseCreateCoo, 0},
+    [OP_cusparseCreateCsc] = {decode_cusparseCreateCsc, 0},
+    [OP_cusparseCreateCsr] = {decode_cusparseCreateCsr, 0},
+    [OP_cusparseCreateDnMat] = {decode_cusparseCreateDnMat, 0},
+    [OP_cusparseCreateDnVec] = {decode_cusparseCreateDnVec, 0},
+    [OP_cusparseCreateIdentityPermutation] = {decode_cusparseCreateIdentityPermutation, 0},
+    [OP_cusparseCreateMatDescr] = {decode_cusparseCreateMatDescr, 0},
+    [OP_cusparseCreateSpVec] = {decode_cusparseCreateSpVec, 0},
+    [OP_cusparseCscSetPointers] = {decode_cusparseCscSetPointers, 0},
+    [OP_cusparseCsr2cscEx2] = {decode_cusparseCsr2cscEx2, 0},
+    [OP_cusparseCsr2cscEx2_bufferSize] = {decode_cusparseCsr2cscEx2_bufferSize, 0},
+    [OP_cusparseCsrGet] = {decode_cusparseCsrGet, 0},
+    [OP_cusparseCsrSetPointers] = {decode_cusparseCsrSetPointers, 0},
+    [OP_cusparseCsrSetStridedBatch] = {decode_cusparseCsrSetStridedBatch, 0},
+    [OP_cusparseDbsrmm] = {decode_cusparseDbsrmm, 0},
+    [OP_cusparseDbsrmv] = {decode_cusparseDbsrmv, 0},
+    [OP_cusparseDbsrsm2_analysis] = {decode_cusparseDbsrsm2_analysis, 0},
+    [OP_cusparseDbsrsm2_bufferSize] = {decode_cusparseDbsrsm2_bufferSize, 0},
+    [OP_cusparseDbsrsm2_solve] = {decode_cusparseDbsrsm2_solve, 0},
+    [OP_cusparseDbsrsv2_analysis] = {decode_cusparseDbsrsv2_analysis, 0},
+    [OP_cusparseDbsrsv2_bufferSize] = {decode_cusparseDbsrsv2_bufferSize, 0},
+    [OP_cusparseDbsrsv2_solve] = {decode_cusparseDbsrsv2_solve, 0},
+    [OP_cusparseDcsrgeam2] = {decode_cusparseDcsrgeam2, 0},
+    [OP_cusparseDcsrgeam2_bufferSizeExt] = {decode_cusparseDcsrgeam2_bufferSizeExt, 0},
+    [OP_cusparseDenseToSparse_analysis] = {decode_cusparseDenseToSparse_analysis, 0},
+    [OP_cusparseDenseToSparse_bufferSize] = {decode_cusparseDenseToSparse_bufferSize, 0},
+    [OP_cusparseDenseToSparse_convert] = {decode_cusparseDenseToSparse_convert, 0},
+    [OP_cusparseDestroy] = {decode_cusparseDestroy, 0},
+    [OP_cusparseDestroyBsrsm2Info] = {decode_cusparseDestroyBsrsm2Info, 0},
+    [OP_cusparseDestroyBsrsv2Info] = {decode_cusparseDestroyBsrsv2Info, 0},
+    [OP_cusparseDestroyDnMat] = {decode_cusparseDestroyDnMat, 0},
+    [OP_cusparseDestroyDnVec] = {decode_cusparseDestroyDnVec, 0},
+    [OP_cusparseDestroyMatDescr] = {decode_cusparseDestroyMatDescr, 0},
+    [OP_cusparseDestroySpMat] = {decode_cusparseDestroySpMat, 0},
+    [OP_cusparseDestroySpVec] = {decode_cusparseDestroySpVec, 0},
+    [OP_cusparseDnMatSetStridedBatch] = {decode_cusparseDnMatSetStridedBatch, 0},
+    [OP_cusparseDnMatSetValues] = {decode_cusparseDnMatSetValues, 0},
+    [OP_cusparseDnVecGet] = {decode_cusparseDnVecGet, 0},
+    [OP_cusparseDnVecSetValues] = {decode_cusparseDnVecSetValues, 0},
+    [OP_cusparseGather] = {decode_cusparseGather, 0},
+    [OP_cusparseGetProperty] = {decode_cusparseGetProperty, 0},
+    [OP_cusparseGetVersion] = {decode_cusparseGetVersion, 0},
+    [OP_cusparseSDDMM] = {decode_cusparseSDDMM, 0},
+    [OP_cusparseSDDMM_bufferSize] = {decode_cusparseSDDMM_bufferSize, 0},
+    [OP_cusparseSDDMM_preprocess] = {decode_cusparseSDDMM_preprocess, 0},
+    [OP_cusparseSbsrmm] = {decode_cusparseSbsrmm, 0},
+    [OP_cusparseSbsrmv] = {decode_cusparseSbsrmv, 0},
+    [OP_cusparseSbsrsm2_analysis] = {decode_cusparseSbsrsm2_analysis, 0},
+    [OP_cusparseSbsrsm2_bufferSize] = {decode_cusparseSbsrsm2_bufferSize, 0},
+    [OP_cusparseSbsrsm2_solve] = {decode_cusparseSbsrsm2_solve, 0},
+    [OP_cusparseSbsrsv2_analysis] = {decode_cusparseSbsrsv2_analysis, 0},
+    [OP_cusparseSbsrsv2_bufferSize] = {decode_cusparseSbsrsv2_bufferSize, 0},
+    [OP_cusparseSbsrsv2_solve] = {decode_cusparseSbsrsv2_solve, 0},
+    [OP_cusparseScatter] = {decode_cusparseScatter, 0},
+    [OP_cusparseScsrgeam2] = {decode_cusparseScsrgeam2, 0},
+    [OP_cusparseScsrgeam2_bufferSizeExt] = {decode_cusparseScsrgeam2_bufferSizeExt, 0},
+    [OP_cusparseSetMatDiagType] = {decode_cusparseSetMatDiagType, 0},
+    [OP_cusparseSetMatFillMode] = {decode_cusparseSetMatFillMode, 0},
+    [OP_cusparseSetMatIndexBase] = {decode_cusparseSetMatIndexBase, 0},
+    [OP_cusparseSetMatType] = {decode_cusparseSetMatType, 0},
+    [OP_cusparseSetPointerMode] = {decode_cusparseSetPointerMode, 0},
+    [OP_cusparseSetStream] = {decode_cusparseSetStream, 0},
+    [OP_cusparseSpGEMM_compute] = {decode_cusparseSpGEMM_compute, 0},
+    [OP_cusparseSpGEMM_copy] = {decode_cusparseSpGEMM_copy, 0},
+    [OP_cusparseSpGEMM_createDescr] = {decode_cusparseSpGEMM_createDescr, 0},
+    [OP_cusparseSpGEMM_destroyDescr] = {decode_cusparseSpGEMM_destroyDescr, 0},
+    [OP_cusparseSpGEMM_estimateMemory] = {decode_cusparseSpGEMM_estimateMemory, 0},
+    [OP_cusparseSpGEMM_getNumProducts] = {decode_cusparseSpGEMM_getNumProducts, 0},
+    [OP_cusparseSpGEMM_workEstimation] = {decode_cusparseSpGEMM_workEstimation, 0},
+    [OP_cusparseSpMM] = {decode_cusparseSpMM, 0},
+    [OP_cusparseSpMM_bufferSize] = {decode_cusparseSpMM_bufferSize, 0},
+    [OP_cusparseSpMM_preprocess] = {decode_cusparseSpMM_preprocess, 0},
+    [OP_cusparseSpMV] = {decode_cusparseSpMV, 0},
+    [OP_cusparseSpMV_bufferSize] = {decode_cusparseSpMV_bufferSize, 0},
+    [OP_cusparseSpMV_preprocess] = {decode_cusparseSpMV_preprocess, 0},
+    [OP_cusparseSpMatGetAttribute] = {decode_cusparseSpMatGetAttribute, 0},
+    [OP_cusparseSpMatGetSize] = {decode_cusparseSpMatGetSize, 0},
+    [OP_cusparseSpMatSetAttribute] = {decode_cusparseSpMatSetAttribute, 0},
+    [OP_cusparseSpMatSetValues] = {decode_cusparseSpMatSetValues, 0},
+    [OP_cusparseSpSM_analysis] = {decode_cusparseSpSM_analysis, 0},
+    [OP_cusparseSpSM_bufferSize] = {decode_cusparseSpSM_bufferSize, 0},
+    [OP_cusparseSpSM_createDescr] = {decode_cusparseSpSM_createDescr, 0},
+    [OP_cusparseSpSM_destroyDescr] = {decode_cusparseSpSM_destroyDescr, 0},
+    [OP_cusparseSpSM_solve] = {decode_cusparseSpSM_solve, 0},
+    [OP_cusparseSpSM_updateMatrix] = {decode_cusparseSpSM_updateMatrix, 0},
+    [OP_cusparseSpSV_analysis] = {decode_cusparseSpSV_analysis, 0},
+    [OP_cusparseSpSV_bufferSize] = {decode_cusparseSpSV_bufferSize, 0},
+    [OP_cusparseSpSV_createDescr] = {decode_cusparseSpSV_createDescr, 0},
+    [OP_cusparseSpSV_destroyDescr] = {decode_cusparseSpSV_destroyDescr, 0},
+    [OP_cusparseSpSV_solve] = {decode_cusparseSpSV_solve, 0},
+    [OP_cusparseSpSV_updateMatrix] = {decode_cusparseSpSV_updateMatrix, 0},
+    [OP_cusparseSpVV] = {decode_cusparseSpVV, 0},
+    [OP_cusparseSpVV_bufferSize] = {decode_cusparseSpVV_bufferSize, 0},
+    [OP_cusparseSparseToDense] = {decode_cusparseSparseToDense, 0},
+    [OP_cusparseSparseToDense_bufferSize] = {decode_cusparseSparseToDense_bufferSize, 0},
+    [OP_cusparseXbsrsm2_zeroPivot] = {decode_cusparseXbsrsm2_zeroPivot, 0},
+    [OP_cusparseXbsrsv2_zeroPivot] = {decode_cusparseXbsrsv2_zeroPivot, 0},
+    [OP_cusparseXcoo2csr] = {decode_cusparseXcoo2csr, 0},
+    [OP_cusparseXcoosortByColumn] = {decode_cusparseXcoosortByColumn, 0},
+    [OP_cusparseXcoosortByRow] = {decode_cusparseXcoosortByRow, 0},
+    [OP_cusparseXcoosort_bufferSizeExt] = {decode_cusparseXcoosort_bufferSizeExt, 0},
+    [OP_cusparseXcsr2coo] = {decode_cusparseXcsr2coo, 0},
+    [OP_cusparseXcsrgeam2Nnz] = {decode_cusparseXcsrgeam2Nnz, 0},
+    [OP_cusparseXcsrsort] = {decode_cusparseXcsrsort, 0},
+    [OP_cusparseXcsrsort_bufferSizeExt] = {decode_cusparseXcsrsort_bufferSizeExt, 0},
+    [OP_cusparseZbsrmm] = {decode_cusparseZbsrmm, 0},
+    [OP_cusparseZbsrmv] = {decode_cusparseZbsrmv, 0},
+    [OP_cusparseZbsrsm2_analysis] = {decode_cusparseZbsrsm2_analysis, 0},
+    [OP_cusparseZbsrsm2_bufferSize] = {decode_cusparseZbsrsm2_bufferSize, 0},
+    [OP_cusparseZbsrsm2_solve] = {decode_cusparseZbsrsm2_solve, 0},
+    [OP_cusparseZbsrsv2_analysis] = {decode_cusparseZbsrsv2_analysis, 0},
+    [OP_cusparseZbsrsv2_bufferSize] = {decode_cusparseZbsrsv2_bufferSize, 0},
+    [OP_cusparseZbsrsv2_solve] = {decode_cusparseZbsrsv2_solve, 0},
+    [OP_cusparseZcsrgeam2] = {decode_cusparseZcsrgeam2, 0},
+    [OP_cusparseZcsrgeam2_bufferSizeExt] = {decode_cusparseZcsrgeam2_bufferSizeExt, 0},
     [OP_cusparseLtDenseDescriptorInit] = {decode_cusparseLtDenseDescriptorInit, 0},
     [OP_cusparseLtDestroy] = {decode_cusparseLtDestroy, 0},
     [OP_cusparseLtGetProperty] = {decode_cusparseLtGetProperty, 0},

@@ -4,6 +4,8 @@ enum library_id {
     LIBRARY_cublasLt,
     LIBRARY_cufft,
     LIBRARY_curand,
+    LIBRARY_cusolver,
+    LIBRARY_cusparse,
     LIBRARY_cusparseLt,
     LIBRARIES
 };

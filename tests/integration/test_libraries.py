@@ -230,7 +230,7 @@ def test_what_arrives_is_what_was_sent(recording: Machine, tmp_path: Path, mode:
 
 HELD: Final = """
     context()
-    sparse = ctypes.CDLL("libcusparseLt.so.0")
+    sparse, solver = ctypes.CDLL("libcusparseLt.so.0"), ctypes.CDLL("libcusolver.so.12")
     def room(content=b""):
         return ctypes.create_string_buffer(content, 512)
     def made(name, at, *arguments):
@@ -252,16 +252,26 @@ HELD: Final = """
     value = ctypes.byref(ctypes.c_int(1))
     said += [sparse.cusparseLtMatmulDescSetAttribute(handle, product, at, value, 4) for at in (0, 5, 6, 63, -1)]
     said.append(sparse.cusparseLtMatmulDescSetAttribute(handle, first, 0, value, 4))  # of another kind
-    say(said)
+    solve = ctypes.c_void_p()
+    assert solver.cusolverDnCreate(ctypes.byref(solve)) == 0
+    params = ctypes.c_void_p()
+    assert solver.cusolverDnCreateParams(ctypes.byref(params)) == 0
+    def factor(bytes_on_host):
+        long = ctypes.c_int64
+        assert solver.cusolverDnXpotrf(solve, params, 0, long(4), 0, None, long(4), 0, None, long(0), None,
+                                       long(bytes_on_host), None) == 0
+        return name(d.cuCtxSynchronize())
+    say([*said, factor(1 << 20), factor(1 << 40)])
 """
 
 
 def test_objects_in_a_programs_memory_are_names(recording: Machine, tmp_path: Path) -> None:
-    """Made again in one place, they are the same."""
+    """Made again in one place, they are the same; room that only the library uses is the server's, and bounded."""
     with remote(recording, tmp_path, "shm") as (client, _, _):
-        again, elsewhere, copied, made_over, destroyed, anew, *attributes = run(client, HELD)
+        again, elsewhere, copied, made_over, destroyed, anew, *attributes, lent, too_much = run(client, HELD)
     assert (again, elsewhere, copied, made_over, destroyed, anew) == (True, False, 0, False, 1, False)
     assert attributes == [0, 10, 10, 10, 10, 1]  # CUSPARSE_STATUS_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_INITIALIZED
+    assert (lent, too_much) == ("SUCCESS", "OUT_OF_MEMORY")
 
 
 def test_a_server_without_the_library_is_named(sim: Machine, tmp_path: Path) -> None:

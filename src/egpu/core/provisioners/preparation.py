@@ -26,6 +26,8 @@ FORWARDED: Final = {
         "libcublasLt.so.13",
         "libcufft.so.12",
         "libcurand.so.10",
+        "libcusolver.so.12",
+        "libcusparse.so.12",
         "libcusparseLt.so.0",
     )
 }
