@@ -10,6 +10,7 @@
  *   module.c   images, functions
  *   launch.c   kernels
  *   stream.c   callbacks, events
+ *   capture.c  what streams write into graphs
  *   lookup.c   cuInit, cuGetProcAddress
  */
 #ifndef EGPU_REMOTE_CLIENT_H
@@ -137,7 +138,7 @@ void module_free(struct module *module);
 
 CUresult not_supported(const char *what); /* says so, once */
 
-/* ---- stream.c ---- */
+/* ---- capture.c ---- */
 
 bool capturing(CUstream stream); /* what is asked of it is written into a graph, and not done now */
 

@@ -225,36 +225,6 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
-/* ---- captures ---- */
-
-/* begun and not ended: as long as there are none, nobody is asked */
-static _Atomic unsigned captures;
-
-bool capturing(CUstream stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return atomic_load_explicit(&captures, memory_order_relaxed) != 0 &&
-           cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
-API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    atomic_fetch_add(&captures, 1);
-    CUresult result = forward_cuStreamBeginCapture_v2(stream, mode);
-    if (result != CUDA_SUCCESS) atomic_fetch_sub(&captures, 1);
-    return result;
-}
-
-API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    bool begun = cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-                 status != CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult result = forward_cuStreamEndCapture(stream, graph);
-    if (begun && cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-        status == CU_STREAM_CAPTURE_STATUS_NONE && atomic_load(&captures))
-        atomic_fetch_sub(&captures, 1);
-    return result;
-}
-
 API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     CUcontext context;
     CUresult result = cuStreamGetCtx(stream, &context);
@@ -264,31 +234,4 @@ API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     if (entry != NULL && entry->info != NULL)
         *device = ((struct shadow_context *)entry->info)->ordinal;
     return result;
-}
-
-API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
-                                       cuuint64_t *id, CUgraph *graph,
-                                       const CUgraphNode **dependencies,
-                                       const CUgraphEdgeData **edges, size_t *count) {
-    CUresult result = cuStreamIsCapturing(stream, status);
-    if (result != CUDA_SUCCESS) return result;
-    if (status != NULL && *status != CU_STREAM_CAPTURE_STATUS_NONE)
-        return not_supported("cuStreamGetCaptureInfo while capturing");
-    if (id != NULL) *id = 0;
-    if (graph != NULL) *graph = NULL;
-    if (dependencies != NULL) *dependencies = NULL;
-    if (edges != NULL) *edges = NULL;
-    if (count != NULL) *count = 0;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    static _Thread_local CUstreamCaptureMode mine = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (mode == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = mine;
-    mine = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
 }

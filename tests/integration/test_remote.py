@@ -752,6 +752,38 @@ def test_a_captured_copy_reads_shared_memory_or_is_refused(sim: Machine, tmp_pat
         assert run(client, code) == [refused, refused, shared, shared]
 
 
+def test_streams_of_a_capture_say_which_one_it_is(sim: Machine, tmp_path: Path) -> None:
+    """PyTorch keeps memory apart by it. One that joined one of several, the client does not know."""
+    code = """
+        context()
+        driver = ctypes.CDLL("libcuda.so.1")
+        relaxed = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        def info(stream, graph=None):
+            status, number = ctypes.c_int(), ctypes.c_uint64()
+            pointers = ctypes.byref(status), ctypes.byref(number), graph, None, None, None
+            result = driver.cuStreamGetCaptureInfo_v3(ctypes.c_void_p(int(stream)), *pointers)
+            return [result, status.value, number.value]
+        one, joined, two = (ok(d.cuStreamCreate(1)) for _ in range(3))
+        event = ok(d.cuEventCreate(2))
+        answers = [info(one)]
+        ok(d.cuStreamBeginCapture(one, relaxed))
+        ok(d.cuEventRecord(event, one))
+        ok(d.cuStreamWaitEvent(joined, event, 0))
+        answers += [info(one), info(joined), info(one, ctypes.byref(ctypes.c_void_p()))[:2]]
+        ok(d.cuStreamBeginCapture(two, relaxed))
+        answers += [info(one), info(two), info(joined)[:1]]
+        ok(d.cuStreamEndCapture(two))
+        ok(d.cuEventRecord(event, joined))
+        ok(d.cuStreamWaitEvent(one, event, 0))
+        ok(d.cuStreamEndCapture(one))
+        ok(d.cuStreamBeginCapture(one, relaxed))
+        say([*answers, info(one), info(two)])
+    """
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        several = [[0, 1, 1], [0, 1, 2], [801]]
+        assert run(client, code) == [[0, 0, 0], [0, 1, 1], [0, 1, 1], [801, 1], *several, [0, 1, 3], [0, 0, 0]]
+
+
 # ---- NVML -------------------------------------------------------------------------------------------------------------
 
 LOOK = """

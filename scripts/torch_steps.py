@@ -1,0 +1,241 @@
+"""What PyTorch does on a card, in small steps, each of them passed or failed by name.
+
+    torch_steps.py MODEL MEMORY_MIB
+
+MODEL and MEMORY_MIB are what the card has to say of itself. Each step prints `step NAME: passed`, or why
+not; the next one goes on after it in the same process. Imports nothing but PyTorch: its interpreter has none of ours.
+"""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import torch
+
+Step = Callable[[], None]
+MIB = 1 << 20
+MODEL, MEMORY_BYTES = sys.argv[1], int(sys.argv[2]) * MIB
+STEPS: list[Step] = []
+
+
+def step(function: Step) -> Step:
+    """A step: what is false in it, or raised, is why it failed."""
+    STEPS.append(function)
+    return function
+
+
+@contextmanager
+def refused(*words: str) -> Generator[None]:
+    """What is done here has to raise an error with one of these words, and leave the card as it is."""
+    try:
+        yield
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+        print(f"refused: {said}", file=sys.stderr)
+        assert any(word in said for word in words), f"the error says: {said}"
+    else:
+        raise AssertionError("no error")
+    assert numbers(3).cuda().cpu().tolist() == [0, 1, 2], "nothing works after it"
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """0, 1, 2, … in host memory."""
+    count = 1
+    for each in shape:
+        count *= each
+    return torch.arange(count, dtype=dtype).reshape(shape)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether the numbers on the card are those."""
+    return torch.allclose(found.cpu(), expected)
+
+
+@step
+def available() -> None:
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 1
+
+
+@step
+def properties() -> None:
+    found = torch.cuda.get_device_properties(0)
+    assert found.name == MODEL == torch.cuda.get_device_name(), found.name
+    assert found.total_memory == MEMORY_BYTES, found.total_memory
+    assert (found.major, found.minor) == torch.cuda.get_device_capability()
+    assert found.multi_processor_count > 0
+    assert found.warp_size == 32
+
+
+@step
+def memory() -> None:
+    free, total = torch.cuda.mem_get_info()
+    assert 0 < free <= total == MEMORY_BYTES, (free, total)
+    block = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == block.numel()
+    assert free - torch.cuda.mem_get_info()[0] >= block.numel()
+
+
+@step
+def out_of_memory() -> None:
+    try:
+        torch.empty(2 * MEMORY_BYTES, dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        return
+    raise AssertionError("twice what there is was given")
+
+
+@step
+def copies() -> None:
+    expected = numbers(1000, 7)
+    there = expected.to("cuda")
+    assert same(there, expected)
+    assert same(there.clone(), expected)
+    into = torch.empty_like(there)
+    into.copy_(there, non_blocking=True)
+    assert same(into[100:200], expected[100:200])
+
+
+@step
+def zeros() -> None:
+    assert same(torch.zeros(1000, 7, device="cuda"), torch.zeros(1000, 7))
+
+
+@step
+def pinned_memory() -> None:
+    source = numbers(1 << 20).pin_memory()
+    assert source.is_pinned()
+    back = torch.empty_like(source, pin_memory=True)
+    back.copy_(source.to("cuda", non_blocking=True), non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(back, source)
+
+
+@step
+def streams_and_events() -> None:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    stream = torch.cuda.Stream()
+    expected = numbers(1 << 16)
+    with torch.cuda.stream(stream):
+        began.record()
+        there = expected.pin_memory().to("cuda", non_blocking=True)
+        ended.record()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    assert stream.query()
+    assert began.elapsed_time(ended) >= 0
+    assert same(there, expected)
+
+
+@step
+def cublas() -> None:
+    a, b = numbers(5, 7), numbers(7, 3)
+    assert same(a.cuda() @ b.cuda(), a @ b)
+    assert same(torch.mv(a.cuda(), numbers(7).cuda()), torch.mv(a, numbers(7)))
+    many = numbers(4, 5, 7)
+    assert same(torch.bmm(many.cuda(), many.mT.contiguous().cuda()), torch.bmm(many, many.mT))
+
+
+@step
+def cublas_half() -> None:
+    a, b = numbers(8, 16), numbers(16, 8) / 64
+    for dtype in (torch.float16, torch.bfloat16):
+        found = a.to(dtype).cuda() @ b.to(dtype).cuda()
+        assert torch.allclose(found.cpu().float(), a @ b, rtol=0.05), dtype
+
+
+@step
+def cublaslt_bias() -> None:
+    layer = torch.nn.Linear(16, 8)
+    x = numbers(4, 16) / 64
+    expected = layer(x)
+    with torch.no_grad():
+        assert torch.allclose(layer.cuda()(x.cuda()).cpu(), expected, atol=1e-5)
+
+
+@step
+def kernel_without_ptx() -> None:
+    with refused("no kernel image is available"):
+        torch.ones(4, device="cuda")
+
+
+@step
+def cpu_goes_on() -> None:
+    x = torch.zeros(4, requires_grad=True)
+    (x + 1).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 2, 2, 2]
+
+
+@step
+def nvrtc_kernel() -> None:
+    source = 'extern "C" __global__ void add(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }'
+    kernel = torch.cuda._compile_kernel(source, "add")
+    x = numbers(10).cuda()
+    kernel((1, 1, 1), (32, 1, 1), (x, 10))
+    assert same(x, numbers(10) + 1)
+
+
+@step
+def cudnn() -> None:
+    assert torch.backends.cudnn.version() > 0
+    with refused("CUDNN"):
+        torch.nn.functional.conv2d(numbers(1, 1, 8, 8).cuda(), numbers(1, 1, 3, 3).cuda())
+
+
+@step
+def cufft() -> None:
+    x = torch.complex(numbers(4, 30), numbers(4, 30))
+    assert torch.allclose(torch.fft.fft(x.cuda()).cpu(), torch.fft.fft(x), atol=1e-3)
+
+
+@step
+def cusolver() -> None:
+    with refused("CUSOLVER", "cusolver"):
+        torch.linalg.cholesky(torch.eye(4).cuda().mT)  # laid out by columns already, as cuSOLVER has them
+
+
+@step
+def cusparse() -> None:
+    index = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
+    matrix = torch.sparse_csr_tensor(*index, size=(2, 2), check_invariants=False).cuda()
+    with refused("cusparse"):
+        matrix @ numbers(2, 2).cuda()
+
+
+@step
+def nccl() -> None:
+    with refused("NCCL"):
+        torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        torch.distributed.all_reduce(numbers(3).cuda())
+
+
+@step
+def profiler() -> None:
+    with torch.profiler.profile() as profile:
+        numbers(1 << 10).cuda()
+    assert profile.events()
+
+
+@step
+def graph() -> None:
+    """The last, for one that fails leaves its stream within a capture, where nothing else can be done."""
+    a = numbers(8, 8).cuda()
+    out = torch.empty(8, 8, device="cuda")
+    torch.mm(a, a, out=out)  # the library's workspace is there before the capture
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        torch.mm(a, a, out=out)
+    a.copy_(torch.eye(8))
+    captured.replay()
+    assert same(out, torch.eye(8))
+
+
+for each in STEPS:
+    name = each.__name__.replace("_", " ")
+    try:
+        each()
+        print(f"step {name}: passed", flush=True)
+    except Exception as error:
+        print(f"step {name}: {type(error).__name__}: {(str(error) or 'no reason').splitlines()[0]}", flush=True)

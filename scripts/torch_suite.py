@@ -1,0 +1,124 @@
+# ruff: noqa: E402  the path is set before the imports
+"""Run PyTorch's CUDA wheel on a simulated card in small steps, in a slice and over the pool: none that passed may fail.
+
+    scripts/torch_suite.py --python PYTHON
+
+PYTHON is an interpreter that has the wheel (requirements/torch.txt; `make torch` makes one). The steps are those of
+scripts/torch_steps.py, in one process for each place; scripts/torch_suite.yaml says which of them pass where. What is
+printed last is the table of docs/runtime.md.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from package_suites import SuiteError, check_versions
+
+from egpu.adapters.simulator.machine import destroy, open_machine, profiles
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.local_pool import FAR, local_pool
+
+SUITE: Final = Path(__file__).with_suffix(".yaml")
+STEPS: Final = Path(__file__).with_name("torch_steps.py")
+CARD: Final = "A100-80G"
+MEMORY_MIB: Final = 8192
+SECONDS: Final = 900.0
+
+Outcomes = Mapping[str, str]
+"""By step: `passed`, or why not."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool; returns the exit code."""
+    suite: dict[str, Any] = yaml.safe_load(SUITE.read_text())
+    parser = argparse.ArgumentParser(description="Run PyTorch's CUDA wheel on a simulated card, step by step.")
+    parser.add_argument("--python", required=True, type=Path, help="an interpreter that has PyTorch's CUDA wheel")
+    python: Path = parser.parse_args(arguments).python.absolute()
+    try:
+        check_versions(python, suite["requires"])
+        found = {place: run(python) for place, run in PLACES.items()}
+    except SuiteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(*table(found), sep="\n")
+    return verdict(found, suite["passed"])
+
+
+def in_a_slice(python: Path) -> Outcomes:
+    """In a slice of a simulated card of this machine."""
+    with tempfile.TemporaryDirectory(prefix="egpu-") as state:
+        try:
+            return steps(["-m", "egpu", "run", "--simulate", CARD, "--state-dir", state], python)
+        finally:
+            for description in Path(state).glob("*/machine/machine.json"):
+                destroy(open_machine(description.parent))
+
+
+def over_the_pool(python: Path, *, start: Sequence[str]) -> Outcomes:
+    """On a card of a pool of this machine, whose `egpu` starts as `start` says."""
+    with local_pool(tls=False) as pool:
+        pool.broker()
+        pool.serve("one")
+        address = f"127.0.0.1:{pool.port}"
+        return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], python)
+
+
+PLACES: Final[Mapping[str, Callable[[Path], Outcomes]]] = {
+    "slice": in_a_slice,
+    "pool, shared memory": lambda python: over_the_pool(python, start=["-m", "egpu"]),
+    "pool, TCP": lambda python: over_the_pool(python, start=["-c", FAR]),
+}
+
+
+def steps(run: Sequence[str], python: Path) -> Outcomes:
+    """All steps, by `egpu run` as it is given here but for the slice's size."""
+    program = [str(python), "-W", "ignore", str(STEPS), profiles()[CARD].name, str(MEMORY_MIB)]
+    command = [sys.executable, *run, "--memory", f"{MEMORY_MIB}MiB", "--", *program]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
+    return outcomes(done.stdout, done.returncode)
+
+
+def outcomes(output: str, status: int) -> Outcomes:
+    """What the steps said. Raises SuiteError: they did not get to their end."""
+    found = dict(re.findall(r"^step ([a-z ]+): (.+)$", output, re.MULTILINE))
+    if status != 0 or not found:
+        raise SuiteError(f"the steps ended with status {status}, after {list(found)[-1:] or 'none of them'}")
+    return found
+
+
+def table(found: Mapping[str, Outcomes]) -> list[str]:
+    """Lines of Markdown: a row for each step, a column for each place; and why, below, what failed did."""
+    names = list(dict.fromkeys(name for each in found.values() for name in each))
+    marks = {name: ["yes" if each.get(name) == "passed" else "no" for each in found.values()] for name in names}
+    lines = [f"| step | {' | '.join(found)} |", "|---" * (1 + len(found)) + "|"]
+    lines += [f"| {name} | {' | '.join(marks[name])} |" for name in names]
+    reasons = [
+        f"{place}: {name}: {said}" for place, each in found.items() for name, said in each.items() if said != "passed"
+    ]
+    return [*lines, "", *reasons]
+
+
+def verdict(found: Mapping[str, Outcomes], best: Mapping[str, Sequence[str]]) -> int:
+    """The exit code, after a line for each place where torch_suite.yaml says something else than was found."""
+    status = 0
+    for place, each in found.items():
+        passed = [name for name, said in each.items() if said == "passed"]
+        if lost := [name for name in best.get(place, ()) if name not in passed]:
+            print(f"{place}: passed before, and no longer: {', '.join(lost)}", file=sys.stderr)
+            status = 1
+        if won := [name for name in passed if name not in best.get(place, ())]:
+            print(f"{place}: write into {SUITE.name}: {', '.join(won)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
