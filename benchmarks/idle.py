@@ -3,6 +3,7 @@ time, from the kernel's account of it."""
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ SECONDS, QUICK_SECONDS = 20.0, 10.0
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25.0, 5.0
 """What looks more and more seldom while nothing is done looks as seldom as it ever does after so long."""
 START_SECONDS: Final = 120.0
+END_SECONDS: Final = 60.0
 RENEW_SECONDS: Final = 8.0
 GOAL_PERCENT, DAEMON_GOAL_PERCENT = 0.5, 3.0
 WAITING_PYTHON: Final = (sys.executable, "-c", "import asyncio; asyncio.run(asyncio.Event().wait())")
@@ -100,6 +102,8 @@ async def _daemon(leases: int) -> AsyncGenerator[int]:
             yield pool.processes["one"].pid
         finally:
             renewing.cancel()
+            pool.processes["one"].send_signal(signal.SIGINT)  # it ends its executors itself
+            await asyncio.to_thread(pool.processes["one"].wait, END_SECONDS)
             await client.close()
 
 
