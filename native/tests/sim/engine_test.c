@@ -35,6 +35,15 @@
      .size = 4,            \
      .starts = 0x11,       \
      .instances = 2}
+/* All of the card: how large a memory slice is follows from the largest profile. */
+#define SEVEN_SLICES       \
+    {.id = 2,              \
+     .slices = 7,          \
+     .memory_chunks = 500, \
+     .sm_count = 70,       \
+     .size = 8,            \
+     .starts = 0x01,       \
+     .instances = 1}
 
 static char directory[256];
 static char state_path[300];
@@ -65,7 +74,7 @@ static void make_machine(void) {
                                 .memory_offset = (i + 1) * (UINT64_C(1) << 30),
                                 .timeslice_ns = 2000000,
                                 .sm_count = 70,
-                                .mig_profiles = {ONE_SLICE, FOUR_SLICES}};
+                                .mig_profiles = {ONE_SLICE, FOUR_SLICES, SEVEN_SLICES}};
         CHECK(pwrite(fd, &card, sizeof card, (off_t)(header.cards_offset + i * sizeof card)) ==
               sizeof card);
     }
