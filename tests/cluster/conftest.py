@@ -17,7 +17,7 @@ from typing import Any
 import pytest_asyncio
 
 from egpu.adapters.kubernetes import Client
-from egpu.api.vocabularies import OPTIONAL
+from egpu.api.vocabularies import BY_NAME, OPTIONAL
 from egpu.embedded.cluster import ClusterConfig, cluster
 from support.target import Target
 
@@ -41,7 +41,9 @@ async def target() -> AsyncIterator[Target]:
             finally:
                 await client.raw("DELETE", f"{path}/{namespace}")
         return
-    config = ClusterConfig(nodes=2, cards_per_node=2, profiles=("A100-80G", "T4"), vocabularies=OPTIONAL)
+    # A name that means a whole card goes on meaning one.
+    vocabularies = tuple(name for name in OPTIONAL if not BY_NAME[name].takes_over)
+    config = ClusterConfig(nodes=2, cards_per_node=2, profiles=("A100-80G", "T4"), vocabularies=vocabularies)
     async with cluster(config) as running, running.client() as client:
         yield Target(client, "default", "any", sys.executable, real=False)
 

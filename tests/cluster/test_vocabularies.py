@@ -145,9 +145,9 @@ async def shown_not_to_hold(target: Target, card: str, holder: str) -> bool:
 
 UNHELD = {names.GPUSHARE, names.TIMESLICE, names.MPS}
 """Whose programs see all of the card's memory, whether they get it or not (tests/e2e/test_technologies_cluster.py)."""
-FOR_PODS = [one for one in VOCABULARIES if not one.profile and one.resources()]
-"""Not the instances of MIG, which only cards in MIG mode have (tests/e2e/test_mig_cluster.py), nor what claims alone
-ask for."""
+FOR_PODS = [one for one in VOCABULARIES if not one.profile and not one.takes_over and one.resources()]
+"""Not the instances of MIG, which only cards in MIG mode have (tests/e2e/test_mig_cluster.py), nor what gives another
+vocabulary's name its own meaning, nor what claims alone ask for."""
 
 
 @pytest.mark.parametrize("vocabulary", FOR_PODS, ids=lambda one: one.name)
