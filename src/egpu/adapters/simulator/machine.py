@@ -71,7 +71,7 @@ LIBRARIES: Final = (
     "libcufft.so.12",
     "libcurand.so.10",
 )
-PRELOADED: Final = (*RUNTIMES, *FORWARDED, *REFUSED)
+PRELOADED: Final = (*RUNTIMES, *(name for name in LIBRARIES if name in FORWARDED), *REFUSED)
 """What a program has to find here and nowhere else. The loader's cache comes after a path in the program itself, and
 packages have one to libraries of theirs, which work over NVIDIA's driver alone; what is loaded already comes first."""
 
