@@ -58,7 +58,7 @@ test-python: $(VENV)/.dev $(VENV)/.installed
 PYTHONS ?= python3.12 python3.13
 test-pythons:
 	@for python in $(PYTHONS); do \
-	    if ! command -v $$python > /dev/null; then echo "no $$python on this machine: not tested with it" >&2; continue; fi; \
+	    if ! $$python -c '' > /dev/null 2>&1; then echo "no $$python on this machine: not tested with it" >&2; continue; fi; \
 	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python test-quick || exit 1; \
 	done
 
