@@ -103,6 +103,7 @@ test-native: $(VENV)/.dev
 SANITIZERS ?= address thread
 SANITIZE_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,sim_engine sim_driver sim_memory sim_machine sim_graphs \
     sim_faults sim_nvml samples interposer isolation_sharing isolation_storm remote))
+SANITIZE_TESTS_address := tests/integration/test_runtime_programs.py
 SANITIZE_FLAGS_address := address,undefined
 SANITIZE_FLAGS_thread := thread
 
@@ -112,7 +113,7 @@ sanitize-%: $(VENV)/.dev $(VENV)/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/$@ -G Ninja -DEGPU_SANITIZE=$(SANITIZE_FLAGS_$*) -DEGPU_DRIVER_TESTS=ON > /dev/null
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/$@
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ASAN_OPTIONS=detect_leaks=0 ctest --test-dir build/$@ --output-on-failure
-	@EGPU_TEST_SANITIZER=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SANITIZE_TESTS)
+	@EGPU_TEST_SANITIZER=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SANITIZE_TESTS) $(SANITIZE_TESTS_$*)
 
 # Every decoder of bytes that come from somebody else, with libFuzzer (clang and its libclang-rt), FUZZ_SECONDS for each; what is found stays in
 # build/fuzz. `make test` runs the same for a bounded number of inputs.

@@ -11,7 +11,6 @@ import os
 import sys
 
 os.environ.setdefault("DEV", "CUDA")  # NVIDIA's driver, which is what slices have
-os.environ.setdefault("JIT", "2")  # launches one by one: the pool does not carry graphs that a program builds
 try:
     from tinygrad import Tensor, TinyJit, nn
     from tinygrad.helpers import Context

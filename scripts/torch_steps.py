@@ -1,19 +1,24 @@
 """What PyTorch does on a card, in small steps, each of them passed or failed by name.
 
-    torch_steps.py MODEL MEMORY_MIB
+    torch_steps.py MODEL MEMORY_MIB [STORE RANK]
 
-MODEL and MEMORY_MIB are what the card has to say of itself. Each step prints `step NAME: passed`, or why
+MODEL and MEMORY_MIB are what the card has to say of itself. STORE and RANK make it one of two ranks, which meet in that
+file, and nothing else. Each step prints `step NAME: passed`, or why
 not; the next one goes on after it in the same process. Imports nothing but PyTorch: its interpreter has none of ours.
 """
 
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 Step = Callable[[], None]
 MIB = 1 << 20
+RANK_SECONDS = 300.0
 MODEL, MEMORY_BYTES = sys.argv[1], int(sys.argv[2]) * MIB
 STEPS: list[Step] = []
 
@@ -50,6 +55,19 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether the numbers on the card are those."""
     return torch.allclose(found.cpu(), expected)
+
+
+def exchange(store: torch.distributed.Store, *, rank: int, ranks: int) -> None:
+    """What a rank of data-parallel training does with its gradients."""
+    torch.distributed.init_process_group("nccl", store=store, rank=rank, world_size=ranks)
+    mine = (numbers(1000) + rank).cuda()
+    torch.distributed.all_reduce(mine)
+    assert same(mine, ranks * numbers(1000) + sum(range(ranks)))
+    every = [torch.empty_like(mine) for _ in range(ranks)]
+    torch.distributed.all_gather(every, (numbers(1000) + rank).cuda())
+    assert all(same(each, numbers(1000) + other) for other, each in enumerate(every))
+    torch.distributed.broadcast(mine, ranks - 1)
+    torch.distributed.destroy_process_group()
 
 
 @step
@@ -180,8 +198,13 @@ def nvrtc_kernel() -> None:
 @step
 def cudnn() -> None:
     assert torch.backends.cudnn.version() > 0
-    with refused("CUDNN"):
-        torch.nn.functional.conv2d(numbers(1, 1, 8, 8).cuda(), numbers(1, 1, 3, 3).cuda())
+    x, weight, along = numbers(2, 4, 8, 8) / 512, numbers(6, 2, 3, 3) / 108, numbers(2, 6, 4, 4) / 192
+    made: list[list[torch.Tensor]] = []
+    for device in ("cpu", "cuda"):
+        inputs = [each.to(device).requires_grad_() for each in (x, weight)]
+        y = torch.nn.functional.conv2d(*inputs, stride=2, padding=1, groups=2)
+        made.append([y, *torch.autograd.grad(y, inputs, along.to(device))])
+    assert all(torch.allclose(there.cpu(), here, atol=1e-5) for here, there in zip(*made, strict=True))
 
 
 @step
@@ -206,9 +229,15 @@ def cusparse() -> None:
 
 @step
 def nccl() -> None:
-    with refused("NCCL"):
-        torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
-        torch.distributed.all_reduce(numbers(3).cuda())
+    exchange(torch.distributed.HashStore(), rank=0, ranks=1)
+
+
+@step
+def nccl_two_ranks() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "ignore", *sys.argv[:3], str(Path(folder, "store"))]
+        ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
+        assert [rank.wait(RANK_SECONDS) for rank in ranks] == [0, 0]
 
 
 @step
@@ -232,6 +261,9 @@ def graph() -> None:
     assert same(out, torch.eye(8))
 
 
+if len(sys.argv) > 3:  # one of two ranks
+    exchange(torch.distributed.FileStore(sys.argv[3], 2), rank=int(sys.argv[4]), ranks=2)
+    sys.exit()
 for each in STEPS:
     name = each.__name__.replace("_", " ")
     try:

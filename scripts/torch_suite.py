@@ -67,7 +67,7 @@ def over_the_pool(python: Path, *, start: Sequence[str]) -> Outcomes:
     """On a card of a pool of this machine, whose `egpu` starts as `start` says."""
     with local_pool(tls=False) as pool:
         pool.broker()
-        pool.serve("one")
+        pool.serve("one", 1, "--collectives")
         address = f"127.0.0.1:{pool.port}"
         return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], python)
 

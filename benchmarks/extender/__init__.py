@@ -1,6 +1,7 @@
 """What a pod with a GPU costs in the extender and in the webhook: filter, prioritize and bind over real HTTP.
 
     world        a made-up cluster, half full, and pods that come to it
+    listing      the order in which kube-scheduler names nodes
     api_server   answers the extender at once
     idle_server  the floor: the same bytes through the same server, which does nothing
     processes    what is measured runs in processes of its own
@@ -22,6 +23,7 @@ import numpy as np
 
 from benchmarks.extender import burst
 from benchmarks.extender.caller import Asked, Caller, memory_mib, processor_seconds
+from benchmarks.extender.listing import Listing
 from benchmarks.extender.processes import component, make_certificates, said_its_port
 from benchmarks.extender.world import Json, arrivals, bare, bind_body, filter_body, node_name, review_body
 from benchmarks.report import Report
@@ -88,7 +90,7 @@ def _burst(report: Report, nodes: int, folder: Path) -> burst.Burst:
 
 def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -> Exchanges:
     """Filter, prioritize and bind, one pod after the other, as kube-scheduler asks."""
-    names = [node_name(number) for number in range(nodes)]
+    listing = Listing([node_name(number) for number in range(nodes)])
     done: dict[str, list[tuple[bytes, Asked]]] = {"filter": [], "prioritize": [], "bind": []}
 
     def ask(verb: str, body: bytes) -> Any:
@@ -99,7 +101,7 @@ def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -
     for sent in pods:
         made = api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(sent))
         pod = msgspec.json.decode(made.body)
-        fits = ask("filter", filter_body(pod, names))
+        fits = ask("filter", filter_body(pod, listing.next()))
         if fits["Error"] or not fits["NodeNames"]:
             raise RuntimeError(f"{pod['metadata']['name']} fits nowhere: {fits['Error']}")
         scores = ask("prioritize", filter_body(pod, fits["NodeNames"]))

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from benchmarks.extender.caller import Asked, Caller
+from benchmarks.extender.listing import Listing
 from benchmarks.extender.processes import Process, component, said_its_port
 from benchmarks.extender.world import Json, arrivals, bind_body, filter_body, node_name
 
@@ -38,16 +39,16 @@ def run(nodes: int, folder: Path) -> Burst:
     """PODS of them, against an API server and an extender of their own. For pods with several cards each there would
     not be room in the end."""
     pods = list(arrivals(PODS, seed=2, most_cards=1))
-    names = [node_name(number) for number in range(nodes)]
+    listing = Listing([node_name(number) for number in range(nodes)])
     with ExitStack() as stack:
         server = stack.enter_context(said_its_port("benchmarks.extender.api_server", str(nodes), str(folder)))
         extender = stack.enter_context(component("extender", folder, server.port))
         api = stack.enter_context(Caller(server.port, folder, server.pid))
         made = [api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(pod)) for pod in pods]
-        return _scheduled([msgspec.json.decode(one.body) for one in made], names, extender, folder)
+        return _scheduled([msgspec.json.decode(one.body) for one in made], listing, extender, folder)
 
 
-def _scheduled(pods: Sequence[Json], names: list[str], extender: Process, folder: Path) -> Burst:
+def _scheduled(pods: Sequence[Json], listing: Listing, extender: Process, folder: Path) -> Burst:
     slowest, own = 0.0, threading.local()
 
     def asked(caller: Caller, verb: str, body: bytes) -> Any:
@@ -67,7 +68,7 @@ def _scheduled(pods: Sequence[Json], names: list[str], extender: Process, folder
 
         def schedule(pod: Json) -> Future[bool] | None:
             """Its binding, which is under way; None where it fits nowhere."""
-            fits = asked(one_by_one, "filter", filter_body(pod, names))
+            fits = asked(one_by_one, "filter", filter_body(pod, listing.next()))
             if fits["Error"] or not fits["NodeNames"]:
                 return None
             scores = asked(one_by_one, "prioritize", filter_body(pod, fits["NodeNames"]))

@@ -8,16 +8,13 @@ from pathlib import Path
 import uvloop
 
 from egpu.adapters.listening import Listen, bound, open_socket
-from egpu.adapters.posts import Answer, Post, Posts
+from egpu.adapters.posts import Answer, AtOnce, Post, Posts
 from egpu.adapters.web import TLS, serve
 from egpu.apps.extender.server import MAX_BODY_BYTES, MAX_HELD_BYTES
 
 
 def _saying(answer: bytes) -> Post:
-    async def say(_: bytes) -> Answer:
-        return Answer(answer)
-
-    return Post(say, MAX_BODY_BYTES)
+    return Post(AtOnce(lambda _: Answer(answer)), MAX_BODY_BYTES)
 
 
 async def _serve(folder: Path, answers: Mapping[str, bytes]) -> None:

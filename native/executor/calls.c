@@ -15,8 +15,7 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The struct that begins the payload; what is left after it becomes the task's data. */
-static bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
+bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
     get_bytes(&task->in, message, bytes);
     if (has_data && !task->in.bad) {
         task->data = task->in.at;
@@ -26,7 +25,7 @@ static bool begins(struct task *task, void *message, size_t bytes, bool has_data
     return !task->in.bad;
 }
 
-static CUresult violation(struct task *task) {
+CUresult violation(struct task *task) {
     task->violated = true;
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -76,20 +75,12 @@ static CUresult copy_staged(CUdeviceptr to, const void *from, size_t bytes, CUst
     return result;
 }
 
-/* A graph would go on reading and writing memory of ours that only lasts as long as a call. */
-static _Atomic bool captures; /* this session has begun one */
-
-static bool captured(CUstream stream) {
+bool captured(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return captures &&
+    return captures_begun() &&
            DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(stream, &status) ==
                CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
-static CUresult begin_capture(struct task *task) {
-    captures = true;
-    return generated_operations[OP_cuStreamBeginCapture_v2].run(task);
 }
 
 static CUresult to_device(struct task *task, CUdeviceptr to, const void *from, size_t bytes,
@@ -125,7 +116,7 @@ static CUresult copy_in(struct task *task) {
 
 /* Short data go into the reply; long ones get a buffer that the session keeps until the client has
  * them. */
-static void *room_for_data(struct task *task, size_t bytes) {
+void *room_for_data(struct task *task, size_t bytes) {
     if (bytes <= task->out.left && bytes <= 4096) return give(&task->out, bytes);
     task->large = session_reply_take(bytes);
     task->large_bytes = bytes;
@@ -263,7 +254,7 @@ static struct wire_host_map host_maps[HOST_MAPS]; /* bytes 0: free */
 static uint64_t host_bytes;
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool within_host(uint64_t address, uint64_t bytes) {
+bool within_host(uint64_t address, uint64_t bytes) {
     bool inside = false;
     pthread_mutex_lock(&host_lock);
     for (unsigned i = 0; i < HOST_MAPS && !inside; i++)
@@ -691,7 +682,7 @@ static CUresult library_module(struct task *task) {
 
 /* ---- callbacks and pointers ---- */
 
-static void call_client(void *data) { session_callback((uint64_t)(uintptr_t)data, CUDA_SUCCESS); }
+void call_client(void *data) { session_callback((uint64_t)(uintptr_t)data, CUDA_SUCCESS); }
 static void CUDA_CB call_client_with_status(CUstream stream, CUresult status, void *data) {
     (void)stream;
     session_callback((uint64_t)(uintptr_t)data, status);
@@ -744,6 +735,11 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_COPY_RECT_IN] = {copy_rect_in, OPERATION_BLOCKS},
     [OP_COPY_RECT_OUT] = {copy_rect_out, OPERATION_BLOCKS},
     [OP_COPY_RECT] = {copy_rect, OPERATION_BLOCKS},
+    [OP_COPY_ARRAY] = {array_copy, OPERATION_BLOCKS},
+    [OP_COPY_ARRAY_IN] = {array_copy_in, OPERATION_BLOCKS},
+    [OP_COPY_ARRAY_OUT] = {array_copy_out, OPERATION_BLOCKS},
+    [OP_cuMipmappedArrayGetLevel] = {array_level, 0},
+    [OP_cuArrayGetPlane] = {array_plane, 0},
     [OP_COPY_IN_SHARED] = {copy_in_shared, OPERATION_BLOCKS},
     [OP_COPY_OUT_SHARED] = {copy_out_shared, OPERATION_BLOCKS},
     [OP_COPY_HOST_IN] = {copy_host_in, OPERATION_BLOCKS},
@@ -751,6 +747,13 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_HOST_MAP] = {host_map, 0},
     [OP_HOST_UNMAP] = {host_unmap, 0},
     [OP_cuStreamBeginCapture_v2] = {begin_capture, 0},
+    [OP_cuStreamBeginCaptureToGraph] = {begin_capture, 0},
+    [OP_CAPTURE_INFO] = {capture_info, 0},
+    [OP_GRAPH_NODE] = {graph_node, 0},
+    [OP_GRAPH_UPDATE] = {graph_update, 0},
+    [OP_ROOM] = {room_make, 0},
+    [OP_ROOM_IN] = {room_in, 0},
+    [OP_ROOM_OUT] = {room_out, 0},
     [OP_cuDevicePrimaryCtxRetain] = {primary_retain, 0},
     [OP_cuDevicePrimaryCtxRelease_v2] = {primary_release, OPERATION_BLOCKS},
     [OP_cuDevicePrimaryCtxReset_v2] = {primary_reset, OPERATION_BLOCKS},
@@ -764,4 +767,5 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_HOST_CALLBACK] = {host_callback, 0},
     [OP_POINTER_ATTRIBUTE] = {pointer_attribute, 0},
     [OP_DEVICE_STATUS] = {device_status, 0},
+    [OP_LIBRARY_GROUP] = {library_group, OPERATION_BESIDE},
 };

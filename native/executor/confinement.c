@@ -94,15 +94,22 @@ static bool limit(void) {
 
 /* ---- all of it ---- */
 
+static bool unprivileged(const struct confinement *asked) {
+    return asked->user == NULL && geteuid() != 0;
+}
+
 /* With privileges: in a mount namespace; without: in a user namespace as well. */
 static bool enter_view(const struct confinement *asked) {
-    return view_enter(asked->paths, asked->user == NULL && geteuid() != 0);
+    return view_enter(asked->paths, unprivileged(asked));
 }
 
 bool confinement_enter(struct confinement *asked) {
+    bool with_user = !asked->view && unprivileged(asked);
     asked->rules = -1;
     if (asked->view && !enter_view(asked)) return failed("a view of its own");
-    if (asked->landlock && (asked->rules = landlock_rules(asked->paths)) < 0)
+    if (asked->network && !network_enter(asked->joined, with_user))
+        return failed("a network of its own");
+    if (asked->landlock && (asked->rules = landlock_rules(asked->paths, asked->network)) < 0)
         return failed("Landlock");
     if (!drop_bounding()) return failed("capabilities");
     if (asked->user != NULL && !become(asked->user, asked->paths)) return false;

@@ -30,22 +30,31 @@ void paths_add_usual(struct shown_paths *paths, const char *driver, const char *
 
 /* `with_user`: in a user namespace of its own, for who has no privileges. False: errno. */
 bool view_enter(struct shown_paths *paths, bool with_user);
+bool user_namespace_enter(void); /* who we are, and nobody else, in it too */
 
 /* ---- landlock.c: the kernel's own list of what may be opened ---- */
 
 int landlock_abi(void); /* 0: this kernel has none */
 /* A ruleset that lets these paths be read, or written where they say so; -1: errno. */
-int landlock_rules(const struct shown_paths *paths);
+/* With a network of one's own, sockets are not its affair. */
+int landlock_rules(const struct shown_paths *paths, bool network);
 /* For this thread and all that it starts. False: errno. */
 bool landlock_enter(int rules);
+
+/* ---- network.c ---- */
+
+/* The one of this descriptor, or (-1) one of our own, with nobody else in it; `with_user`: in a
+ * user namespace of its own. False: errno. */
+bool network_enter(int joined, bool with_user);
 
 /* ---- confinement.c ---- */
 
 struct confinement {
-    const char *user;          /* UID:GID; NULL: who we are */
-    bool view, landlock;       /* asked for */
-    struct shown_paths *paths; /* of both */
-    int rules;                 /* out: of Landlock, for the sessions; -1: none */
+    const char *user;             /* UID:GID; NULL: who we are */
+    bool view, landlock, network; /* asked for */
+    int joined;                   /* descriptor of a network that there is, or -1 */
+    struct shown_paths *paths;    /* of both */
+    int rules;                    /* out: of Landlock, for the sessions; -1: none */
 };
 /* Enters all of it: no way back. False: it has said why on standard error. */
 bool confinement_enter(struct confinement *asked);

@@ -814,10 +814,148 @@ static CUresult decode_cuFuncSetSharedMemConfig(struct task *task) {
     return real(hfunc, config);
 }
 
+static CUresult decode_cuGraphAddChildGraphNode(struct task *task) {
+    REAL(cuGraphAddChildGraphNode);
+    get_word(&task->in); /* pointers that are not NULL */
+    uint64_t id_phGraphNode = get_word(&task->in);
+    CUgraphNode value_phGraphNode = 0;
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    CUgraph childGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(&value_phGraphNode, hGraph, value_dependencies, numDependencies, childGraph);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_phGraphNode, (uint64_t)(uintptr_t)value_phGraphNode);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphAddDependencies(struct task *task) {
+    REAL(cuGraphAddDependencies);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    size_t count_from = task_handles(task, KIND_graph_node, (uint64_t *)value_from);
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    size_t count_to = task_handles(task, KIND_graph_node, (uint64_t *)value_to);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    if (count_from != (size_t)numDependencies) task->in.bad = true;
+    if (count_to != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hGraph, value_from, value_to, numDependencies);
+}
+
+static CUresult decode_cuGraphAddDependencies_v2(struct task *task) {
+    REAL(cuGraphAddDependencies_v2);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    size_t count_from = task_handles(task, KIND_graph_node, (uint64_t *)value_from);
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    size_t count_to = task_handles(task, KIND_graph_node, (uint64_t *)value_to);
+    CUgraphEdgeData value_edgeData[WIRE_MAX_NODES];
+    size_t bytes_edgeData = get_block(&task->in, value_edgeData, sizeof value_edgeData);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    if (count_from != (size_t)numDependencies) task->in.bad = true;
+    if (count_to != (size_t)numDependencies) task->in.bad = true;
+    if (bytes_edgeData && bytes_edgeData != (size_t)numDependencies * sizeof *value_edgeData)
+        task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hGraph, value_from, value_to, bytes_edgeData ? value_edgeData : NULL,
+                numDependencies);
+}
+
+static CUresult decode_cuGraphAddEmptyNode(struct task *task) {
+    REAL(cuGraphAddEmptyNode);
+    get_word(&task->in); /* pointers that are not NULL */
+    uint64_t id_phGraphNode = get_word(&task->in);
+    CUgraphNode value_phGraphNode = 0;
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(&value_phGraphNode, hGraph, value_dependencies, numDependencies);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_phGraphNode, (uint64_t)(uintptr_t)value_phGraphNode);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphAddEventRecordNode(struct task *task) {
+    REAL(cuGraphAddEventRecordNode);
+    get_word(&task->in); /* pointers that are not NULL */
+    uint64_t id_phGraphNode = get_word(&task->in);
+    CUgraphNode value_phGraphNode = 0;
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(&value_phGraphNode, hGraph, value_dependencies, numDependencies, event);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_phGraphNode, (uint64_t)(uintptr_t)value_phGraphNode);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphAddEventWaitNode(struct task *task) {
+    REAL(cuGraphAddEventWaitNode);
+    get_word(&task->in); /* pointers that are not NULL */
+    uint64_t id_phGraphNode = get_word(&task->in);
+    CUgraphNode value_phGraphNode = 0;
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(&value_phGraphNode, hGraph, value_dependencies, numDependencies, event);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_phGraphNode, (uint64_t)(uintptr_t)value_phGraphNode);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphAddMemFreeNode(struct task *task) {
+    REAL(cuGraphAddMemFreeNode);
+    get_word(&task->in); /* pointers that are not NULL */
+    uint64_t id_phGraphNode = get_word(&task->in);
+    CUgraphNode value_phGraphNode = 0;
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    CUdeviceptr dptr = 0;
+    get_bytes(&task->in, &dptr, sizeof dptr);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(&value_phGraphNode, hGraph, value_dependencies, numDependencies, dptr);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_phGraphNode, (uint64_t)(uintptr_t)value_phGraphNode);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cuGraphChildGraphNodeGetGraph(struct task *task) {
     REAL(cuGraphChildGraphNodeGetGraph);
     uint64_t given = get_word(&task->in);
-    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
     CUgraph value_phGraph = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1013,24 +1151,51 @@ static CUresult decode_cuGraphExecGetId(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-static CUresult decode_cuGraphExecUpdate(struct task *task) {
-    REAL(cuGraphExecUpdate);
+static CUresult decode_cuGraphGetEdges(struct task *task) {
+    REAL(cuGraphGetEdges);
     uint64_t given = get_word(&task->in);
-    CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
-    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
-    uint64_t id_hErrorNode_out = get_word(&task->in);
-    CUgraphNode value_hErrorNode_out = 0;
-    CUgraphExecUpdateResult value_updateResult_out;
-    memset(&value_updateResult_out, 0, sizeof value_updateResult_out);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    size_t room_numEdges = get_word(&task->in), value_numEdges = room_numEdges;
+    if (room_numEdges > WIRE_MAX_NODES) task->in.bad = true;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hGraph, &value_hErrorNode_out,
-                           given >> 3 & 1 ? &value_updateResult_out : NULL);
+    CUresult result = real(hGraph, given >> 1 & 1 ? value_from : NULL,
+                           given >> 2 & 1 ? value_to : NULL, &value_numEdges);
     if (result != CUDA_SUCCESS) return result;
-    handle_bind(task, KIND_graph_node, id_hErrorNode_out,
-                (uint64_t)(uintptr_t)value_hErrorNode_out);
+    put_word(&task->out, value_numEdges);
+    size_t listed_numEdges = value_numEdges < room_numEdges ? value_numEdges : room_numEdges;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_from, listed_numEdges);
+    if (given >> 2 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_to, listed_numEdges);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphGetEdges_v2(struct task *task) {
+    REAL(cuGraphGetEdges_v2);
+    uint64_t given = get_word(&task->in);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    CUgraphEdgeData value_edgeData[WIRE_MAX_NODES] = {{0}};
+    size_t room_numEdges = get_word(&task->in), value_numEdges = room_numEdges;
+    if (room_numEdges > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(hGraph, given >> 1 & 1 ? value_from : NULL, given >> 2 & 1 ? value_to : NULL,
+             given >> 3 & 1 ? value_edgeData : NULL, &value_numEdges);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numEdges);
+    size_t listed_numEdges = value_numEdges < room_numEdges ? value_numEdges : room_numEdges;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_from, listed_numEdges);
+    if (given >> 2 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_to, listed_numEdges);
     if (given >> 3 & 1)
-        put_bytes(&task->out, &value_updateResult_out, sizeof value_updateResult_out);
+        put_bytes(&task->out, value_edgeData, listed_numEdges * sizeof *value_edgeData);
     return CUDA_SUCCESS;
 }
 
@@ -1045,6 +1210,43 @@ static CUresult decode_cuGraphGetId(struct task *task) {
     CUresult result = real(hGraph, given >> 1 & 1 ? &value_graphId : NULL);
     if (result != CUDA_SUCCESS) return result;
     if (given >> 1 & 1) put_bytes(&task->out, &value_graphId, sizeof value_graphId);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphGetNodes(struct task *task) {
+    REAL(cuGraphGetNodes);
+    uint64_t given = get_word(&task->in);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_nodes[WIRE_MAX_NODES];
+    size_t room_numNodes = get_word(&task->in), value_numNodes = room_numNodes;
+    if (room_numNodes > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(hGraph, given >> 1 & 1 ? value_nodes : NULL, &value_numNodes);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numNodes);
+    size_t listed_numNodes = value_numNodes < room_numNodes ? value_numNodes : room_numNodes;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_nodes, listed_numNodes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphGetRootNodes(struct task *task) {
+    REAL(cuGraphGetRootNodes);
+    uint64_t given = get_word(&task->in);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
+    CUgraphNode value_rootNodes[WIRE_MAX_NODES];
+    size_t room_numRootNodes = get_word(&task->in), value_numRootNodes = room_numRootNodes;
+    if (room_numRootNodes > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(hGraph, given >> 1 & 1 ? value_rootNodes : NULL, &value_numRootNodes);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numRootNodes);
+    size_t listed_numRootNodes =
+        value_numRootNodes < room_numRootNodes ? value_numRootNodes : room_numRootNodes;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_rootNodes, listed_numRootNodes);
     return CUDA_SUCCESS;
 }
 
@@ -1101,7 +1303,7 @@ static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
     uint64_t given = get_word(&task->in);
     CUgraphNode value_phNode = 0;
     CUgraphNode hOriginalNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
-    CUgraph hClonedGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraph hClonedGraph = (CUgraph)(uintptr_t)task_owner(task, KIND_graph);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_phNode : NULL, hOriginalNode, hClonedGraph);
@@ -1114,7 +1316,7 @@ static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
 static CUresult decode_cuGraphNodeGetContainingGraph(struct task *task) {
     REAL(cuGraphNodeGetContainingGraph);
     uint64_t given = get_word(&task->in);
-    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
     CUgraph value_phGraph = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1122,6 +1324,100 @@ static CUresult decode_cuGraphNodeGetContainingGraph(struct task *task) {
     if (result != CUDA_SUCCESS) return result;
     if (given >> 1 & 1)
         put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphNodeGetDependencies(struct task *task) {
+    REAL(cuGraphNodeGetDependencies);
+    uint64_t given = get_word(&task->in);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t room_numDependencies = get_word(&task->in), value_numDependencies = room_numDependencies;
+    if (room_numDependencies > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(hNode, given >> 1 & 1 ? value_dependencies : NULL, &value_numDependencies);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numDependencies);
+    size_t listed_numDependencies =
+        value_numDependencies < room_numDependencies ? value_numDependencies : room_numDependencies;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_dependencies,
+                    listed_numDependencies);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphNodeGetDependencies_v2(struct task *task) {
+    REAL(cuGraphNodeGetDependencies_v2);
+    uint64_t given = get_word(&task->in);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    CUgraphEdgeData value_edgeData[WIRE_MAX_NODES] = {{0}};
+    size_t room_numDependencies = get_word(&task->in), value_numDependencies = room_numDependencies;
+    if (room_numDependencies > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(hNode, given >> 1 & 1 ? value_dependencies : NULL,
+                           given >> 2 & 1 ? value_edgeData : NULL, &value_numDependencies);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numDependencies);
+    size_t listed_numDependencies =
+        value_numDependencies < room_numDependencies ? value_numDependencies : room_numDependencies;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_dependencies,
+                    listed_numDependencies);
+    if (given >> 2 & 1)
+        put_bytes(&task->out, value_edgeData, listed_numDependencies * sizeof *value_edgeData);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphNodeGetDependentNodes(struct task *task) {
+    REAL(cuGraphNodeGetDependentNodes);
+    uint64_t given = get_word(&task->in);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
+    CUgraphNode value_dependentNodes[WIRE_MAX_NODES];
+    size_t room_numDependentNodes = get_word(&task->in),
+           value_numDependentNodes = room_numDependentNodes;
+    if (room_numDependentNodes > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(hNode, given >> 1 & 1 ? value_dependentNodes : NULL, &value_numDependentNodes);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numDependentNodes);
+    size_t listed_numDependentNodes = value_numDependentNodes < room_numDependentNodes
+                                          ? value_numDependentNodes
+                                          : room_numDependentNodes;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_dependentNodes,
+                    listed_numDependentNodes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuGraphNodeGetDependentNodes_v2(struct task *task) {
+    REAL(cuGraphNodeGetDependentNodes_v2);
+    uint64_t given = get_word(&task->in);
+    CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_owner(task, KIND_graph_node);
+    CUgraphNode value_dependentNodes[WIRE_MAX_NODES];
+    CUgraphEdgeData value_edgeData[WIRE_MAX_NODES] = {{0}};
+    size_t room_numDependentNodes = get_word(&task->in),
+           value_numDependentNodes = room_numDependentNodes;
+    if (room_numDependentNodes > WIRE_MAX_NODES) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(hNode, given >> 1 & 1 ? value_dependentNodes : NULL,
+                           given >> 2 & 1 ? value_edgeData : NULL, &value_numDependentNodes);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&task->out, value_numDependentNodes);
+    size_t listed_numDependentNodes = value_numDependentNodes < room_numDependentNodes
+                                          ? value_numDependentNodes
+                                          : room_numDependentNodes;
+    if (given >> 1 & 1)
+        put_handles(task, KIND_graph_node, (const uint64_t *)value_dependentNodes,
+                    listed_numDependentNodes);
+    if (given >> 2 & 1)
+        put_bytes(&task->out, value_edgeData, listed_numDependentNodes * sizeof *value_edgeData);
     return CUDA_SUCCESS;
 }
 
@@ -1191,6 +1487,43 @@ static CUresult decode_cuGraphNodeSetEnabled(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     return real(hGraphExec, hNode, isEnabled);
+}
+
+static CUresult decode_cuGraphRemoveDependencies(struct task *task) {
+    REAL(cuGraphRemoveDependencies);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    size_t count_from = task_handles(task, KIND_graph_node, (uint64_t *)value_from);
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    size_t count_to = task_handles(task, KIND_graph_node, (uint64_t *)value_to);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    if (count_from != (size_t)numDependencies) task->in.bad = true;
+    if (count_to != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hGraph, value_from, value_to, numDependencies);
+}
+
+static CUresult decode_cuGraphRemoveDependencies_v2(struct task *task) {
+    REAL(cuGraphRemoveDependencies_v2);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraphNode value_from[WIRE_MAX_NODES];
+    size_t count_from = task_handles(task, KIND_graph_node, (uint64_t *)value_from);
+    CUgraphNode value_to[WIRE_MAX_NODES];
+    size_t count_to = task_handles(task, KIND_graph_node, (uint64_t *)value_to);
+    CUgraphEdgeData value_edgeData[WIRE_MAX_NODES];
+    size_t bytes_edgeData = get_block(&task->in, value_edgeData, sizeof value_edgeData);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    if (count_from != (size_t)numDependencies) task->in.bad = true;
+    if (count_to != (size_t)numDependencies) task->in.bad = true;
+    if (bytes_edgeData && bytes_edgeData != (size_t)numDependencies * sizeof *value_edgeData)
+        task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hGraph, value_from, value_to, bytes_edgeData ? value_edgeData : NULL,
+                numDependencies);
 }
 
 static CUresult decode_cuGraphUpload(struct task *task) {
@@ -1553,6 +1886,7 @@ static CUresult decode_cuMemCreate(struct task *task) {
     if (given >> 2 & 1) get_bytes(&task->in, &value_prop, sizeof value_prop);
     unsigned long long flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
+    task_on_card(task, &value_prop.location, value_prop.type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_handle, size, given >> 2 & 1 ? &value_prop : NULL, flags);
@@ -1658,6 +1992,7 @@ static CUresult decode_cuMemGetDefaultMemPool(struct task *task) {
     if (given >> 1 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
     CUmemAllocationType type = 0;
     get_bytes(&task->in, &type, sizeof type);
+    task_on_card(task, &value_location, type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL,
@@ -1693,6 +2028,7 @@ static CUresult decode_cuMemGetMemPool(struct task *task) {
     if (given >> 1 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
     CUmemAllocationType type = 0;
     get_bytes(&task->in, &type, sizeof type);
+    task_on_card(task, &value_location, type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result =
@@ -1727,6 +2063,7 @@ static CUresult decode_cuMemPoolCreate(struct task *task) {
     CUmemoryPool value_pool = 0;
     CUmemPoolProps value_poolProps = {0};
     if (given >> 1 & 1) get_bytes(&task->in, &value_poolProps, sizeof value_poolProps);
+    task_on_card(task, &value_poolProps.location, value_poolProps.allocType);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pool, given >> 1 & 1 ? &value_poolProps : NULL);
@@ -1863,6 +2200,7 @@ static CUresult decode_cuMemSetMemPool(struct task *task) {
     CUmemAllocationType type = 0;
     get_bytes(&task->in, &type, sizeof type);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
+    task_on_card(task, &value_location, type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     return real(given >> 0 & 1 ? &value_location : NULL, type, pool);
@@ -2368,6 +2706,29 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(stru
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cuStreamBeginCaptureToGraph(struct task *task) {
+    REAL(cuStreamBeginCaptureToGraph);
+    CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
+    CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    CUgraphEdgeData value_dependencyData[WIRE_MAX_NODES];
+    size_t bytes_dependencyData =
+        get_block(&task->in, value_dependencyData, sizeof value_dependencyData);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    CUstreamCaptureMode mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    if (bytes_dependencyData &&
+        bytes_dependencyData != (size_t)numDependencies * sizeof *value_dependencyData)
+        task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hStream, hGraph, value_dependencies,
+                bytes_dependencyData ? value_dependencyData : NULL, numDependencies, mode);
+}
+
 static CUresult decode_cuStreamBeginCapture_v2(struct task *task) {
     REAL(cuStreamBeginCapture_v2);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
@@ -2545,6 +2906,43 @@ static CUresult decode_cuStreamSynchronize(struct task *task) {
     return real(hStream);
 }
 
+static CUresult decode_cuStreamUpdateCaptureDependencies(struct task *task) {
+    REAL(cuStreamUpdateCaptureDependencies);
+    CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    unsigned int flags = 0;
+    get_bytes(&task->in, &flags, sizeof flags);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hStream, value_dependencies, numDependencies, flags);
+}
+
+static CUresult decode_cuStreamUpdateCaptureDependencies_v2(struct task *task) {
+    REAL(cuStreamUpdateCaptureDependencies_v2);
+    CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
+    CUgraphNode value_dependencies[WIRE_MAX_NODES];
+    size_t count_dependencies = task_handles(task, KIND_graph_node, (uint64_t *)value_dependencies);
+    CUgraphEdgeData value_dependencyData[WIRE_MAX_NODES];
+    size_t bytes_dependencyData =
+        get_block(&task->in, value_dependencyData, sizeof value_dependencyData);
+    size_t numDependencies = 0;
+    get_bytes(&task->in, &numDependencies, sizeof numDependencies);
+    unsigned int flags = 0;
+    get_bytes(&task->in, &flags, sizeof flags);
+    if (count_dependencies != (size_t)numDependencies) task->in.bad = true;
+    if (bytes_dependencyData &&
+        bytes_dependencyData != (size_t)numDependencies * sizeof *value_dependencyData)
+        task->in.bad = true;
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    return real(hStream, value_dependencies, bytes_dependencyData ? value_dependencyData : NULL,
+                numDependencies, flags);
+}
+
 static CUresult decode_cuStreamWaitEvent(struct task *task) {
     REAL(cuStreamWaitEvent);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
@@ -2612,9 +3010,27 @@ static CUresult decode_cuStreamWriteValue64_v2(struct task *task) {
     return real(stream, addr, value, flags);
 }
 
+static CUresult decode_cuSurfObjectCreate(struct task *task) {
+    REAL(cuSurfObjectCreate);
+    uint64_t given = get_word(&task->in);
+    CUsurfObject value_pSurfObject;
+    memset(&value_pSurfObject, 0, sizeof value_pSurfObject);
+    CUDA_RESOURCE_DESC value_pResDesc = {0};
+    if (given >> 1 & 1) get_bytes(&task->in, &value_pResDesc, sizeof value_pResDesc);
+    if (given >> 1 & 1) task_locate_CUDA_RESOURCE_DESC(task, &value_pResDesc);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pSurfObject : NULL, given >> 1 & 1 ? &value_pResDesc : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) handle_of(task, KIND_surface_object, value_pSurfObject);
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pSurfObject, sizeof value_pSurfObject);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cuSurfObjectDestroy(struct task *task) {
     REAL(cuSurfObjectDestroy);
-    CUsurfObject surfObject = (CUsurfObject)(uintptr_t)task_handle(task, KIND_surface_object, 1);
+    CUsurfObject surfObject = task_number(task, KIND_surface_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(surfObject);
@@ -2623,9 +3039,47 @@ static CUresult decode_cuSurfObjectDestroy(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cuSurfObjectGetResourceDesc(struct task *task) {
+    REAL(cuSurfObjectGetResourceDesc);
+    uint64_t given = get_word(&task->in);
+    CUDA_RESOURCE_DESC value_pResDesc;
+    memset(&value_pResDesc, 0, sizeof value_pResDesc);
+    CUsurfObject surfObject = task_number(task, KIND_surface_object, 0);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(given >> 0 & 1 ? &value_pResDesc : NULL, surfObject);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) task_found_CUDA_RESOURCE_DESC(task, &value_pResDesc);
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pResDesc, sizeof value_pResDesc);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuTexObjectCreate(struct task *task) {
+    REAL(cuTexObjectCreate);
+    uint64_t given = get_word(&task->in);
+    CUtexObject value_pTexObject;
+    memset(&value_pTexObject, 0, sizeof value_pTexObject);
+    CUDA_RESOURCE_DESC value_pResDesc = {0};
+    if (given >> 1 & 1) get_bytes(&task->in, &value_pResDesc, sizeof value_pResDesc);
+    if (given >> 1 & 1) task_locate_CUDA_RESOURCE_DESC(task, &value_pResDesc);
+    CUDA_TEXTURE_DESC value_pTexDesc = {0};
+    if (given >> 2 & 1) get_bytes(&task->in, &value_pTexDesc, sizeof value_pTexDesc);
+    CUDA_RESOURCE_VIEW_DESC value_pResViewDesc = {0};
+    if (given >> 3 & 1) get_bytes(&task->in, &value_pResViewDesc, sizeof value_pResViewDesc);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pTexObject : NULL, given >> 1 & 1 ? &value_pResDesc : NULL,
+             given >> 2 & 1 ? &value_pTexDesc : NULL, given >> 3 & 1 ? &value_pResViewDesc : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) handle_of(task, KIND_texture_object, value_pTexObject);
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pTexObject, sizeof value_pTexObject);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cuTexObjectDestroy(struct task *task) {
     REAL(cuTexObjectDestroy);
-    CUtexObject texObject = (CUtexObject)(uintptr_t)task_handle(task, KIND_texture_object, 1);
+    CUtexObject texObject = task_number(task, KIND_texture_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(texObject);
@@ -2634,11 +3088,54 @@ static CUresult decode_cuTexObjectDestroy(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cuTexObjectGetResourceDesc(struct task *task) {
+    REAL(cuTexObjectGetResourceDesc);
+    uint64_t given = get_word(&task->in);
+    CUDA_RESOURCE_DESC value_pResDesc;
+    memset(&value_pResDesc, 0, sizeof value_pResDesc);
+    CUtexObject texObject = task_number(task, KIND_texture_object, 0);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(given >> 0 & 1 ? &value_pResDesc : NULL, texObject);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) task_found_CUDA_RESOURCE_DESC(task, &value_pResDesc);
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pResDesc, sizeof value_pResDesc);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuTexObjectGetResourceViewDesc(struct task *task) {
+    REAL(cuTexObjectGetResourceViewDesc);
+    uint64_t given = get_word(&task->in);
+    CUDA_RESOURCE_VIEW_DESC value_pResViewDesc;
+    memset(&value_pResViewDesc, 0, sizeof value_pResViewDesc);
+    CUtexObject texObject = task_number(task, KIND_texture_object, 0);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(given >> 0 & 1 ? &value_pResViewDesc : NULL, texObject);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pResViewDesc, sizeof value_pResViewDesc);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cuTexObjectGetTextureDesc(struct task *task) {
+    REAL(cuTexObjectGetTextureDesc);
+    uint64_t given = get_word(&task->in);
+    CUDA_TEXTURE_DESC value_pTexDesc;
+    memset(&value_pTexDesc, 0, sizeof value_pTexDesc);
+    CUtexObject texObject = task_number(task, KIND_texture_object, 0);
+    CUresult refused = task_refused(task, real != NULL);
+    if (refused != CUDA_SUCCESS) return refused;
+    CUresult result = real(given >> 0 & 1 ? &value_pTexDesc : NULL, texObject);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pTexDesc, sizeof value_pTexDesc);
+    return CUDA_SUCCESS;
+}
+
 const struct operation generated_operations[OP_COUNT] = {
     [OP_cuArray3DCreate_v2] = {decode_cuArray3DCreate_v2, 0},
     [OP_cuArray3DGetDescriptor_v2] = {decode_cuArray3DGetDescriptor_v2, 0},
     [OP_cuArrayCreate_v2] = {decode_cuArrayCreate_v2, 0},
-    [OP_cuArrayDestroy] = {decode_cuArrayDestroy, 0},
+    [OP_cuArrayDestroy] = {decode_cuArrayDestroy, OPERATION_BLOCKS},
     [OP_cuArrayGetDescriptor_v2] = {decode_cuArrayGetDescriptor_v2, 0},
     [OP_cuArrayGetMemoryRequirements] = {decode_cuArrayGetMemoryRequirements, 0},
     [OP_cuArrayGetPlane] = {decode_cuArrayGetPlane, 0},
@@ -2698,6 +3195,13 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuFuncSetAttribute] = {decode_cuFuncSetAttribute, 0},
     [OP_cuFuncSetCacheConfig] = {decode_cuFuncSetCacheConfig, 0},
     [OP_cuFuncSetSharedMemConfig] = {decode_cuFuncSetSharedMemConfig, 0},
+    [OP_cuGraphAddChildGraphNode] = {decode_cuGraphAddChildGraphNode, 0},
+    [OP_cuGraphAddDependencies] = {decode_cuGraphAddDependencies, 0},
+    [OP_cuGraphAddDependencies_v2] = {decode_cuGraphAddDependencies_v2, 0},
+    [OP_cuGraphAddEmptyNode] = {decode_cuGraphAddEmptyNode, 0},
+    [OP_cuGraphAddEventRecordNode] = {decode_cuGraphAddEventRecordNode, 0},
+    [OP_cuGraphAddEventWaitNode] = {decode_cuGraphAddEventWaitNode, 0},
+    [OP_cuGraphAddMemFreeNode] = {decode_cuGraphAddMemFreeNode, 0},
     [OP_cuGraphChildGraphNodeGetGraph] = {decode_cuGraphChildGraphNodeGetGraph, 0},
     [OP_cuGraphClone] = {decode_cuGraphClone, 0},
     [OP_cuGraphConditionalHandleCreate] = {decode_cuGraphConditionalHandleCreate, 0},
@@ -2714,19 +3218,28 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuGraphExecEventWaitNodeSetEvent] = {decode_cuGraphExecEventWaitNodeSetEvent, 0},
     [OP_cuGraphExecGetFlags] = {decode_cuGraphExecGetFlags, 0},
     [OP_cuGraphExecGetId] = {decode_cuGraphExecGetId, 0},
-    [OP_cuGraphExecUpdate] = {decode_cuGraphExecUpdate, 0},
+    [OP_cuGraphGetEdges] = {decode_cuGraphGetEdges, 0},
+    [OP_cuGraphGetEdges_v2] = {decode_cuGraphGetEdges_v2, 0},
     [OP_cuGraphGetId] = {decode_cuGraphGetId, 0},
+    [OP_cuGraphGetNodes] = {decode_cuGraphGetNodes, 0},
+    [OP_cuGraphGetRootNodes] = {decode_cuGraphGetRootNodes, 0},
     [OP_cuGraphInstantiateWithFlags] = {decode_cuGraphInstantiateWithFlags, 0},
     [OP_cuGraphKernelNodeCopyAttributes] = {decode_cuGraphKernelNodeCopyAttributes, 0},
     [OP_cuGraphLaunch] = {decode_cuGraphLaunch, 0},
     [OP_cuGraphMemFreeNodeGetParams] = {decode_cuGraphMemFreeNodeGetParams, 0},
     [OP_cuGraphNodeFindInClone] = {decode_cuGraphNodeFindInClone, 0},
     [OP_cuGraphNodeGetContainingGraph] = {decode_cuGraphNodeGetContainingGraph, 0},
+    [OP_cuGraphNodeGetDependencies] = {decode_cuGraphNodeGetDependencies, 0},
+    [OP_cuGraphNodeGetDependencies_v2] = {decode_cuGraphNodeGetDependencies_v2, 0},
+    [OP_cuGraphNodeGetDependentNodes] = {decode_cuGraphNodeGetDependentNodes, 0},
+    [OP_cuGraphNodeGetDependentNodes_v2] = {decode_cuGraphNodeGetDependentNodes_v2, 0},
     [OP_cuGraphNodeGetEnabled] = {decode_cuGraphNodeGetEnabled, 0},
     [OP_cuGraphNodeGetLocalId] = {decode_cuGraphNodeGetLocalId, 0},
     [OP_cuGraphNodeGetToolsId] = {decode_cuGraphNodeGetToolsId, 0},
     [OP_cuGraphNodeGetType] = {decode_cuGraphNodeGetType, 0},
     [OP_cuGraphNodeSetEnabled] = {decode_cuGraphNodeSetEnabled, 0},
+    [OP_cuGraphRemoveDependencies] = {decode_cuGraphRemoveDependencies, 0},
+    [OP_cuGraphRemoveDependencies_v2] = {decode_cuGraphRemoveDependencies_v2, 0},
     [OP_cuGraphUpload] = {decode_cuGraphUpload, 0},
     [OP_cuGreenCtxCreate] = {decode_cuGreenCtxCreate, 0},
     [OP_cuGreenCtxDestroy] = {decode_cuGreenCtxDestroy, 0},
@@ -2792,7 +3305,7 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuMemsetD8Async] = {decode_cuMemsetD8Async, 0},
     [OP_cuMemsetD8_v2] = {decode_cuMemsetD8_v2, 0},
     [OP_cuMipmappedArrayCreate] = {decode_cuMipmappedArrayCreate, 0},
-    [OP_cuMipmappedArrayDestroy] = {decode_cuMipmappedArrayDestroy, 0},
+    [OP_cuMipmappedArrayDestroy] = {decode_cuMipmappedArrayDestroy, OPERATION_BLOCKS},
     [OP_cuMipmappedArrayGetLevel] = {decode_cuMipmappedArrayGetLevel, 0},
     [OP_cuMipmappedArrayGetMemoryRequirements] = {decode_cuMipmappedArrayGetMemoryRequirements, 0},
     [OP_cuMipmappedArrayGetSparseProperties] = {decode_cuMipmappedArrayGetSparseProperties, 0},
@@ -2809,6 +3322,7 @@ const struct operation generated_operations[OP_COUNT] = {
         {decode_cuOccupancyMaxActiveBlocksPerMultiprocessor, 0},
     [OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] =
         {decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0},
+    [OP_cuStreamBeginCaptureToGraph] = {decode_cuStreamBeginCaptureToGraph, 0},
     [OP_cuStreamBeginCapture_v2] = {decode_cuStreamBeginCapture_v2, 0},
     [OP_cuStreamCopyAttributes] = {decode_cuStreamCopyAttributes, 0},
     [OP_cuStreamCreate] = {decode_cuStreamCreate, 0},
@@ -2823,11 +3337,19 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuStreamQuery] = {decode_cuStreamQuery, 0},
     [OP_cuStreamSetAttribute] = {decode_cuStreamSetAttribute, 0},
     [OP_cuStreamSynchronize] = {decode_cuStreamSynchronize, OPERATION_BLOCKS},
+    [OP_cuStreamUpdateCaptureDependencies] = {decode_cuStreamUpdateCaptureDependencies, 0},
+    [OP_cuStreamUpdateCaptureDependencies_v2] = {decode_cuStreamUpdateCaptureDependencies_v2, 0},
     [OP_cuStreamWaitEvent] = {decode_cuStreamWaitEvent, 0},
     [OP_cuStreamWaitValue32_v2] = {decode_cuStreamWaitValue32_v2, 0},
     [OP_cuStreamWaitValue64_v2] = {decode_cuStreamWaitValue64_v2, 0},
     [OP_cuStreamWriteValue32_v2] = {decode_cuStreamWriteValue32_v2, 0},
     [OP_cuStreamWriteValue64_v2] = {decode_cuStreamWriteValue64_v2, 0},
-    [OP_cuSurfObjectDestroy] = {decode_cuSurfObjectDestroy, 0},
-    [OP_cuTexObjectDestroy] = {decode_cuTexObjectDestroy, 0},
+    [OP_cuSurfObjectCreate] = {decode_cuSurfObjectCreate, 0},
+    [OP_cuSurfObjectDestroy] = {decode_cuSurfObjectDestroy, OPERATION_BLOCKS},
+    [OP_cuSurfObjectGetResourceDesc] = {decode_cuSurfObjectGetResourceDesc, 0},
+    [OP_cuTexObjectCreate] = {decode_cuTexObjectCreate, 0},
+    [OP_cuTexObjectDestroy] = {decode_cuTexObjectDestroy, OPERATION_BLOCKS},
+    [OP_cuTexObjectGetResourceDesc] = {decode_cuTexObjectGetResourceDesc, 0},
+    [OP_cuTexObjectGetResourceViewDesc] = {decode_cuTexObjectGetResourceViewDesc, 0},
+    [OP_cuTexObjectGetTextureDesc] = {decode_cuTexObjectGetTextureDesc, 0},
 };

@@ -118,8 +118,18 @@ static void make_current(uint64_t handle) {
     context_gone = handle != 0 && bad != CUDA_SUCCESS;
 }
 
+/* What a thread may do while streams capture goes by the program's thread, not by ours. */
+static void take_mode(CUstreamCaptureMode mode) {
+    static _Thread_local CUstreamCaptureMode mine = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUstreamCaptureMode before = mode;
+    if (mode == mine || !driver_function(EGPU_FN_cuThreadExchangeStreamCaptureMode)) return;
+    if (DRIVER(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *)(&before) == CUDA_SUCCESS)
+        mine = mode;
+}
+
 CUresult driver_run(const struct operation *operation, struct task *task) {
     make_current(task->context);
+    take_mode(task->mode);
     CUresult result = operation->run(task);
     if (result == CUDA_ERROR_INVALID_CONTEXT && context_gone)
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* there was one */

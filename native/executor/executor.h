@@ -3,12 +3,16 @@
  *
  *   session.h   the child's life: connection, frames, calls, the driver
  *   calls.c     operations with forms of their own
+ *   array.c     copies of arrays, and what textures and surfaces are of
  *   decoders.c  generated: the others
  *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
  *               library_decoders.c are generated
+ *   nccl.c      groups of such calls, and communicators
+ *   graphs.c    captures, and updates of what was instantiated
+ *   nodes.c     nodes of graphs, rooms.c memory for their copies
  *   bulk.c      copies from memory of both
  *   handles.c   what the client's handles stand for
- *   confinement.c, paths.c, view.c, landlock.c
+ *   confinement.c, paths.c, view.c, landlock.c, network.c
  *               what holds both: a user without privileges, its own view of the files, Landlock
  *   sandbox.c   what the child may still do once it has its GPU
  *   status.c    what NVML says of the slice
@@ -37,6 +41,7 @@ struct settings {
     int grace_seconds;
     int roster; /* descriptor of a struct roster, or -1 */
     int rules;  /* of Landlock, or -1 */
+    bool network;
 };
 
 /* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot
@@ -54,17 +59,20 @@ struct task {
     struct reader in;
     struct writer out;
     struct wire_header header;
-    CUresult bad;        /* a handle that is none: the answer, instead of a call */
-    bool violated;       /* the session ends */
-    uint64_t context;    /* the wire's */
-    uint64_t destroyed;  /* handle to be forgotten when the call succeeds */
-    const uint8_t *data; /* what is left of the payload: data of a copy */
+    CUresult bad;             /* a handle that is none: the answer, instead of a call */
+    bool violated;            /* the session ends */
+    uint64_t context;         /* the wire's */
+    CUstreamCaptureMode mode; /* of the program's thread */
+    uint64_t destroyed;       /* handle to be forgotten when the call succeeds */
+    const uint8_t *data;      /* what is left of the payload: data of a copy */
     size_t data_bytes;
     uint8_t *large; /* a reply too long for `out`: the session's to free */
     size_t large_bytes;
 };
 
-#define OPERATION_BLOCKS 1 /* may wait for the GPU */
+#define OPERATION_BLOCKS 1  /* may wait for the GPU */
+#define OPERATION_BESIDE 2  /* may wait for other programs: never in the thread that serves */
+#define OPERATION_GROUPED 4 /* may be one of a LIBRARY_GROUP */
 
 struct operation {
     CUresult (*run)(struct task *task);
@@ -96,6 +104,7 @@ void session_callback(uint64_t id, CUresult status);
 /* a descriptor that came over the socket, or -1 */
 int session_receive_fd(void);
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
+bool session_has_network(void); /* one of its own, where other ranks may be met */
 /* Room for a reply, or NULL; all replies that the client has not got are bounded (session.h). */
 uint8_t *session_reply_take(size_t bytes);
 void session_reply_give(uint8_t *data, size_t bytes);
@@ -110,10 +119,23 @@ static inline CUresult task_refused(struct task *task, bool known) {
     return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* Memory that a client may ask for is a card's: what is elsewhere is this machine's, for whoever
+ * else is on it. */
+static inline void task_on_card(struct task *task, const CUmemLocation *where,
+                                CUmemAllocationType type) {
+    unsigned place = where->type, kind = type; /* 0 is for the driver to refuse */
+    bool here = place <= CU_MEM_LOCATION_TYPE_DEVICE && kind <= CU_MEM_ALLOCATION_TYPE_PINNED;
+    if (!here && task->bad == CUDA_SUCCESS) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* ---- handles.c ---- */
 
 bool handles_init(void);
 uint64_t task_handle(struct task *task, unsigned kind, int destroy);
+/* The same of a graph or a node, whose own is what the call makes or finds. */
+uint64_t task_owner(struct task *task, unsigned kind);
+/* As many as there are, at most WIRE_MAX_NODES. */
+size_t task_handles(struct task *task, unsigned kind, void *values);
 uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
 void handle_unbind(struct task *task, unsigned kind);
@@ -123,8 +145,30 @@ void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and per
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
 
-/* the context, module or library that it goes with; 0: none */
+/* A number that the driver gave for an object of this kind, if it is one of this session's. */
+uint64_t task_number(struct task *task, unsigned kind, int destroy);
+
+/* A list of them. */
+void put_handles(struct task *task, unsigned kind, const void *values, size_t count);
+
+/* the context, module, library, graph or node that it goes with; 0: none */
 uint64_t handle_parent(uint64_t handle);
+
+/* array.c: handles in it for what they stand for, and the other way. */
+void task_locate_CUDA_RESOURCE_DESC(struct task *task, CUDA_RESOURCE_DESC *resource);
+void task_found_CUDA_RESOURCE_DESC(struct task *task, CUDA_RESOURCE_DESC *resource);
+CUresult array_copy(struct task *task);
+CUresult array_copy_in(struct task *task);
+CUresult array_copy_out(struct task *task);
+CUresult array_level(struct task *task);
+CUresult array_plane(struct task *task);
+
+/* calls.c: a graph would go on reading and writing memory of ours that only lasts as long as a
+ * call; and the end of a session whose client broke the rules. */
+bool captured(CUstream stream);
+CUresult violation(struct task *task);
+/* The struct that begins the payload; what is left after it becomes the task's data. */
+bool begins(struct task *task, void *message, size_t bytes, bool has_data);
 
 static inline size_t attribute_bytes(int attribute) {
     return attribute >= 1 && attribute <= 3 ? 4 : 8;
@@ -141,10 +185,38 @@ bool bulk_take(void); /* whether one more slot may be held, for the copy that fo
 CUresult bulk_copy(CUdeviceptr to, const uint8_t *from, size_t bytes, CUstream stream, bool taken);
 bool bulk_look(void); /* gives back the slots of copies that are done; whether others are held */
 
+/* ---- calls.c ---- */
+
+/* The struct that begins the payload; what is left after it becomes the task's data. */
+bool begins(struct task *task, void *message, size_t bytes, bool has_data);
+CUresult violation(struct task *task);
+void *room_for_data(struct task *task, size_t bytes); /* in the reply, or as a long one */
+bool within_host(uint64_t address, uint64_t bytes);   /* memory of both */
+void call_client(void *data);                         /* a function of the program's */
+
+/* ---- graphs.c ---- */
+
+bool captures_begun(void); /* this session has begun one */
+CUresult begin_capture(struct task *task);
+CUresult capture_info(struct task *task);
+CUresult graph_update(struct task *task);
+
+/* ---- nodes.c, rooms.c ---- */
+
+CUresult graph_node(struct task *task);
+uint8_t *room_of(uint64_t room, uint64_t bytes); /* NULL: it is none, or smaller */
+CUresult room_make(struct task *task);
+CUresult room_in(struct task *task);
+CUresult room_out(struct task *task);
+
 /* ---- status.c ---- */
 
 void status_init(const struct settings *settings);
 CUresult status_read(uint32_t device, struct writer *out);
+
+/* ---- nccl.c ---- */
+
+CUresult library_group(struct task *task); /* calls that go together */
 
 /* ---- sandbox.c ---- */
 

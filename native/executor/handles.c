@@ -11,6 +11,7 @@ struct entry {
     uint64_t id; /* 0: free */
     uint64_t value;
     uint64_t parent;
+    bool has_children;
 };
 
 static struct entry *tables[2];
@@ -89,6 +90,52 @@ uint64_t task_handle(struct task *task, unsigned kind, int destroy) {
     return handle_value(kind, handle, &task->bad);
 }
 
+uint64_t task_number(struct task *task, unsigned kind, int destroy) {
+    uint64_t number = get_word(&task->in);
+    pthread_mutex_lock(&lock);
+    uint64_t id = map_get(kind, number);
+    pthread_mutex_unlock(&lock);
+    if (destroy) task->destroyed = id;
+    if (id == 0 && task->bad == CUDA_SUCCESS) task->bad = CUDA_ERROR_INVALID_HANDLE;
+    return number;
+}
+
+uint64_t task_owner(struct task *task, unsigned kind) {
+    struct reader before = task->in;
+    uint64_t handle = get_word(&before), value = task_handle(task, kind, 0);
+    if (value != 0) task->context = handle;
+    return value;
+}
+
+size_t task_handles(struct task *task, unsigned kind, void *values) {
+    size_t bytes;
+    const uint8_t *sent = get_span(&task->in, &bytes);
+    size_t count = bytes / sizeof(uint64_t);
+    if (bytes % sizeof(uint64_t) != 0 || count > WIRE_MAX_NODES) task->in.bad = true;
+    for (size_t i = 0; i < count && !task->in.bad; i++) {
+        uint64_t handle, value;
+        memcpy(&handle, sent + i * sizeof handle, sizeof handle);
+        value = handle_value(kind, handle, &task->bad);
+        memcpy((uint8_t *)values + i * sizeof value, &value, sizeof value);
+    }
+    return count;
+}
+
+static void drop(uint64_t id);
+
+/* What owns something of this kind: a graph all its nodes, also those found by way of another. */
+static uint64_t owner_of(unsigned kind, uint64_t given) {
+    if (kind == KIND_graph_node && wire_kind_of(given) == KIND_graph_node)
+        return handle_parent(given);
+    return given;
+}
+
+static void own(struct entry *entry, uint64_t parent) {
+    entry->parent = parent;
+    struct entry *owner = entry_of(parent);
+    if (owner != NULL) owner->has_children = true;
+}
+
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value) {
     uint32_t index = wire_index(handle);
     pthread_mutex_lock(&lock);
@@ -97,8 +144,11 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
         wire_kind_of(handle) != kind || entry->id != 0) {
         task->violated = true; /* the driver's object is lost with the session */
     } else {
+        /* The driver has made it just now: what had this address before went with its graph. */
+        if (kind == KIND_graph || kind == KIND_graph_node) drop(map_get(kind, value));
         entry->value = value;
-        entry->parent = task->context;
+        entry->has_children = false;
+        own(entry, owner_of(kind, task->context));
         __atomic_store_n(&entry->id, handle, __ATOMIC_RELEASE);
         if (index >= used[0]) used[0] = index + 1;
         map_put(handle, kind, value);
@@ -124,8 +174,6 @@ static bool outlives_context(uint64_t id) {
     }
 }
 
-static void drop(uint64_t id);
-
 static void drop_children(uint64_t id) {
     bool context = wire_kind_of(id) == KIND_context;
     for (int table = 0; table < 2; table++)
@@ -135,13 +183,12 @@ static void drop_children(uint64_t id) {
                 drop(tables[table][i].id);
 }
 
-/* What belongs to a context, a module or a library goes with it. */
+/* What belongs to a context, a module, a library, an array, a graph or a node goes with it. */
 static void drop(uint64_t id) {
     struct entry *entry = entry_of(id);
     if (entry == NULL) return;
     __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
-    unsigned kind = wire_kind_of(id);
-    if (kind == KIND_context || kind == KIND_module || kind == KIND_library) drop_children(id);
+    if (entry->has_children) drop_children(id);
 }
 
 void handle_forget(uint64_t id, bool itself) {
@@ -172,7 +219,8 @@ uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
             id = wire_handle(kind, true, ++generation, index);
             struct entry *entry = &tables[1][index];
             entry->value = value;
-            entry->parent = parent;
+            entry->has_children = false;
+            own(entry, owner_of(kind, parent));
             __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
             map_put(id, kind, value);
         }
@@ -184,6 +232,14 @@ uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
 uint64_t handle_parent(uint64_t handle) {
     struct entry *entry = entry_of(handle);
     return entry == NULL ? 0 : entry->parent;
+}
+
+void put_handles(struct task *task, unsigned kind, const void *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t value;
+        memcpy(&value, (const uint8_t *)values + i * sizeof value, sizeof value);
+        put_word(&task->out, handle_of(task, kind, value));
+    }
 }
 
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) {

@@ -31,6 +31,7 @@
 #define FS_IOCTL_DEV (UINT64_C(1) << 15) /* ABI 5 */
 #define NET_TCP UINT64_C(3)              /* bind and connect, ABI 4 */
 #define SCOPES UINT64_C(3)               /* abstract sockets and signals of others, ABI 6 */
+#define SCOPE_SOCKETS UINT64_C(1)
 
 struct ruleset {
     uint64_t files, network, scoped;
@@ -69,9 +70,13 @@ static bool allow(int rules, const struct shown_path *shown, uint64_t known) {
     return good;
 }
 
-int landlock_rules(const struct shown_paths *paths) {
+int landlock_rules(const struct shown_paths *paths, bool network) {
     int abi = landlock_abi();
     struct ruleset is = handled(abi);
+    if (network) { /* in which there is nobody else */
+        is.network = 0;
+        is.scoped &= ~SCOPE_SOCKETS;
+    }
     size_t size = abi >= 6 ? sizeof is : abi >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
     int rules = (int)syscall(CREATE_RULESET, &is, size, 0);
     for (unsigned i = 0; rules >= 0 && i < paths->count; i++)

@@ -12,9 +12,10 @@ extern const struct library_facts library_facts[LIBRARIES];
 /* What is known of a kind of objects. */
 struct library_kind {
     enum library_id of;
-    bool stays;       /* outlives the context in which it was made */
-    const char *mode; /* the library's function that says an object's pointer mode, or NULL */
-    int attribute;    /* as which of its attributes; -1: it says nothing else */
+    bool stays;        /* outlives the context in which it was made */
+    const char *mode;  /* the library's function that says an object's pointer mode, or NULL */
+    int attribute;     /* as which of its attributes; -1: it says nothing else */
+    const char *sizes; /* the library's function that says its dimensions, or NULL */
 };
 extern const struct library_kind library_kinds[KIND_COUNT];
 
@@ -44,6 +45,29 @@ static inline void *library_scalar_at(struct library_scalar *scalar) {
  * be taken for one of ours. */
 int library_pointer_mode(const struct library_kind *kind, void *object);
 
+/* A factor: always a value. */
+void library_get_factor(struct task *task, struct library_scalar *factor);
+
+/* An object, or NULL. */
+uint64_t library_optional(struct task *task, unsigned kind);
+
+/* An array whose elements are of a type that a parameter says: data, or objects. */
+struct library_elements {
+    struct elements are;
+    const void *sent;
+    size_t bytes;
+    uint64_t wanted;
+    void *at; /* what the library is given */
+    uint64_t values[LIBRARY_MOST_OBJECTS];
+};
+void library_get_elements(struct task *task, struct library_elements *elements);
+void library_set_elements(struct task *task, struct library_elements *elements, struct elements are,
+                          int64_t count);
+void library_got_elements(struct task *task, struct library_elements *elements, struct elements are,
+                          int64_t count);
+/* Of objects that the library gave, the names. */
+void library_name_elements(struct task *task, const struct library_elements *elements);
+
 /* Host memory that came along; NULL where the client has none. */
 const void *library_get_host(struct task *task, size_t *bytes);
 void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected);
@@ -51,6 +75,13 @@ void library_check_host(struct task *task, const void *sent, size_t bytes, uint6
 int library_get_streams(struct task *task, void *streams[LIBRARY_MOST_STREAMS]);
 /* Room in the reply for what the library writes; NULL where the client does not want it. */
 void *library_room(struct task *task, bool wanted, uint64_t bytes);
+
+/* ---- nccl.c ---- */
+
+/* What a call has come to that may go on after it returned: until `function` of the library says
+ * that it does no more, or the time is over. Within a group that is for its end to find out. */
+int library_settle(enum library_id id, const char *function, int going_on, void *object, int said);
+#define LIBRARY_SETTLE_SECONDS 600 /* how long other programs are waited for */
 
 /* ---- library_memory.c ---- */
 

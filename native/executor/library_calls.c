@@ -9,6 +9,14 @@ uint8_t *library_begin(struct task *task) {
     return status;
 }
 
+static CUresult meaning(const struct library_statuses *is, int result) {
+    if (result == is->not_initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (result == is->invalid_value) return CUDA_ERROR_INVALID_VALUE;
+    if (result == is->invalid_handle) return CUDA_ERROR_INVALID_HANDLE;
+    if (result == is->out_of_memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    return result == is->not_supported ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_UNKNOWN;
+}
+
 CUresult library_failed(struct task *task, uint8_t *status, int result, enum library_id id) {
     uint64_t word = (uint32_t)result;
     memcpy(status, &word, sizeof word);
@@ -16,11 +24,10 @@ CUresult library_failed(struct task *task, uint8_t *status, int result, enum lib
     task->out.at = status + sizeof word;
     if (task->header.flags & WIRE_REPLY_WANTED) return CUDA_SUCCESS;
     const struct library_statuses *is = &library_facts[id].statuses;
-    if (result == is->not_initialized) return CUDA_ERROR_NOT_INITIALIZED;
-    if (result == is->invalid_handle) return CUDA_ERROR_INVALID_HANDLE;
-    if (result == is->out_of_memory) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == is->invalid_value) return CUDA_ERROR_INVALID_VALUE;
-    return result == is->not_supported ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_UNKNOWN;
+    CUresult means = meaning(is, result);
+    if (means == CUDA_ERROR_UNKNOWN && is->category != 0)
+        means = meaning(is, result / is->category * is->category);
+    return means;
 }
 
 /* ---- parameters ---- */
@@ -33,6 +40,11 @@ void library_get_scalar(struct task *task, struct library_scalar *scalar, bool w
         task->in.bad = true;
     else if (with_value)
         get_bytes(&task->in, scalar->value, scalar->bytes);
+}
+
+void library_get_factor(struct task *task, struct library_scalar *factor) {
+    library_get_scalar(task, factor, true);
+    if (factor->bytes == SCALAR_ON_CARD) task->in.bad = true;
 }
 
 void library_put_result(struct task *task, const struct library_scalar *scalar) {
@@ -66,6 +78,66 @@ const void *library_get_host(struct task *task, size_t *bytes) {
 
 void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected) {
     if (sent != NULL && bytes != expected) task->in.bad = true;
+}
+
+uint64_t library_optional(struct task *task, unsigned kind) {
+    uint64_t handle = get_word(&task->in);
+    return handle == 0 ? 0 : handle_value(kind, handle, &task->bad);
+}
+
+void library_get_elements(struct task *task, struct library_elements *elements) {
+    elements->wanted = get_word(&task->in);
+    elements->sent = library_get_host(task, &elements->bytes);
+    elements->at = NULL;
+}
+
+void library_set_elements(struct task *task, struct library_elements *elements, struct elements are,
+                          int64_t count) {
+    elements->are = are;
+    if (are.bytes == 0 || !elements_may_be_set(&are, elements->sent, elements->bytes)) {
+        task->bad = CUDA_ERROR_NOT_SUPPORTED;
+        return;
+    }
+    if (elements->sent == NULL) return;
+    bool many = count < 0 || (uint64_t)count > LIBRARY_MOST_BYTES;
+    if (many || elements->bytes != (uint64_t)count * are.bytes ||
+        (are.kind != 0 && count > LIBRARY_MOST_OBJECTS)) {
+        task->in.bad = true;
+        return;
+    }
+    elements->at = elements->values;
+    if (are.kind == 0) elements->at = (void *)(uintptr_t)elements->sent; /* it is only read */
+    for (int64_t i = 0; are.kind != 0 && i < count; i++) {
+        uint64_t handle;
+        memcpy(&handle, (const uint8_t *)elements->sent + i * 8, sizeof handle);
+        elements->values[i] = handle_value(are.kind, handle, &task->bad);
+    }
+}
+
+void library_got_elements(struct task *task, struct library_elements *elements, struct elements are,
+                          int64_t count) {
+    are.only_read = are.only_zero = false;
+    if (are.filled) {
+        library_set_elements(task, elements, are, count);
+        return;
+    }
+    elements->are = are;
+    if (are.bytes == 0)
+        task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    else if (elements->wanted / are.bytes != (uint64_t)count || elements->wanted % are.bytes != 0)
+        task->in.bad = elements->wanted != 0;
+    else
+        elements->at = library_room(task, elements->wanted != 0, elements->wanted);
+}
+
+void library_name_elements(struct task *task, const struct library_elements *elements) {
+    if (elements->are.filled || elements->are.kind == 0) return;
+    for (uint64_t i = 0; elements->at != NULL && i < elements->wanted; i += 8) {
+        uint64_t value;
+        memcpy(&value, (uint8_t *)elements->at + i, sizeof value);
+        value = handle_of(task, elements->are.kind, value);
+        memcpy((uint8_t *)elements->at + i, &value, sizeof value);
+    }
 }
 
 int library_get_streams(struct task *task, void *streams[LIBRARY_MOST_STREAMS]) {

@@ -2,10 +2,12 @@
 enum library_id {
     LIBRARY_cublas,
     LIBRARY_cublasLt,
+    LIBRARY_cudnn,
     LIBRARY_cufft,
     LIBRARY_curand,
     LIBRARY_cusolver,
     LIBRARY_cusparse,
     LIBRARY_cusparseLt,
+    LIBRARY_nccl,
     LIBRARIES
 };

@@ -42,7 +42,7 @@ static int session_count;
 static struct roster *roster;
 static int roster_fd = -1;
 static struct shown_paths shown;
-static struct confinement confinement = {.paths = &shown, .rules = -1};
+static struct confinement confinement = {.paths = &shown, .rules = -1, .joined = -1};
 
 static struct greeter {
     int fd; /* -1: free */
@@ -123,9 +123,10 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
         fcntl(confinement.rules, F_SETFD, 0);
         dup2(STDERR_FILENO, STDOUT_FILENO); /* events are the parent's alone */
         if (options.slice != NULL) setenv("LD_PRELOAD", preload, 1);
+        if (confinement.network) setenv("NCCL_SHM_DISABLE", "1", 1); /* there is no /dev/shm */
         execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known,
               "--rules", rules, "--driver", options.driver, "--grace", grace, "--lease",
-              options.lease, (char *)NULL);
+              options.lease, confinement.network ? "--network" : NULL, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -377,7 +378,7 @@ static int usage(const char *what) {
         "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
         "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
         "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock]\n"
-        "                     [--show PATH]... [--device PATH]...\n"
+        "                     [--network[=DESCRIPTOR]] [--show PATH]... [--device PATH]...\n"
         "       egpu-executor --driver LIBCUDA [--user UID:GID] --probe\n",
         what);
     return 2;
@@ -385,16 +386,27 @@ static int usage(const char *what) {
 
 int main(int argc, char **argv) {
     static const struct option flags[] = {
-        {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},     {"listen-fd", required_argument, NULL, 'f'},
-        {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
-        {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},
-        {"sessions", required_argument, NULL, 'm'},   {"cgroup", required_argument, NULL, 'c'},
-        {"user", required_argument, NULL, 'u'},       {"view", no_argument, NULL, 'v'},
-        {"landlock", no_argument, NULL, 'k'},         {"show", required_argument, NULL, 'h'},
-        {"device", required_argument, NULL, 'D'},     {"probe", no_argument, NULL, 'P'},
-        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},
-        {"rules", required_argument, NULL, 'L'},      {NULL, 0, NULL, 0},
+        {"slice", required_argument, NULL, 's'},
+        {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},
+        {"listen-fd", required_argument, NULL, 'f'},
+        {"listen-tcp", required_argument, NULL, 'p'},
+        {"token-file", required_argument, NULL, 't'},
+        {"grace", required_argument, NULL, 'g'},
+        {"lease", required_argument, NULL, 'n'},
+        {"sessions", required_argument, NULL, 'm'},
+        {"cgroup", required_argument, NULL, 'c'},
+        {"user", required_argument, NULL, 'u'},
+        {"view", no_argument, NULL, 'v'},
+        {"landlock", no_argument, NULL, 'k'},
+        {"show", required_argument, NULL, 'h'},
+        {"device", required_argument, NULL, 'D'},
+        {"probe", no_argument, NULL, 'P'},
+        {"session", required_argument, NULL, 'S'},
+        {"roster", required_argument, NULL, 'R'},
+        {"rules", required_argument, NULL, 'L'},
+        {"network", optional_argument, NULL, 'N'},
+        {NULL, 0, NULL, 0},
     };
     int session = -1;
     bool probe = false;
@@ -418,12 +430,16 @@ int main(int argc, char **argv) {
         case 'S': session = atoi(optarg); break;
         case 'R': roster_fd = atoi(optarg); break;
         case 'L': confinement.rules = atoi(optarg); break;
+        case 'N':
+            confinement.network = true;
+            confinement.joined = optarg != NULL && *optarg ? atoi(optarg) : -1;
+            break;
         default: return usage("unknown flag");
         }
     if (options.driver == NULL) return usage("--driver is missing");
     if (session >= 0) {
-        struct settings settings = {options.driver, options.lease, options.grace, roster_fd,
-                                    confinement.rules};
+        struct settings settings = {options.driver, options.lease,     options.grace,
+                                    roster_fd,      confinement.rules, confinement.network};
         return session_run(&settings, session);
     }
     if (probe) {

@@ -79,7 +79,7 @@ static bool directory_of(const char *path, char directory[PATH_MAX]) {
 /* What a driver is made of: its libraries and those over it, and a simulated one's cards. */
 static bool is_drivers(const char *name) {
     return strncmp(name, "libcu", 5) == 0 || strncmp(name, "libnv", 5) == 0 ||
-           strcmp(name, "dev") == 0;
+           strncmp(name, "libnccl", 7) == 0 || strcmp(name, "dev") == 0;
 }
 
 /* A driver's directory may be made of links (a simulated machine's is), and may be the system's. */

@@ -19,10 +19,11 @@
 #define BESIDE_BYTES (8u << 20) /* calls that wait in threads of their own: what came with them */
 #define TAKEN_US 50
 #define WAITER_STACK_BYTES (256u << 10)
+#define LIBRARY_STACK_BYTES (8u << 20) /* where a library does more than call the driver */
 
 struct session_state session = {.connection = -1, .out_lock = PTHREAD_MUTEX_INITIALIZER};
 
-static uint64_t current_context;
+static uint64_t current_context, current_mode;
 static _Atomic uint32_t pending_error; /* of a call that nobody waited for */
 static uint8_t reply_space[REPLY_BYTES];
 static _Atomic int waiters;
@@ -133,7 +134,8 @@ static bool begin_beside(const struct operation *operation, const struct task *t
         pthread_attr_t attributes;
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        pthread_attr_setstacksize(&attributes, WAITER_STACK_BYTES);
+        bool library = operation->flags & OPERATION_BESIDE;
+        pthread_attr_setstacksize(&attributes, library ? LIBRARY_STACK_BYTES : WAITER_STACK_BYTES);
         session_shares_output();
         atomic_fetch_add(&waiters, 1);
         atomic_fetch_add(&beside_bytes, bytes);
@@ -150,12 +152,14 @@ static bool begin_beside(const struct operation *operation, const struct task *t
 static void carry_out_call(const struct wire_header *header, const uint8_t *payload) {
     const struct operation *operation = operation_of(header->op);
     if (operation == NULL) session_violation("an unknown operation");
-    struct task task = {
-        .in = {payload, header->len, false}, .header = *header, .context = current_context};
+    struct task task = {.in = {payload, header->len, false},
+                        .header = *header,
+                        .context = current_context,
+                        .mode = (CUstreamCaptureMode)current_mode};
     bool wanted = header->flags & WIRE_REPLY_WANTED;
-    if (wanted && header->flags & WIRE_CONCURRENT && operation->flags & OPERATION_BLOCKS &&
-        begin_beside(operation, &task, payload))
-        return;
+    bool waits = operation->flags & OPERATION_BESIDE ||
+                 (header->flags & WIRE_CONCURRENT && operation->flags & OPERATION_BLOCKS);
+    if (wanted && waits && begin_beside(operation, &task, payload)) return;
     CUresult result = run(operation, &task, reply_space, sizeof reply_space);
     if (wanted) {
         answer(&task, result, reply_space, false);
@@ -189,15 +193,19 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
     if (header->seq <= session.taken) return; /* it came before a cut, too */
     if (header->seq != session.taken + 1) session_violation("a call is missing");
     session.taken = header->seq;
-    if (header->op != WIRE_SET_CONTEXT) {
+    bool context = header->op == WIRE_SET_CONTEXT;
+    if (!context && header->op != OP_CAPTURE_MODE) {
         carry_out_call(header, payload);
         return;
     }
-    if (header->len != sizeof current_context) session_violation("a malformed frame");
-    memcpy(&current_context, payload, sizeof current_context);
+    if (header->len != sizeof(uint64_t)) session_violation("a malformed frame");
+    memcpy(context ? &current_context : &current_mode, payload, sizeof(uint64_t));
+    if (current_mode > CU_STREAM_CAPTURE_MODE_RELAXED) session_violation("a malformed frame");
 }
 
 /* ---- the process ---- */
+
+bool session_has_network(void) { return session.settings->network; }
 
 static bool limit_process(int rules) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -25,8 +25,7 @@ static bool write_file(const char *path, const char *text) {
     return good;
 }
 
-/* Who we are, and nobody else, in the namespace too. */
-static bool own_user_namespace(void) {
+bool user_namespace_enter(void) {
     char uids[64], gids[64];
     snprintf(uids, sizeof uids, "%u %u 1\n", geteuid(), geteuid());
     snprintf(gids, sizeof gids, "%u %u 1\n", getegid(), getegid());
@@ -141,7 +140,7 @@ static bool change_root(void) {
 
 bool view_enter(struct shown_paths *paths, bool with_user) {
     qsort(paths->at, paths->count, sizeof *paths->at, by_path);
-    return (!with_user || own_user_namespace()) && unshare(CLONE_NEWNS) == 0 &&
+    return (!with_user || user_namespace_enter()) && unshare(CLONE_NEWNS) == 0 &&
            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && furnish(paths) &&
            change_root();
 }

@@ -111,9 +111,9 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                                        const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     if (!slice_open()) return REFUSED;
-    if (descriptor == NULL || levels == 0)
-        return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
-    CREATE(array, descriptor, levels, REAL(cuMipmappedArrayDestroy),
+    if (descriptor == NULL) return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
+    /* The driver makes one level of none. */
+    CREATE(array, descriptor, levels ? levels : 1, REAL(cuMipmappedArrayDestroy),
            REAL(cuMipmappedArrayCreate)(array, descriptor, levels));
 }
 

@@ -65,6 +65,35 @@ static bool volume_within(const CUDA_MEMCPY3D *copy) {
            end_on_card(copy->dstMemoryType, copy->dstDevice);
 }
 
+static bool peers_within(const CUDA_MEMCPY3D_PEER *copy) {
+    return copy != NULL && end_on_card(copy->srcMemoryType, copy->srcDevice) &&
+           end_on_card(copy->dstMemoryType, copy->dstDevice);
+}
+
+/* Bytes of a batch's copies within the card. */
+static uint64_t batch_within(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes,
+                             size_t count) {
+    uint64_t within = 0;
+    if (launch_is_free() || to == NULL || from == NULL || bytes == NULL) return 0;
+    for (size_t i = 0; i < count; i++)
+        if (on_card(to[i]) && on_card(from[i])) within += bytes[i];
+    return within;
+}
+
+static bool operand_on_card(const CUmemcpy3DOperand *operand) {
+    return operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ||
+           (operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER && on_card(operand->op.ptr.ptr));
+}
+
+static uint64_t volumes_within(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
+    uint64_t within = 0;
+    if (launch_is_free() || list == NULL) return 0;
+    for (size_t i = 0; i < count; i++)
+        if (operand_on_card(&list[i].src) && operand_on_card(&list[i].dst))
+            within += list[i].extent.width * list[i].extent.height * list[i].extent.depth;
+    return within;
+}
+
 /* The NULL stream of a function: the legacy one, or the calling thread's own. */
 #define OWN_legacy(stream) (stream)
 #define OWN_thread(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
@@ -181,3 +210,49 @@ COPIES_NOW(_ptds, OWN_thread)
     }
 COPIES_LATER(, OWN_legacy)
 COPIES_LATER(_ptsz, OWN_thread)
+
+#define PEERS(NOW, LATER, OWN)                                                                    \
+    EXPORT CUresult cuMemcpy3DPeer##NOW(const CUDA_MEMCPY3D_PEER *copy) {                         \
+        EITHER(peers_within(copy), copy->WidthInBytes * copy->Height * copy->Depth, OWN(NULL),    \
+               REAL(cuMemcpy3DPeer##NOW)(copy));                                                  \
+    }                                                                                             \
+    EXPORT CUresult cuMemcpy3DPeerAsync##LATER(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) { \
+        EITHER(peers_within(copy), copy->WidthInBytes * copy->Height * copy->Depth, OWN(stream),  \
+               REAL(cuMemcpy3DPeerAsync##LATER)(copy, stream));                                   \
+    }
+PEERS(, , OWN_legacy)
+PEERS(_ptds, _ptsz, OWN_thread)
+
+/* Batches, of CUDA 13 and as they were in CUDA 12. */
+#define BATCHES(SUFFIX, OWN)                                                                       \
+    EXPORT CUresult cuMemcpyBatchAsync_v2##SUFFIX(                                                 \
+        CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *how,  \
+        size_t *starts, size_t hows, CUstream stream) {                                            \
+        uint64_t within = batch_within(to, from, bytes, count);                                    \
+        EITHER(within != 0, within, OWN(stream),                                                   \
+               REAL(cuMemcpyBatchAsync_v2##SUFFIX)(to, from, bytes, count, how, starts, hows,      \
+                                                   stream));                                       \
+    }                                                                                              \
+    EXPORT CUresult cuMemcpyBatchAsync##SUFFIX(                                                    \
+        CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *how,  \
+        size_t *starts, size_t hows, size_t *failed, CUstream stream) {                            \
+        uint64_t within = batch_within(to, from, bytes, count);                                    \
+        EITHER(within != 0, within, OWN(stream),                                                   \
+               REAL(cuMemcpyBatchAsync##SUFFIX)(to, from, bytes, count, how, starts, hows, failed, \
+                                                stream));                                          \
+    }                                                                                              \
+    EXPORT CUresult cuMemcpy3DBatchAsync_v2##SUFFIX(size_t count, CUDA_MEMCPY3D_BATCH_OP *list,    \
+                                                    unsigned long long flags, CUstream stream) {   \
+        uint64_t within = volumes_within(list, count);                                             \
+        EITHER(within != 0, within, OWN(stream),                                                   \
+               REAL(cuMemcpy3DBatchAsync_v2##SUFFIX)(count, list, flags, stream));                 \
+    }                                                                                              \
+    EXPORT CUresult cuMemcpy3DBatchAsync##SUFFIX(size_t count, CUDA_MEMCPY3D_BATCH_OP *list,       \
+                                                 size_t *failed, unsigned long long flags,         \
+                                                 CUstream stream) {                                \
+        uint64_t within = volumes_within(list, count);                                             \
+        EITHER(within != 0, within, OWN(stream),                                                   \
+               REAL(cuMemcpy3DBatchAsync##SUFFIX)(count, list, failed, flags, stream));            \
+    }
+BATCHES(, OWN_legacy)
+BATCHES(_ptsz, OWN_thread)

@@ -38,6 +38,9 @@ int library_failed(const char *function, CUresult result) {
     case CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND:
         fprintf(stderr, "egpu: the %s of this GPU's server has no %s\n", library.soname, function);
         return library.statuses.not_supported;
+    case CUDA_ERROR_NOT_PERMITTED:
+        fprintf(stderr, "egpu: the server of this GPU does not allow %s\n", function);
+        return library.statuses.not_supported;
     case CUDA_ERROR_NOT_SUPPORTED: return library.statuses.not_supported;
     case CUDA_ERROR_INVALID_VALUE: return library.statuses.invalid_value;
     case CUDA_ERROR_OUT_OF_MEMORY: return library.statuses.out_of_memory;
@@ -54,6 +57,15 @@ int library_refuse(const char *function) {
     return library.statuses.not_supported;
 }
 
+/* Servers whose library has answered, a bit each. One that is not there says so to the call that
+ * asks for it, and not to whatever call waits next. */
+static _Atomic unsigned there;
+
+bool library_waits(struct call *call, bool wanted) {
+    if (call->link == NULL) call->link = remote->link();
+    return wanted || (there >> call->link->index & 1) == 0;
+}
+
 int library_finish(struct call *call, bool waits, const char *function) {
     if (!waits) {
         remote->post(call); /* it can no more fail than a launch can */
@@ -61,6 +73,7 @@ int library_finish(struct call *call, bool waits, const char *function) {
     }
     CUresult result = remote->exchange(call);
     int status = result == CUDA_SUCCESS ? (int)get_word(&call->in) : 0;
+    if (result == CUDA_SUCCESS) there |= 1u << call->link->index;
     if (result == CUDA_SUCCESS && call->in.bad) result = CUDA_ERROR_UNKNOWN;
     if (result != CUDA_SUCCESS) status = library_failed(function, result);
     if (status != 0) remote->end(call);
@@ -122,4 +135,67 @@ bool scalar_from(struct scalar *scalar, const struct library_object *object, con
     bool host = scalar_on_host(object->pointer_mode, last);
     *scalar = (struct scalar){at, host ? bytes : SCALAR_ON_CARD};
     return !host || at != NULL;
+}
+
+/* ---- elements ---- */
+
+static CUresult elements_refused(const char *function, const struct elements *are) {
+    static _Atomic bool told;
+    if (!atomic_exchange(&told, true))
+        fprintf(stderr, "egpu: %s of attribute %d, type %d, is not supported on a remote GPU\n",
+                function, are->attribute, are->type);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Of objects the names: those that a program asks for, it has made, to be filled. */
+static CUresult elements_named(struct call *call, struct elements_sent *sent, int64_t count) {
+    if (sent->at == NULL || sent->are.kind == 0) return CUDA_SUCCESS;
+    if (count > LIBRARY_MOST_OBJECTS) return CUDA_ERROR_INVALID_VALUE;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t name;
+        memcpy(&name, (const uint8_t *)sent->at + i * 8, sizeof name);
+        CUresult result = remote->handle(call, sent->are.kind, name, &sent->names[i]);
+        if (result != CUDA_SUCCESS) return result;
+    }
+    sent->at = sent->names;
+    return CUDA_SUCCESS;
+}
+
+CUresult elements_set(struct call *call, struct elements_sent *sent, const char *function,
+                      struct elements are, const void *at, int64_t count) {
+    sent->are = are;
+    sent->wanted = 0;
+    if (are.bytes == 0) return elements_refused(function, &are);
+    if (count < 0 || count > LIBRARY_MOST_BYTES / are.bytes) return CUDA_ERROR_INVALID_VALUE;
+    sent->at = at;
+    sent->bytes = at == NULL ? 0 : (uint64_t)count * are.bytes;
+    if (!elements_may_be_set(&are, at, sent->bytes)) return elements_refused(function, &are);
+    return elements_named(call, sent, count);
+}
+
+CUresult elements_asked(struct call *call, struct elements_sent *sent, const char *function,
+                        struct elements are, const void *at, int64_t count) {
+    bool filled = at != NULL && are.filled;
+    are.only_read = are.only_zero = false;
+    CUresult result = elements_set(call, sent, function, are, filled ? at : NULL, count);
+    sent->wanted = at != NULL && !filled ? (uint64_t)count * are.bytes : 0;
+    return result;
+}
+
+void put_elements(struct writer *out, const struct elements_sent *sent) {
+    put_word(out, sent->wanted);
+    put_host(out, sent->at, sent->bytes);
+}
+
+void elements_got(struct call *call, void *to, const struct elements_sent *sent, int64_t there) {
+    uint64_t bytes = sent->wanted;
+    if (there >= 0 && (uint64_t)there < bytes / sent->are.bytes)
+        bytes = (uint64_t)there * sent->are.bytes;
+    if (bytes > 0) get_bytes(&call->in, to, bytes);
+    for (uint64_t i = 0; sent->are.kind != 0 && i < bytes; i += 8) {
+        uint64_t name;
+        memcpy(&name, (uint8_t *)to + i, sizeof name);
+        if (name != 0) name = wire_with_server(name, call->link->index);
+        memcpy((uint8_t *)to + i, &name, sizeof name);
+    }
 }

@@ -14,13 +14,23 @@
 
 /* What the client remembers of an object, so that it need not ask. */
 struct library_object {
-    int pointer_mode, math_mode, scale_type;
+    int pointer_mode, math_mode, scale_type, data_type, descriptor_type;
+    void *stream;
+    _Atomic uint64_t connected; /* with whom it has talked, of other processes: a bit each */
     const void *home; /* the program's memory that it was made in, where it is such an object */
 };
 
 struct scalar {
     const void *at;
     uint64_t bytes; /* or SCALAR_ON_CARD */
+};
+
+/* Elements on their way: as they are, or names of objects. */
+struct elements_sent {
+    struct elements are;
+    const void *at; /* NULL: none are sent */
+    uint64_t bytes, wanted;
+    uint64_t names[LIBRARY_MOST_OBJECTS];
 };
 
 extern const struct library_facts library; /* which one this is */
@@ -30,6 +40,8 @@ CUresult library_find(void);
 /* What the library answers instead of a driver's error. Says what the server lacks. */
 int library_failed(const char *function, CUresult result);
 int library_refuse(const char *function);
+/* Whether to wait for the call: also until the library over there has answered one. */
+bool library_waits(struct call *call, bool wanted);
 /* Posts the call, or waits for it: the library's status. */
 int library_finish(struct call *call, bool waits, const char *function);
 int library_done(struct call *call, bool waits);
@@ -47,8 +59,20 @@ CUresult library_handle_held(struct call *call, unsigned kind, const void *at, u
                              uint64_t *made);
 void object_held(const struct call *call, uint64_t handle, void *at);
 CUresult library_streams(struct call *call, void *const *streams, int count, uint64_t *wire);
+/* Says which attribute is refused, where it is. */
+CUresult elements_set(struct call *call, struct elements_sent *sent, const char *function,
+                      struct elements are, const void *at, int64_t count);
+CUresult elements_asked(struct call *call, struct elements_sent *sent, const char *function,
+                        struct elements are, const void *at, int64_t count);
+void put_elements(struct writer *out, const struct elements_sent *sent);
+/* No more than there are: programs ask for the most that can be, and have room for these. */
+void elements_got(struct call *call, void *to, const struct elements_sent *sent, int64_t there);
 bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,
                  size_t bytes, bool last);
+
+/* Of a tensor of probabilities: for how many images they are, and how many labels these have. */
+uint64_t cudnn_batch(void *tensor);
+uint64_t cudnn_labels(void *tensor, const void *lengths);
 
 void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int attribute,
                                           const void *value, uint64_t bytes);
@@ -59,11 +83,13 @@ void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int att
     static const char function[] = #symbol; \
     CUresult outcome = library_ready();     \
     if (outcome != CUDA_SUCCESS) return library_failed(function, outcome)
-#define CALL(symbol)   \
-    READY(symbol);     \
-    struct call call;  \
-    uint64_t made = 0; \
+#define CALL_GROUPED(symbol) \
+    READY(symbol);           \
+    struct call call;        \
     call_start(&call, OP_##symbol)
+#define CALL(symbol)   \
+    uint64_t made = 0; \
+    CALL_GROUPED(symbol)
 #define TRY(step) \
     if ((outcome = step) != CUDA_SUCCESS) return library_failed(function, outcome)
 #define INVALID_IF(condition) \
@@ -82,6 +108,9 @@ static inline uint64_t held_name(const void *object) {
 #define OBJECT(kind, name, known_as) \
     uint64_t wire_##name;            \
     TRY(remote->handle(&call, KIND_##kind, known_as, &wire_##name))
+#define OPTIONAL(kind, name, known_as) \
+    uint64_t wire_##name = 0;          \
+    if (name != NULL) TRY(remote->handle(&call, KIND_##kind, known_as, &wire_##name))
 #define KNOWN(handle) \
     if (remote->info(handle) == NULL) return library.statuses.invalid_handle
 #define STREAM(name) OBJECT(stream, name, NAMED(name))
@@ -100,6 +129,15 @@ static inline uint64_t held_name(const void *object) {
 #define SCALAR(name, expression, last) \
     struct scalar wire_##name;         \
     INVALID_IF(!scalar_from(&wire_##name, object, name, expression, last))
+#define SCALE(name, of)                                                   \
+    uint64_t bytes_##name = cudnn_factor_bytes(object_of(of)->data_type); \
+    NOT_NULL(name)
+#define SET(name, are, count)         \
+    struct elements_sent wire_##name; \
+    TRY(elements_set(&call, &wire_##name, function, are, name, count))
+#define GOT(name, are, count)         \
+    struct elements_sent wire_##name; \
+    TRY(elements_asked(&call, &wire_##name, function, are, name, count))
 #define CREATE(kind, name)                                    \
     uint64_t new_##name;                                      \
     TRY(remote->new_handle(&call, KIND_##kind, &new_##name)); \
@@ -110,7 +148,7 @@ static inline uint64_t held_name(const void *object) {
 
 /* Room for the payload; where this fails, what was to be made is not. */
 #define BEGIN(bytes, wanted)                                                 \
-    const bool waits = wanted;                                               \
+    const bool waits = library_waits(&call, wanted);                         \
     outcome = remote->begin(&call, bytes, waits ? CALL_WAITS : CALL_POSTED); \
     if (outcome != CUDA_SUCCESS) {                                           \
         if (made != 0) remote->drop(made);                                   \
@@ -124,6 +162,16 @@ static inline uint64_t held_name(const void *object) {
     }
 #define DONE() library_done(&call, waits)
 
+/* ---- groups of calls: nccl.c ---- */
+
+#define EVERYBODY (-1) /* in place of one peer */
+/* Room for a call: among those that go together, where it is one of a group's or the first with
+ * this peer; else in a frame of its own. */
+CUresult library_group_begin(struct call *call, size_t bytes, uint64_t object, int peer);
+int library_group_add(struct call *call, const char *function);
+
+#define GROUPED(bytes, object, peer) TRY(library_group_begin(&call, bytes, object, peer))
+
 static inline void put_place(struct writer *out, const struct scalar *scalar) {
     put_word(out, scalar->bytes);
     if (scalar->bytes == SCALAR_ON_CARD) put_word(out, (uint64_t)(uintptr_t)scalar->at);
@@ -132,6 +180,11 @@ static inline void put_place(struct writer *out, const struct scalar *scalar) {
 static inline void put_scalar(struct writer *out, const struct scalar *scalar) {
     put_place(out, scalar);
     if (scalar->bytes != SCALAR_ON_CARD) put_bytes(out, scalar->at, scalar->bytes);
+}
+
+static inline void put_factor(struct writer *out, const void *from, uint64_t bytes) {
+    put_word(out, bytes);
+    put_bytes(out, from, bytes);
 }
 
 static inline void get_result(struct reader *in, void *to, const struct scalar *scalar) {

@@ -306,8 +306,8 @@ static int ask_cublasLtGetVersion(uint64_t *size) {
 }
 
 API size_t cublasLtGetVersion(void) {
-    uint64_t size = 0;
-    ask_cublasLtGetVersion(&size);
+    static uint64_t size;
+    if (size == 0) ask_cublasLtGetVersion(&size);
     return size;
 }
 

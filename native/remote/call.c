@@ -150,6 +150,16 @@ static bool set_context(struct link *link, uint64_t context) {
     return true;
 }
 
+/* And in the mode of the program's thread, where streams capture. */
+static bool set_mode(struct link *link) {
+    uint64_t wanted = capture_mode;
+    if (wanted == link->wire_mode) return true;
+    if (!call_control(link, OP_CAPTURE_MODE, link->next_seq, &wanted, sizeof wanted)) return false;
+    link->next_seq++;
+    link->wire_mode = wanted;
+    return true;
+}
+
 /* Waits until a stream's executor may be asked for so much more: what it keeps for us is bounded.
  */
 static void await_window(struct link *link, size_t bytes) {
@@ -184,7 +194,8 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
         atomic_store_explicit(&link->concurrent, true, memory_order_relaxed);
     size_t frame = sizeof(struct wire_header) + bytes;
     uint8_t *at = NULL;
-    if (!atomic_load_explicit(&link->dead, memory_order_relaxed) && set_context(link, context))
+    if (!atomic_load_explicit(&link->dead, memory_order_relaxed) && set_context(link, context) &&
+        (!atomic_load_explicit(&capture_modes, memory_order_relaxed) || set_mode(link)))
         at = mode == CALL_WAITS ? link->transport->place_waiting(link, frame)
                                 : link_room(link, frame);
     if (at == NULL) {
@@ -243,7 +254,8 @@ static bool synchronises(uint16_t op) {
     case OP_COPY_OUT:
     case OP_COPY_OUT_SHARED:
     case OP_COPY_HOST_OUT:
-    case OP_COPY_RECT_OUT: return true;
+    case OP_COPY_RECT_OUT:
+    case OP_COPY_ARRAY_OUT: return true;
     default: return false;
     }
 }

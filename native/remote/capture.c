@@ -1,5 +1,5 @@
-/* Captures: whether a stream is part of one is asked of the executor; which one, the client knows
- * by itself, as far as it can. */
+/* Captures: graphs that streams write. The client knows only whether any is going on; the rest is
+ * asked of the executor. */
 #include "client.h"
 
 #include <pthread.h>
@@ -7,7 +7,6 @@
 /* Begun and not ended, the latest first. */
 struct capture {
     CUstream stream; /* that it was begun on */
-    uint64_t id;     /* a number of ours */
     struct capture *next;
 };
 
@@ -16,11 +15,10 @@ static struct capture *latest;
 static _Atomic unsigned captures; /* as long as there are none, nobody is asked */
 
 static bool capture_begins(CUstream stream) {
-    static uint64_t ids;
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL) return false;
     pthread_mutex_lock(&captures_lock);
-    *capture = (struct capture){.stream = stream, .id = ++ids, .next = latest};
+    *capture = (struct capture){.stream = stream, .next = latest};
     latest = capture;
     atomic_fetch_add(&captures, 1);
     pthread_mutex_unlock(&captures_lock);
@@ -40,18 +38,6 @@ static void capture_ended(CUstream stream) {
     free(capture);
 }
 
-/* Of the capture that the stream is part of. 0: it has joined one, by an event, and there are
- * several, of which only the executor's driver knows which it is. */
-static uint64_t capture_id(CUstream stream) {
-    uint64_t id = 0;
-    pthread_mutex_lock(&captures_lock);
-    for (struct capture *each = latest; each != NULL && id == 0; each = each->next)
-        if (each->stream == stream) id = each->id;
-    if (id == 0 && latest != NULL && latest->next == NULL) id = latest->id;
-    pthread_mutex_unlock(&captures_lock);
-    return id;
-}
-
 bool capturing(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return atomic_load_explicit(&captures, memory_order_relaxed) != 0 &&
@@ -59,11 +45,26 @@ bool capturing(CUstream stream) {
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    if (!capture_begins(stream)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = forward_cuStreamBeginCapture_v2(stream, mode);
+static CUresult begun(CUstream stream, CUresult result) {
     if (result != CUDA_SUCCESS) capture_ended(stream);
     return result;
+}
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    if (!capture_begins(stream)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return begun(stream, forward_cuStreamBeginCapture_v2(stream, mode));
+}
+
+API CUresult cuStreamBeginCapture(CUstream stream) {
+    return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
+                                         const CUgraphEdgeData *edges, size_t count,
+                                         CUstreamCaptureMode mode) {
+    if (!capture_begins(stream)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return begun(stream,
+                 forward_cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode));
 }
 
 API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
@@ -77,33 +78,96 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return result;
 }
 
-API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
-                                       cuuint64_t *id, CUgraph *graph,
-                                       const CUgraphNode **dependencies,
-                                       const CUgraphEdgeData **edges, size_t *count) {
-    CUresult result = cuStreamIsCapturing(stream, status);
-    if (result != CUDA_SUCCESS) return result;
-    bool active = status != NULL && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (active && (graph != NULL || dependencies != NULL || edges != NULL || count != NULL))
-        return not_supported("cuStreamGetCaptureInfo for the graph of a capture");
-    uint64_t of = active ? capture_id(stream) : 0;
-    if (active && of == 0)
-        return not_supported("cuStreamGetCaptureInfo where several captures are going on");
-    if (id != NULL) *id = of;
-    if (graph != NULL) *graph = NULL;
-    if (dependencies != NULL) *dependencies = NULL;
-    if (edges != NULL) *edges = NULL;
-    if (count != NULL) *count = 0;
+/* ---- what a stream is writing ---- */
+
+/* The nodes that what comes next will follow, until the next call about the stream: the stream's
+ * own, and edges behind them. */
+static CUresult keep_nodes(CUstream stream, struct call *call, const struct wire_captured *is,
+                           const CUgraphNode **nodes, const CUgraphEdgeData **edges) {
+    struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)stream);
+    size_t each = sizeof **nodes + sizeof **edges;
+    uint8_t *kept = malloc((size_t)is->nodes * each + 1);
+    if (kept == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t graph = handle_name(call->link, is->graph);
+    get_handles(call, KIND_graph_node, kept, is->nodes, is->nodes, graph);
+    CUgraphEdgeData *kinds = (CUgraphEdgeData *)(kept + is->nodes * sizeof **nodes);
+    get_edges(call, kinds, is->nodes, is->nodes);
+    bool plain = true;
+    for (uint32_t i = 0; i < is->nodes; i++)
+        plain &= kinds[i].from_port == 0 && kinds[i].to_port == 0 && kinds[i].type == 0;
+    if (entry == NULL || (edges == NULL && nodes != NULL && !plain)) {
+        free(kept);
+        return entry == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_LOSSY_QUERY;
+    }
+    pthread_mutex_lock(&call->link->handle_lock);
+    free(entry->info);
+    entry->info = kept;
+    pthread_mutex_unlock(&call->link->handle_lock);
+    if (nodes != NULL) *nodes = (const CUgraphNode *)kept;
+    if (edges != NULL) *edges = kinds;
     return CUDA_SUCCESS;
 }
 
+API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
+                                       cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                                       const CUgraphEdgeData **edges, size_t *count) {
+    struct call call;
+    struct wire_capture_info ask;
+    call_start(&call, OP_CAPTURE_INFO);
+    CUresult result = call_ready();
+    if (result == CUDA_SUCCESS)
+        result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &ask.stream);
+    if (result == CUDA_SUCCESS && status == NULL) result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) result = call_begin(&call, sizeof ask, CALL_WAITS);
+    if (result != CUDA_SUCCESS) return result;
+    put_bytes(&call.out, &ask, sizeof ask);
+    struct wire_captured is = {0};
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        get_bytes(&call.in, &is, sizeof is);
+        if (is.nodes > WIRE_MAX_NODES) call.in.bad = true;
+        uint64_t found = handle_found(call.link, KIND_graph, is.graph);
+        result = call_checked(&call);
+        if (result == CUDA_SUCCESS && found != 0)
+            result = keep_nodes(stream, &call, &is, nodes, edges);
+        if (result == CUDA_SUCCESS) {
+            *status = (CUstreamCaptureStatus)is.status;
+            if (id != NULL) *id = is.id;
+            if (graph != NULL) *graph = (CUgraph)(uintptr_t)found;
+            if (nodes != NULL && found == 0) *nodes = NULL;
+            if (edges != NULL && found == 0) *edges = NULL;
+            if (count != NULL) *count = is.nodes;
+        }
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
+                                       cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                                       size_t *count) {
+    return cuStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, NULL, count);
+}
+
+API CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status,
+                                    cuuint64_t *id) {
+    return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
+}
+
+/* ---- what a thread may do while others capture ---- */
+
+_Thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+_Atomic bool capture_modes;
+
+/* The next call of this thread tells the executor. */
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    static _Thread_local CUstreamCaptureMode mine = CU_STREAM_CAPTURE_MODE_GLOBAL;
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    if (mode == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = mine;
-    mine = *mode;
+    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
     *mode = before;
+    atomic_store(&capture_modes, true);
     return CUDA_SUCCESS;
 }

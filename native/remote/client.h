@@ -10,6 +10,9 @@
  *   module.c   images, functions
  *   launch.c   kernels
  *   stream.c   callbacks, events
+ *   graph.c    graphs
+ *   node.c     nodes of graphs that have pointers or handles in them
+ *   room.c     memory over there for what their copies have here
  *   capture.c  what streams write into graphs
  *   lookup.c   cuInit, cuGetProcAddress
  */
@@ -33,7 +36,7 @@ struct device {
 struct handle_entry {
     uint64_t id;      /* 0: free */
     void *info;       /* of its kind: struct function, struct module, struct shadow_context */
-    uint64_t context; /* that it was made in */
+    uint64_t context; /* that it was made in; of a node: its graph */
 };
 
 struct shadow_context {
@@ -71,8 +74,11 @@ CUresult call_handle(struct call *call, unsigned kind, uint64_t handle, uint64_t
 CUresult call_device(struct call *call, CUdevice ordinal, uint64_t *wire);
 CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle);
 void handle_drop(uint64_t handle);
-/* its streams, events, modules and functions are no more, here and there */
-void handles_end(uint64_t context);
+/* A context's streams, events, modules and functions, or a graph's nodes, are no more, here and
+ * there. */
+void handles_end(uint64_t owner);
+uint64_t handle_owner(uint64_t handle);          /* the graph of a node; a graph is its own */
+void handle_belongs(uint64_t node, uint64_t of); /* to the graph, or to that of another node */
 /* the current one for a default stream; 0: there is no such stream */
 uint64_t stream_context(uint64_t stream);
 static inline uint64_t handle_name(const struct link *link, uint64_t handle) {
@@ -98,6 +104,11 @@ CUresult call_locate_CUmemAccessDesc(struct call *call, const CUmemAccessDesc *f
                                      CUmemAccessDesc *to);
 CUresult call_locate_CUmemPoolProps(struct call *call, const CUmemPoolProps *from,
                                     CUmemPoolProps *to);
+
+/* texture.c: what the program names, as the executor calls it, and the other way. */
+CUresult call_locate_CUDA_RESOURCE_DESC(struct call *call, const CUDA_RESOURCE_DESC *from,
+                                        CUDA_RESOURCE_DESC *to);
+void call_found_CUDA_RESOURCE_DESC(const struct call *call, CUDA_RESOURCE_DESC *resource);
 
 /* Bytes that the value of a pool's attribute (or of a device's graph memory) has. */
 static inline size_t attribute_bytes(int attribute) {
@@ -130,6 +141,18 @@ static inline bool allocation_covers(const struct allocation *a, uint64_t pointe
     return bytes <= a->bytes && pointer - a->base <= a->bytes - bytes;
 }
 
+/* ---- copy.c, array_copy.c ---- */
+
+#define POSTED_BYTES (32u << 10)
+
+/* The stream of a copy, and whose it is. */
+CUresult copy_place(CUstream stream, bool wait, struct where *where);
+/* It points to memory of a card, if nothing else says where it points. */
+bool on_device(CUdeviceptr pointer);
+CUresult captured_copy(void); /* says that it is not carried */
+/* With an array at one end at least; pitches and heights as given. */
+CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait);
+
 /* ---- module.c ---- */
 
 CUresult function_of(uint64_t handle, struct function **function); /* of a function or a kernel */
@@ -138,8 +161,44 @@ void module_free(struct module *module);
 
 CUresult not_supported(const char *what); /* says so, once */
 
+/* ---- copy.c, launch.c ---- */
+
+bool on_device(CUdeviceptr pointer);
+bool mapped_there(const struct link *link, const void *host, size_t bytes);
+/* A kernel's arguments: whether they are all there; and as the kernel declares them. */
+CUresult kernel_arguments(const struct function *function, void **params, void **extra,
+                          const void **buffer);
+void pack_arguments(const struct function *function, void **params, const void *buffer,
+                    uint8_t *to);
+
+/* ---- room.c ---- */
+
+/* Host memory that only this process has, in the form of a graph's copy. */
+struct host_volume {
+    struct link *link;
+    uint8_t *host;
+    uint64_t pitch, height, width, rows, slices;
+    uint64_t room; /* where the executor has it, packed */
+};
+CUresult room_take(struct host_volume *volume); /* finds or makes its room */
+void CUDA_CB room_fill(void *volume);           /* calls of a graph: from the program, */
+void CUDA_CB room_empty(void *volume);          /* and to it */
+
+/* ---- graph.c ---- */
+
+CUresult call_handles(struct call *call, unsigned kind, const void *handles, size_t count,
+                      uint64_t wire[WIRE_MAX_NODES]);
+/* Of what the driver `listed`, as much as there is `room` for; what is missing is NULL. */
+void get_handles(struct call *call, unsigned kind, void *out, size_t room, size_t listed,
+                 uint64_t owner);
+void get_edges(struct call *call, CUgraphEdgeData *out, size_t room, size_t listed);
+CUresult too_many_nodes(void); /* says so, once */
+
 /* ---- capture.c ---- */
 
+/* The calling thread's, and whether a thread has ever had another than all have at first. */
+extern _Thread_local CUstreamCaptureMode capture_mode;
+extern _Atomic bool capture_modes;
 bool capturing(CUstream stream); /* what is asked of it is written into a graph, and not done now */
 
 #include "stubs.h"

@@ -8,9 +8,9 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#define POSTED_BYTES (32u << 10)
+#include "common/batch.h"
 
-static CUresult place(CUstream stream, bool wait, struct where *where) {
+CUresult copy_place(CUstream stream, bool wait, struct where *where) {
     struct call probe;
     call_start(&probe, 0);
     CUresult result = context_needed(&where->link);
@@ -57,21 +57,21 @@ static CUresult host_copy(const struct where *where, uint16_t op, uint64_t devic
     return result;
 }
 
-static bool mapped_there(const struct link *link, const void *host, size_t bytes) {
+bool mapped_there(const struct link *link, const void *host, size_t bytes) {
     struct allocation a;
     return allocation_find(NULL, (uint64_t)(uintptr_t)host, &a) && a.shared && a.link == link &&
            allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
 }
 
 /* A graph reads host memory anew at every launch, so it needs memory that the executor maps. */
-static CUresult captured_copy(void) {
+CUresult captured_copy(void) {
     return not_supported("a captured copy from or to host memory that the executor does not share");
 }
 
 static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream,
                         bool wait) {
     struct where where;
-    CUresult result = place(stream, wait, &where);
+    CUresult result = copy_place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
     if (from == NULL && bytes != 0) return CUDA_ERROR_INVALID_VALUE;
     struct allocation a;
@@ -96,7 +96,7 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
 
 static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
     struct where where;
-    CUresult result = place(stream, wait, &where);
+    CUresult result = copy_place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
     if (to == NULL && bytes != 0) return CUDA_ERROR_INVALID_VALUE;
     struct allocation a;
@@ -128,7 +128,7 @@ API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUst
 static CUresult rect(CUdeviceptr to, size_t to_pitch, CUdeviceptr from, size_t from_pitch,
                      size_t width, size_t rows, CUstream stream, bool wait) {
     struct where where;
-    CUresult result = place(stream, wait, &where);
+    CUresult result = copy_place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
     struct allocation a, b;
     bool known = rows == 1 && allocation_find(where.link, to, &a) &&
@@ -155,7 +155,7 @@ API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes
     return rect(to, bytes, from, bytes, bytes, 1, stream, false);
 }
 
-static bool on_device(CUdeviceptr pointer) {
+bool on_device(CUdeviceptr pointer) {
     struct link *link;
     struct allocation a;
     if (context_needed(&link) != CUDA_SUCCESS) return false;
@@ -227,6 +227,36 @@ API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr
     return between(to, to_context, from, from_context, bytes, stream, false);
 }
 
+/* ---- several ---- */
+
+static CUresult batch(const struct batch *batch, CUstream stream, size_t *failed) {
+    CUresult result = call_ready();
+    if (result == CUDA_SUCCESS && !batch_is_whole(batch)) result = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++) {
+        result = cuMemcpyAsync(batch->to[i], batch->from[i], batch->bytes[i], stream);
+        *failed = i;
+    }
+    bool at_once = result == CUDA_SUCCESS && batch_is_read_at_once(batch) && !capturing(stream);
+    return at_once ? cuStreamSynchronize(stream) : result;
+}
+
+API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                                   CUmemcpyAttributes *attributes, size_t *starts,
+                                   size_t attribute_count, CUstream stream) {
+    size_t failed;
+    return batch(&(struct batch){to, from, bytes, count, attributes, starts, attribute_count},
+                 stream, &failed);
+}
+API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                                CUmemcpyAttributes *attributes, size_t *starts,
+                                size_t attribute_count, size_t *failed, CUstream stream) {
+    size_t at = SIZE_MAX;
+    CUresult result = batch(
+        &(struct batch){to, from, bytes, count, attributes, starts, attribute_count}, stream, &at);
+    if (failed != NULL && result != CUDA_SUCCESS) *failed = at;
+    return result;
+}
+
 /* ---- two and three dimensions ---- */
 
 struct side {
@@ -287,7 +317,7 @@ static CUresult rows_out(const struct where *where, uint8_t *to, uint64_t to_pit
 static CUresult volume(struct side to, struct side from, size_t width, size_t rows, size_t slices,
                        CUstream stream, bool wait) {
     struct where where;
-    CUresult result = place(stream, wait, &where);
+    CUresult result = copy_place(stream, wait, &where);
     if (result != CUDA_SUCCESS || width == 0 || rows == 0 || slices == 0) return result;
     if ((!to.device && to.address == 0) || (!from.device && from.address == 0))
         return CUDA_ERROR_INVALID_VALUE;
@@ -317,7 +347,6 @@ static CUresult volume(struct side to, struct side from, size_t width, size_t ro
 
 static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y,
                      size_t z, size_t pitch, size_t height, struct side *side) {
-    if (type == CU_MEMORYTYPE_ARRAY) return not_supported("a copy to or from an array");
     if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t base = type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)host : device;
@@ -327,9 +356,35 @@ static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, si
     return CUDA_SUCCESS;
 }
 
+static CUDA_MEMCPY3D array_plane(const CUDA_MEMCPY2D *copy) {
+    return (CUDA_MEMCPY3D){
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcHost = copy->srcHost,
+        .srcDevice = copy->srcDevice,
+        .srcArray = copy->srcArray,
+        .srcPitch = copy->srcPitch,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstHost = copy->dstHost,
+        .dstDevice = copy->dstDevice,
+        .dstArray = copy->dstArray,
+        .dstPitch = copy->dstPitch,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
+        .Depth = 1,
+    };
+}
+
 static CUresult plane(const CUDA_MEMCPY2D *copy, CUstream stream, bool wait) {
     struct side to, from;
     if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+        CUDA_MEMCPY3D full = array_plane(copy);
+        return array_copy(&full, stream, wait);
+    }
     size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width,
            to_pitch = copy->dstPitch ? copy->dstPitch : width;
     if (copy->Height > 1 && (from_pitch < width || to_pitch < width))
@@ -351,6 +406,8 @@ API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
 static CUresult space(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait) {
     struct side to, from;
     if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+        return array_copy(copy, stream, wait);
     size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width,
            to_pitch = copy->dstPitch ? copy->dstPitch : width;
     size_t from_height = copy->srcHeight ? copy->srcHeight : copy->Height,
@@ -370,6 +427,56 @@ static CUresult space(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait) {
 API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy) { return space(copy, NULL, true); }
 API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) {
     return space(copy, stream, false);
+}
+
+/* Between cards of one server a volume is copied as within one; between servers row by row. */
+static CUresult peers(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bool wait) {
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D same = {.srcXInBytes = copy->srcXInBytes,
+                          .srcY = copy->srcY,
+                          .srcZ = copy->srcZ,
+                          .srcMemoryType = copy->srcMemoryType,
+                          .srcHost = copy->srcHost,
+                          .srcDevice = copy->srcDevice,
+                          .srcPitch = copy->srcPitch,
+                          .srcHeight = copy->srcHeight,
+                          .dstXInBytes = copy->dstXInBytes,
+                          .dstY = copy->dstY,
+                          .dstZ = copy->dstZ,
+                          .dstMemoryType = copy->dstMemoryType,
+                          .dstHost = copy->dstHost,
+                          .dstDevice = copy->dstDevice,
+                          .dstPitch = copy->dstPitch,
+                          .dstHeight = copy->dstHeight,
+                          .WidthInBytes = copy->WidthInBytes,
+                          .Height = copy->Height,
+                          .Depth = copy->Depth};
+    uint64_t to = (uint64_t)(uintptr_t)copy->dstContext;
+    uint64_t from = (uint64_t)(uintptr_t)copy->srcContext;
+    bool both_on_cards =
+        copy->srcMemoryType == CU_MEMORYTYPE_DEVICE && copy->dstMemoryType == CU_MEMORYTYPE_DEVICE;
+    if (!both_on_cards || wire_server(to) == wire_server(from)) return space(&same, stream, wait);
+    struct side target, source;
+    size_t height = copy->Height ? copy->Height : 1, depth = copy->Depth ? copy->Depth : 1;
+    result = side(same.srcMemoryType, NULL, same.srcDevice, same.srcXInBytes, same.srcY, same.srcZ,
+                  same.srcPitch, same.srcHeight, &source);
+    if (result == CUDA_SUCCESS)
+        result = side(same.dstMemoryType, NULL, same.dstDevice, same.dstXInBytes, same.dstY,
+                      same.dstZ, same.dstPitch, same.dstHeight, &target);
+    for (size_t i = 0; i < height * depth && result == CUDA_SUCCESS; i++) {
+        size_t y = i % height, z = i / height;
+        result = between(target.address + y * target.pitch + z * target.slice, copy->dstContext,
+                         source.address + y * source.pitch + z * source.slice, copy->srcContext,
+                         copy->WidthInBytes, stream, wait);
+    }
+    return result;
+}
+
+API CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *copy) { return peers(copy, NULL, true); }
+API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) {
+    return peers(copy, stream, false);
 }
 
 /* ---- on the calling thread's own stream: the Async form there, and a wait where the plain form
@@ -409,4 +516,8 @@ API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy) {
 API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpy3DAsync_v2(copy, own), own);
+}
+API CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *copy) {
+    CUstream own = thread_stream(NULL);
+    return settle(cuMemcpy3DPeerAsync(copy, own), own);
 }

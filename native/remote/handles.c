@@ -29,6 +29,7 @@ static CUresult refused(unsigned kind) {
     switch (kind) {
     case KIND_context: return CUDA_ERROR_INVALID_CONTEXT;
     case KIND_graph:
+    case KIND_graph_node:
     case KIND_pool:
     case KIND_allocation: return CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_HANDLE;
@@ -120,15 +121,29 @@ void handle_drop(uint64_t handle) {
     free_info(id, info);
 }
 
-void handles_end(uint64_t context) {
-    struct link *link = links[wire_server(context)];
+static bool ends_with(unsigned owner, unsigned kind) {
+    return owner == KIND_graph ? kind == KIND_graph_node
+                               : kind == KIND_stream || kind == KIND_event || kind == KIND_module;
+}
+
+void handles_end(uint64_t owner) {
+    struct link *link = links[wire_server(owner)];
     for (uint32_t index = 1; index < link->next_index; index++) {
         uint64_t id = link->own[index].id;
-        unsigned kind = wire_kind_of(id);
-        if (id != 0 && link->own[index].context == context &&
-            (kind == KIND_stream || kind == KIND_event || kind == KIND_module))
+        if (id != 0 && link->own[index].context == owner &&
+            ends_with(wire_kind_of(owner), wire_kind_of(id)))
             handle_drop(id);
     }
+}
+
+uint64_t handle_owner(uint64_t handle) {
+    struct handle_entry *entry = handle_entry(handle);
+    return entry != NULL && wire_kind_of(handle) == KIND_graph_node ? entry->context : handle;
+}
+
+void handle_belongs(uint64_t node, uint64_t of) {
+    struct handle_entry *entry = handle_entry(node);
+    if (entry != NULL) entry->context = handle_owner(of);
 }
 
 uint64_t stream_context(uint64_t stream) {

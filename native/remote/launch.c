@@ -39,6 +39,34 @@ static CUresult from_extra(void **extra, const void **buffer, size_t *bytes) {
     return CUDA_SUCCESS;
 }
 
+CUresult kernel_arguments(const struct function *function, void **params, void **extra,
+                          const void **buffer) {
+    size_t bytes = 0;
+    *buffer = NULL;
+    if ((params != NULL && extra != NULL) ||
+        (function->parameter_count != 0 && params == NULL && extra == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (extra != NULL) {
+        CUresult result = from_extra(extra, buffer, &bytes);
+        if (result != CUDA_SUCCESS) return result;
+        return bytes < function->argument_bytes || (bytes && *buffer == NULL)
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : CUDA_SUCCESS;
+    }
+    for (uint32_t i = 0; i < function->parameter_count; i++)
+        if (params[i] == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+void pack_arguments(const struct function *function, void **params, const void *buffer,
+                    uint8_t *to) {
+    if (buffer != NULL)
+        memcpy(to, buffer, function->argument_bytes);
+    else
+        for (uint32_t i = 0; i < function->parameter_count; i++)
+            memcpy(to + function->parameters[i].offset, params[i], function->parameters[i].size);
+}
+
 static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction handle,
                        void **params, void **extra) {
     struct call call;
@@ -67,20 +95,9 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
             stream_context((uint64_t)(uintptr_t)config->hStream))
         return CUDA_ERROR_INVALID_HANDLE;
     if ((result = check_shape(link, message.grid, message.block)) != CUDA_SUCCESS) return result;
-    if ((params != NULL && extra != NULL) ||
-        (function->parameter_count != 0 && params == NULL && extra == NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-
-    const void *buffer = NULL;
-    size_t buffer_bytes = 0;
-    if (extra != NULL) {
-        if ((result = from_extra(extra, &buffer, &buffer_bytes)) != CUDA_SUCCESS) return result;
-        if (buffer_bytes < function->argument_bytes || (buffer_bytes && buffer == NULL))
-            return CUDA_ERROR_INVALID_VALUE;
-    } else {
-        for (uint32_t i = 0; i < function->parameter_count; i++)
-            if (params[i] == NULL) return CUDA_ERROR_INVALID_VALUE;
-    }
+    const void *buffer;
+    if ((result = kernel_arguments(function, params, extra, &buffer)) != CUDA_SUCCESS)
+        return result;
     message.argument_bytes = function->argument_bytes;
     uint64_t threads = (uint64_t)message.block[0] * message.block[1] * message.block[2];
     /* Posted only if the driver cannot refuse it. With more threads, shared memory or attributes
@@ -95,13 +112,7 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &message, sizeof message);
     if (attribute_bytes) put_bytes(&call.out, config->attrs, attribute_bytes);
-    uint8_t *arguments = give(&call.out, message.argument_bytes);
-    if (buffer != NULL)
-        memcpy(arguments, buffer, message.argument_bytes);
-    else
-        for (uint32_t i = 0; i < function->parameter_count; i++)
-            memcpy(arguments + function->parameters[i].offset, params[i],
-                   function->parameters[i].size);
+    pack_arguments(function, params, buffer, give(&call.out, message.argument_bytes));
     if (sure) return call_post(&call);
     result = call_exchange(&call);
     call_end(&call);

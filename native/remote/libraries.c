@@ -12,6 +12,11 @@ static CUresult ready(void) {
     return result == CUDA_SUCCESS ? cuCtxSetCurrent(primary) : result;
 }
 
+static struct link *link_now(void) {
+    uint64_t context = context_current();
+    return context ? links[wire_server(context)] : links[0];
+}
+
 static void **info(uint64_t handle) {
     struct handle_entry *entry = handle_entry(handle);
     return entry == NULL ? NULL : &entry->info;
@@ -30,10 +35,21 @@ static uint64_t numbered(int number) {
                : links[server]->own[wire_index((uint64_t)number)].id;
 }
 
+static int device_of_server(int device, struct link **link) {
+    for (unsigned i = 0; i < link_count; i++) {
+        int at = device - (int)links[i]->first_ordinal;
+        if (at < 0 || at >= (int)links[i]->device_count) continue;
+        *link = links[i];
+        return at;
+    }
+    return -1;
+}
+
 API extern const struct library_calls egpuLibraryCalls;
 const struct library_calls egpuLibraryCalls = {
     .table = EGPU_WIRE_TABLE_HASH,
     .ready = ready,
+    .link = link_now,
     .handle = call_handle,
     .new_handle = call_new_handle,
     .drop = handle_drop,
@@ -45,4 +61,8 @@ const struct library_calls egpuLibraryCalls = {
     .exchange = call_exchange,
     .end = call_end,
     .copy_rows = cuMemcpy2DAsync_v2,
+    .allocate = cuMemAlloc_v2,
+    .release = cuMemFree_v2,
+    .context = context_current,
+    .device = device_of_server,
 };

@@ -9,6 +9,7 @@ struct library_calls {
     uint64_t table; /* EGPU_WIRE_TABLE_HASH: both are of one build, or do not talk */
     /* Connected, and with a context: that of the thread, or the first device's primary one. */
     CUresult (*ready)(void);
+    struct link *(*link)(void); /* that server's */
     CUresult (*handle)(struct call *call, unsigned kind, uint64_t handle, uint64_t *wire);
     CUresult (*new_handle)(struct call *call, unsigned kind, uint64_t *handle);
     void (*drop)(uint64_t handle);
@@ -21,6 +22,11 @@ struct library_calls {
     CUresult (*exchange)(struct call *call);
     void (*end)(struct call *call);
     CUresult (*copy_rows)(const CUDA_MEMCPY2D *copy, CUstream stream);
+    CUresult (*allocate)(CUdeviceptr *at, size_t bytes);
+    CUresult (*release)(CUdeviceptr at);
+    uint64_t (*context)(void); /* the current one */
+    /* A device as its server counts, and that server; -1: there is no such one. */
+    int (*device)(int device, struct link **link);
 };
 
 #endif

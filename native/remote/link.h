@@ -123,7 +123,7 @@ struct link {
     uint64_t ring_mask;
     uint64_t limit; /* up to here there is room, as far as is known */
     _Atomic uint64_t tail;
-    uint64_t next_seq, wire_context;
+    uint64_t next_seq, wire_context, wire_mode;
     _Atomic bool concurrent; /* more than one thread, or callbacks */
     pthread_t owner;
 
@@ -144,6 +144,7 @@ struct link {
     struct shared_state shared;
 
     _Atomic uint32_t callbacks; /* outstanding */
+    _Atomic bool graphs_call;   /* there are graphs that call functions of the program */
 };
 
 struct call {
@@ -275,6 +276,8 @@ CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, 
 /* ---- stream.c: callbacks ---- */
 
 void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said);
+/* One that a graph calls, as often as it is launched: its number on the wire. */
+CUresult callback_keep(struct link *link, CUhostFn function, void *data, uint64_t *id);
 
 #pragma GCC visibility pop
 #endif

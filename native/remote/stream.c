@@ -75,6 +75,12 @@ static void *run_callbacks(void *nothing) {
     return NULL;
 }
 
+/* Functions of graphs may be called at any time, and any number of times. */
+static bool link_calls_back(struct link *link) {
+    return (atomic_load(&link->callbacks) || atomic_load(&link->graphs_call)) &&
+           !atomic_load(&link->dead);
+}
+
 /* Reads while callbacks are outstanding: nobody else may be waiting for anything. */
 static void *serve(void *nothing) {
     (void)nothing;
@@ -82,15 +88,13 @@ static void *serve(void *nothing) {
         pthread_mutex_lock(&lock);
         for (;;) {
             bool outstanding = false;
-            for (unsigned i = 0; i < link_count; i++)
-                outstanding |= atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead);
+            for (unsigned i = 0; i < link_count; i++) outstanding |= link_calls_back(links[i]);
             if (outstanding) break;
             pthread_cond_wait(&something, &lock);
         }
         pthread_mutex_unlock(&lock);
         for (unsigned i = 0; i < link_count; i++)
-            if (atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead))
-                link_serve(links[i]);
+            if (link_calls_back(links[i])) link_serve(links[i]);
     }
     return NULL;
 }
@@ -102,6 +106,34 @@ static bool start(bool *started, void *(*body)(void *)) {
         *started = true;
     }
     return *started;
+}
+
+/* One that the executor may name from now on. */
+static CUresult expect(struct link *link, struct callback made, uint64_t *id) {
+    struct callback *callback = malloc(sizeof *callback);
+    if (callback == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    bool ready = start(&runner_started, run_callbacks) && start(&server_started, serve);
+    made.id = *id = next_id++;
+    made.next = expected;
+    *callback = made;
+    if (ready) {
+        expected = callback;
+        if (made.kept)
+            atomic_store(&link->graphs_call, true);
+        else
+            atomic_fetch_add(&link->callbacks, 1);
+        atomic_store(&link->concurrent, true);
+        pthread_cond_broadcast(&something);
+    }
+    pthread_mutex_unlock(&lock);
+    if (ready) return CUDA_SUCCESS;
+    free(callback);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult callback_keep(struct link *link, CUhostFn function, void *data, uint64_t *id) {
+    return expect(link, (struct callback){.kept = true, .function = function, .data = data}, id);
 }
 
 static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback with_status,
@@ -119,23 +151,12 @@ static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback wit
         usleep(100);
     /* What is captured stays: no one says when the last graph with it is gone. From then on
      * somebody always reads. */
-    bool kept = capturing(stream);
-    struct callback *callback = malloc(sizeof *callback);
-    if (callback == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    bool ready = start(&runner_started, run_callbacks) && start(&server_started, serve);
-    message.id = next_id++;
-    *callback = (struct callback){message.id, kept, function, with_status, stream, data, expected};
-    if (ready) expected = callback;
-    atomic_fetch_add(&link->callbacks, 1);
-    atomic_store(&link->concurrent, true);
-    pthread_cond_broadcast(&something);
-    pthread_mutex_unlock(&lock);
-    if (!ready) {
-        atomic_fetch_sub(&link->callbacks, 1);
-        free(callback);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    struct callback made = {.kept = capturing(stream),
+                            .function = function,
+                            .with_status = with_status,
+                            .stream = stream,
+                            .data = data};
+    if ((result = expect(link, made, &message.id)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, sizeof message, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &message, sizeof message);

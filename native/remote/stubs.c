@@ -85,7 +85,9 @@ API CUresult cuArrayDestroy(CUarray hArray) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hArray);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hArray);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hArray);
+    }
     return result;
 }
 
@@ -193,7 +195,9 @@ CUresult forward_cuCtxDestroy_v2(CUcontext ctx) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_ctx);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)ctx);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)ctx);
+    }
     return result;
 }
 
@@ -729,7 +733,9 @@ API CUresult cuEventDestroy_v2(CUevent hEvent) {
     TRY(call_begin(&call, 8, CALL_POSTED));
     put_word(&call.out, wire_hEvent);
     result = call_post(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hEvent);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hEvent);
+    }
     return result;
 }
 
@@ -887,6 +893,218 @@ API CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
     return call_ask(&call);
 }
 
+API CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                      const CUgraphNode *dependencies, size_t numDependencies,
+                                      CUgraph childGraph) {
+    CALL(cuGraphAddChildGraphNode);
+    if (phGraphNode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    HANDLE(graph, childGraph);
+    uint64_t new_phGraphNode;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_phGraphNode));
+    result = call_begin(&call, 8 + 8 + 8 + 8 + numDependencies * 8 + 8 + 8, CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphNode);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(phGraphNode != NULL) << 0);
+    put_word(&call.out, new_phGraphNode);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_word(&call.out, wire_childGraph);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        *phGraphNode = (CUgraphNode)(uintptr_t)handle_name(call.link, new_phGraphNode);
+        handle_belongs((uint64_t)(uintptr_t)*phGraphNode, (uint64_t)(uintptr_t)hGraph);
+        result = call_checked(&call);
+    } else {
+        handle_drop(new_phGraphNode);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                    size_t numDependencies) {
+    CALL(cuGraphAddDependencies);
+    HANDLE(graph, hGraph);
+    if (from == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_from[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, from, numDependencies, wire_from));
+    if (to == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_to[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, to, numDependencies, wire_to));
+    TRY(call_begin(&call, 8 + 8 + numDependencies * 8 + 8 + numDependencies * 8 + 8, CALL_WAITS));
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_from, numDependencies * 8);
+    put_block(&call.out, wire_to, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    return call_ask(&call);
+}
+
+API CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
+                                       const CUgraphNode *to, const CUgraphEdgeData *edgeData,
+                                       size_t numDependencies) {
+    CALL(cuGraphAddDependencies_v2);
+    HANDLE(graph, hGraph);
+    if (from == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_from[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, from, numDependencies, wire_from));
+    if (to == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_to[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, to, numDependencies, wire_to));
+    TRY(call_begin(&call,
+                   8 + 8 + numDependencies * 8 + 8 + numDependencies * 8 + 8 +
+                       numDependencies * sizeof *edgeData + 8,
+                   CALL_WAITS));
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_from, numDependencies * 8);
+    put_block(&call.out, wire_to, numDependencies * 8);
+    put_block(&call.out, edgeData, edgeData == NULL ? 0 : numDependencies * sizeof *edgeData);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    return call_ask(&call);
+}
+
+API CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode *dependencies, size_t numDependencies) {
+    CALL(cuGraphAddEmptyNode);
+    if (phGraphNode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    uint64_t new_phGraphNode;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_phGraphNode));
+    result = call_begin(&call, 8 + 8 + 8 + 8 + numDependencies * 8 + 8, CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphNode);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(phGraphNode != NULL) << 0);
+    put_word(&call.out, new_phGraphNode);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        *phGraphNode = (CUgraphNode)(uintptr_t)handle_name(call.link, new_phGraphNode);
+        handle_belongs((uint64_t)(uintptr_t)*phGraphNode, (uint64_t)(uintptr_t)hGraph);
+        result = call_checked(&call);
+    } else {
+        handle_drop(new_phGraphNode);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                       const CUgraphNode *dependencies, size_t numDependencies,
+                                       CUevent event) {
+    CALL(cuGraphAddEventRecordNode);
+    if (phGraphNode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    HANDLE(event, event);
+    uint64_t new_phGraphNode;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_phGraphNode));
+    result = call_begin(&call, 8 + 8 + 8 + 8 + numDependencies * 8 + 8 + 8, CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphNode);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(phGraphNode != NULL) << 0);
+    put_word(&call.out, new_phGraphNode);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_word(&call.out, wire_event);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        *phGraphNode = (CUgraphNode)(uintptr_t)handle_name(call.link, new_phGraphNode);
+        handle_belongs((uint64_t)(uintptr_t)*phGraphNode, (uint64_t)(uintptr_t)hGraph);
+        result = call_checked(&call);
+    } else {
+        handle_drop(new_phGraphNode);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode *dependencies, size_t numDependencies,
+                                     CUevent event) {
+    CALL(cuGraphAddEventWaitNode);
+    if (phGraphNode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    HANDLE(event, event);
+    uint64_t new_phGraphNode;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_phGraphNode));
+    result = call_begin(&call, 8 + 8 + 8 + 8 + numDependencies * 8 + 8 + 8, CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphNode);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(phGraphNode != NULL) << 0);
+    put_word(&call.out, new_phGraphNode);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_word(&call.out, wire_event);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        *phGraphNode = (CUgraphNode)(uintptr_t)handle_name(call.link, new_phGraphNode);
+        handle_belongs((uint64_t)(uintptr_t)*phGraphNode, (uint64_t)(uintptr_t)hGraph);
+        result = call_checked(&call);
+    } else {
+        handle_drop(new_phGraphNode);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                   const CUgraphNode *dependencies, size_t numDependencies,
+                                   CUdeviceptr dptr) {
+    CALL(cuGraphAddMemFreeNode);
+    if (phGraphNode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    uint64_t new_phGraphNode;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_phGraphNode));
+    result = call_begin(&call, 8 + 8 + 8 + 8 + numDependencies * 8 + 8 + 8, CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphNode);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(phGraphNode != NULL) << 0);
+    put_word(&call.out, new_phGraphNode);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_bytes(&call.out, &dptr, sizeof dptr);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        *phGraphNode = (CUgraphNode)(uintptr_t)handle_name(call.link, new_phGraphNode);
+        handle_belongs((uint64_t)(uintptr_t)*phGraphNode, (uint64_t)(uintptr_t)hGraph);
+        result = call_checked(&call);
+    } else {
+        handle_drop(new_phGraphNode);
+    }
+    call_end(&call);
+    return result;
+}
+
 API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
     CALL(cuGraphChildGraphNodeGetGraph);
     HANDLE(graph_node, hNode);
@@ -989,7 +1207,10 @@ API CUresult cuGraphDestroy(CUgraph hGraph) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hGraph);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hGraph);
+    if (result == CUDA_SUCCESS) {
+        handles_end((uint64_t)(uintptr_t)hGraph);
+        handle_drop((uint64_t)(uintptr_t)hGraph);
+    }
     return result;
 }
 
@@ -999,7 +1220,9 @@ API CUresult cuGraphDestroyNode(CUgraphNode hNode) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hNode);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hNode);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hNode);
+    }
     return result;
 }
 
@@ -1076,7 +1299,9 @@ API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hGraphExec);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hGraphExec);
+    }
     return result;
 }
 
@@ -1136,34 +1361,59 @@ API CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) {
     return result;
 }
 
-API CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
-                               CUgraphExecUpdateResult *updateResult_out) {
-    CALL(cuGraphExecUpdate);
-    HANDLE(graph_exec, hGraphExec);
+API CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges) {
+    CALL(cuGraphGetEdges);
     HANDLE(graph, hGraph);
-    if (hErrorNode_out == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t new_hErrorNode_out;
-    TRY(call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out));
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) {
-        handle_drop(new_hErrorNode_out);
-        return result;
-    }
-    put_word(&call.out,
-             (uint64_t)(hErrorNode_out != NULL) << 2 | (uint64_t)(updateResult_out != NULL) << 3);
-    put_word(&call.out, wire_hGraphExec);
+    if (numEdges == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numEdges = from || to ? *numEdges : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(from != NULL) << 1 | (uint64_t)(to != NULL) << 2 |
+                            (uint64_t)(numEdges != NULL) << 3);
     put_word(&call.out, wire_hGraph);
-    put_word(&call.out, new_hErrorNode_out);
+    put_word(&call.out, room_numEdges < WIRE_MAX_NODES ? room_numEdges : WIRE_MAX_NODES);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        *hErrorNode_out = (CUgraphNode)(uintptr_t)handle_name(call.link, new_hErrorNode_out);
-        if (updateResult_out != NULL)
-            get_bytes(&call.in, updateResult_out, sizeof *updateResult_out);
+        size_t listed_numEdges = *numEdges = get_word(&call.in);
+        if (from != NULL)
+            get_handles(&call, KIND_graph_node, from, room_numEdges, listed_numEdges,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
+        if (to != NULL)
+            get_handles(&call, KIND_graph_node, to, room_numEdges, listed_numEdges,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
         result = call_checked(&call);
-    } else {
-        handle_drop(new_hErrorNode_out);
     }
     call_end(&call);
+    if (result == CUDA_SUCCESS && room_numEdges > WIRE_MAX_NODES && *numEdges > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
+API CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                CUgraphEdgeData *edgeData, size_t *numEdges) {
+    CALL(cuGraphGetEdges_v2);
+    HANDLE(graph, hGraph);
+    if (numEdges == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numEdges = from || to || edgeData ? *numEdges : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(from != NULL) << 1 | (uint64_t)(to != NULL) << 2 |
+                            (uint64_t)(edgeData != NULL) << 3 | (uint64_t)(numEdges != NULL) << 4);
+    put_word(&call.out, wire_hGraph);
+    put_word(&call.out, room_numEdges < WIRE_MAX_NODES ? room_numEdges : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numEdges = *numEdges = get_word(&call.in);
+        if (from != NULL)
+            get_handles(&call, KIND_graph_node, from, room_numEdges, listed_numEdges,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
+        if (to != NULL)
+            get_handles(&call, KIND_graph_node, to, room_numEdges, listed_numEdges,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
+        if (edgeData != NULL) get_edges(&call, edgeData, room_numEdges, listed_numEdges);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numEdges > WIRE_MAX_NODES && *numEdges > WIRE_MAX_NODES)
+        return too_many_nodes();
     return result;
 }
 
@@ -1179,6 +1429,53 @@ API CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
         result = call_checked(&call);
     }
     call_end(&call);
+    return result;
+}
+
+API CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes) {
+    CALL(cuGraphGetNodes);
+    HANDLE(graph, hGraph);
+    if (numNodes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numNodes = nodes ? *numNodes : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(nodes != NULL) << 1 | (uint64_t)(numNodes != NULL) << 2);
+    put_word(&call.out, wire_hGraph);
+    put_word(&call.out, room_numNodes < WIRE_MAX_NODES ? room_numNodes : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numNodes = *numNodes = get_word(&call.in);
+        if (nodes != NULL)
+            get_handles(&call, KIND_graph_node, nodes, room_numNodes, listed_numNodes,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numNodes > WIRE_MAX_NODES && *numNodes > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
+API CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes) {
+    CALL(cuGraphGetRootNodes);
+    HANDLE(graph, hGraph);
+    if (numRootNodes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numRootNodes = rootNodes ? *numRootNodes : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(rootNodes != NULL) << 1 | (uint64_t)(numRootNodes != NULL) << 2);
+    put_word(&call.out, wire_hGraph);
+    put_word(&call.out, room_numRootNodes < WIRE_MAX_NODES ? room_numRootNodes : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numRootNodes = *numRootNodes = get_word(&call.in);
+        if (rootNodes != NULL)
+            get_handles(&call, KIND_graph_node, rootNodes, room_numRootNodes, listed_numRootNodes,
+                        handle_owner((uint64_t)(uintptr_t)hGraph));
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numRootNodes > WIRE_MAX_NODES &&
+        *numRootNodes > WIRE_MAX_NODES)
+        return too_many_nodes();
     return result;
 }
 
@@ -1280,6 +1577,119 @@ API CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) 
     return result;
 }
 
+API CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
+                                        size_t *numDependencies) {
+    CALL(cuGraphNodeGetDependencies);
+    HANDLE(graph_node, hNode);
+    if (numDependencies == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numDependencies = dependencies ? *numDependencies : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(dependencies != NULL) << 1 | (uint64_t)(numDependencies != NULL)
+                                                                    << 2);
+    put_word(&call.out, wire_hNode);
+    put_word(&call.out,
+             room_numDependencies < WIRE_MAX_NODES ? room_numDependencies : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numDependencies = *numDependencies = get_word(&call.in);
+        if (dependencies != NULL)
+            get_handles(&call, KIND_graph_node, dependencies, room_numDependencies,
+                        listed_numDependencies, handle_owner((uint64_t)(uintptr_t)hNode));
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numDependencies > WIRE_MAX_NODES &&
+        *numDependencies > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
+API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
+                                           CUgraphEdgeData *edgeData, size_t *numDependencies) {
+    CALL(cuGraphNodeGetDependencies_v2);
+    HANDLE(graph_node, hNode);
+    if (numDependencies == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numDependencies = dependencies || edgeData ? *numDependencies : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(dependencies != NULL) << 1 | (uint64_t)(edgeData != NULL) << 2 |
+                            (uint64_t)(numDependencies != NULL) << 3);
+    put_word(&call.out, wire_hNode);
+    put_word(&call.out,
+             room_numDependencies < WIRE_MAX_NODES ? room_numDependencies : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numDependencies = *numDependencies = get_word(&call.in);
+        if (dependencies != NULL)
+            get_handles(&call, KIND_graph_node, dependencies, room_numDependencies,
+                        listed_numDependencies, handle_owner((uint64_t)(uintptr_t)hNode));
+        if (edgeData != NULL)
+            get_edges(&call, edgeData, room_numDependencies, listed_numDependencies);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numDependencies > WIRE_MAX_NODES &&
+        *numDependencies > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
+API CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                          size_t *numDependentNodes) {
+    CALL(cuGraphNodeGetDependentNodes);
+    HANDLE(graph_node, hNode);
+    if (numDependentNodes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numDependentNodes = dependentNodes ? *numDependentNodes : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out,
+             (uint64_t)(dependentNodes != NULL) << 1 | (uint64_t)(numDependentNodes != NULL) << 2);
+    put_word(&call.out, wire_hNode);
+    put_word(&call.out,
+             room_numDependentNodes < WIRE_MAX_NODES ? room_numDependentNodes : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numDependentNodes = *numDependentNodes = get_word(&call.in);
+        if (dependentNodes != NULL)
+            get_handles(&call, KIND_graph_node, dependentNodes, room_numDependentNodes,
+                        listed_numDependentNodes, handle_owner((uint64_t)(uintptr_t)hNode));
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numDependentNodes > WIRE_MAX_NODES &&
+        *numDependentNodes > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
+API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                             CUgraphEdgeData *edgeData, size_t *numDependentNodes) {
+    CALL(cuGraphNodeGetDependentNodes_v2);
+    HANDLE(graph_node, hNode);
+    if (numDependentNodes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t room_numDependentNodes = dependentNodes || edgeData ? *numDependentNodes : 0;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(dependentNodes != NULL) << 1 |
+                            (uint64_t)(edgeData != NULL) << 2 |
+                            (uint64_t)(numDependentNodes != NULL) << 3);
+    put_word(&call.out, wire_hNode);
+    put_word(&call.out,
+             room_numDependentNodes < WIRE_MAX_NODES ? room_numDependentNodes : WIRE_MAX_NODES);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        size_t listed_numDependentNodes = *numDependentNodes = get_word(&call.in);
+        if (dependentNodes != NULL)
+            get_handles(&call, KIND_graph_node, dependentNodes, room_numDependentNodes,
+                        listed_numDependentNodes, handle_owner((uint64_t)(uintptr_t)hNode));
+        if (edgeData != NULL)
+            get_edges(&call, edgeData, room_numDependentNodes, listed_numDependentNodes);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    if (result == CUDA_SUCCESS && room_numDependentNodes > WIRE_MAX_NODES &&
+        *numDependentNodes > WIRE_MAX_NODES)
+        return too_many_nodes();
+    return result;
+}
+
 API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
                                    unsigned int *isEnabled) {
     CALL(cuGraphNodeGetEnabled);
@@ -1328,7 +1738,7 @@ API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsN
     return result;
 }
 
-API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
+CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
     CALL(cuGraphNodeGetType);
     HANDLE(graph_node, hNode);
     TRY(call_begin(&call, 8 + 8, CALL_WAITS));
@@ -1352,6 +1762,47 @@ API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
     put_bytes(&call.out, &isEnabled, sizeof isEnabled);
+    return call_ask(&call);
+}
+
+API CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from,
+                                       const CUgraphNode *to, size_t numDependencies) {
+    CALL(cuGraphRemoveDependencies);
+    HANDLE(graph, hGraph);
+    if (from == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_from[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, from, numDependencies, wire_from));
+    if (to == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_to[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, to, numDependencies, wire_to));
+    TRY(call_begin(&call, 8 + 8 + numDependencies * 8 + 8 + numDependencies * 8 + 8, CALL_WAITS));
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_from, numDependencies * 8);
+    put_block(&call.out, wire_to, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    return call_ask(&call);
+}
+
+API CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
+                                          const CUgraphNode *to, const CUgraphEdgeData *edgeData,
+                                          size_t numDependencies) {
+    CALL(cuGraphRemoveDependencies_v2);
+    HANDLE(graph, hGraph);
+    if (from == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_from[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, from, numDependencies, wire_from));
+    if (to == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_to[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, to, numDependencies, wire_to));
+    TRY(call_begin(&call,
+                   8 + 8 + numDependencies * 8 + 8 + numDependencies * 8 + 8 +
+                       numDependencies * sizeof *edgeData + 8,
+                   CALL_WAITS));
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_from, numDependencies * 8);
+    put_block(&call.out, wire_to, numDependencies * 8);
+    put_block(&call.out, edgeData, edgeData == NULL ? 0 : numDependencies * sizeof *edgeData);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
     return call_ask(&call);
 }
 
@@ -1401,7 +1852,9 @@ API CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hCtx);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hCtx);
+    }
     return result;
 }
 
@@ -1622,7 +2075,9 @@ API CUresult cuLibraryUnload(CUlibrary library) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_library);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)library);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)library);
+    }
     return result;
 }
 
@@ -1632,7 +2087,9 @@ API CUresult cuLinkDestroy(CUlinkState state) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_state);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)state);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)state);
+    }
     return result;
 }
 
@@ -1939,7 +2396,9 @@ API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_pool);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)pool);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)pool);
+    }
     return result;
 }
 
@@ -2019,7 +2478,9 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_handle);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)handle);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)handle);
+    }
     return result;
 }
 
@@ -2312,7 +2773,9 @@ API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hMipmappedArray);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hMipmappedArray);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hMipmappedArray);
+    }
     return result;
 }
 
@@ -2482,7 +2945,9 @@ API CUresult cuModuleUnload(CUmodule hmod) {
     TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hmod);
     result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hmod);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hmod);
+    }
     return result;
 }
 
@@ -2541,6 +3006,30 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks
     }
     call_end(&call);
     return result;
+}
+
+CUresult forward_cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                             const CUgraphNode *dependencies,
+                                             const CUgraphEdgeData *dependencyData,
+                                             size_t numDependencies, CUstreamCaptureMode mode) {
+    CALL(cuStreamBeginCaptureToGraph);
+    HANDLE(stream, hStream);
+    HANDLE(graph, hGraph);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    TRY(call_begin(&call,
+                   8 + 8 + 8 + numDependencies * 8 + 8 + numDependencies * sizeof *dependencyData +
+                       8 + 8,
+                   CALL_WAITS));
+    put_word(&call.out, wire_hStream);
+    put_word(&call.out, wire_hGraph);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_block(&call.out, dependencyData,
+              dependencyData == NULL ? 0 : numDependencies * sizeof *dependencyData);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_bytes(&call.out, &mode, sizeof mode);
+    return call_ask(&call);
 }
 
 CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
@@ -2613,7 +3102,9 @@ CUresult forward_cuStreamDestroy_v2(CUstream hStream) {
     TRY(call_begin(&call, 8, CALL_POSTED));
     put_word(&call.out, wire_hStream);
     result = call_post(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hStream);
+    if (result == CUDA_SUCCESS) {
+        handle_drop((uint64_t)(uintptr_t)hStream);
+    }
     return result;
 }
 
@@ -2737,6 +3228,41 @@ API CUresult cuStreamSynchronize(CUstream hStream) {
     return call_ask(&call);
 }
 
+API CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+                                               size_t numDependencies, unsigned int flags) {
+    CALL(cuStreamUpdateCaptureDependencies);
+    HANDLE(stream, hStream);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    TRY(call_begin(&call, 8 + 8 + numDependencies * 8 + 8 + 8, CALL_WAITS));
+    put_word(&call.out, wire_hStream);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_bytes(&call.out, &flags, sizeof flags);
+    return call_ask(&call);
+}
+
+API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+                                                  const CUgraphEdgeData *dependencyData,
+                                                  size_t numDependencies, unsigned int flags) {
+    CALL(cuStreamUpdateCaptureDependencies_v2);
+    HANDLE(stream, hStream);
+    if (dependencies == NULL && numDependencies != 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wire_dependencies[WIRE_MAX_NODES];
+    TRY(call_handles(&call, KIND_graph_node, dependencies, numDependencies, wire_dependencies));
+    TRY(call_begin(
+        &call, 8 + 8 + numDependencies * 8 + 8 + numDependencies * sizeof *dependencyData + 8 + 8,
+        CALL_WAITS));
+    put_word(&call.out, wire_hStream);
+    put_block(&call.out, wire_dependencies, numDependencies * 8);
+    put_block(&call.out, dependencyData,
+              dependencyData == NULL ? 0 : numDependencies * sizeof *dependencyData);
+    put_bytes(&call.out, &numDependencies, sizeof numDependencies);
+    put_bytes(&call.out, &flags, sizeof flags);
+    return call_ask(&call);
+}
+
 CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
     CALL(cuStreamWaitEvent);
     HANDLE(stream, hStream);
@@ -2796,23 +3322,117 @@ API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64
     return call_ask(&call);
 }
 
+API CUresult cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc) {
+    CALL(cuSurfObjectCreate);
+    CUDA_RESOURCE_DESC plain_pResDesc;
+    if (pResDesc != NULL) TRY(call_locate_CUDA_RESOURCE_DESC(&call, pResDesc, &plain_pResDesc));
+    TRY(call_begin(&call, 8 + padded(sizeof(CUDA_RESOURCE_DESC)), CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pSurfObject != NULL) << 0 | (uint64_t)(pResDesc != NULL) << 1);
+    if (pResDesc != NULL) put_bytes(&call.out, &plain_pResDesc, sizeof plain_pResDesc);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pSurfObject != NULL) get_bytes(&call.in, pSurfObject, sizeof *pSurfObject);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    return result;
+}
+
 API CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
     CALL(cuSurfObjectDestroy);
-    HANDLE(surface_object, surfObject);
     TRY(call_begin(&call, 8, CALL_WAITS));
-    put_word(&call.out, wire_surfObject);
-    result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)surfObject);
+    put_bytes(&call.out, &surfObject, sizeof surfObject);
+    return call_ask(&call);
+}
+
+API CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject) {
+    CALL(cuSurfObjectGetResourceDesc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pResDesc != NULL) << 0);
+    put_bytes(&call.out, &surfObject, sizeof surfObject);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pResDesc != NULL) get_bytes(&call.in, pResDesc, sizeof *pResDesc);
+        if (pResDesc != NULL) call_found_CUDA_RESOURCE_DESC(&call, pResDesc);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pResDesc,
+                               const CUDA_TEXTURE_DESC *pTexDesc,
+                               const CUDA_RESOURCE_VIEW_DESC *pResViewDesc) {
+    CALL(cuTexObjectCreate);
+    CUDA_RESOURCE_DESC plain_pResDesc;
+    if (pResDesc != NULL) TRY(call_locate_CUDA_RESOURCE_DESC(&call, pResDesc, &plain_pResDesc));
+    TRY(call_begin(&call,
+                   8 + padded(sizeof(CUDA_RESOURCE_DESC)) + padded(sizeof(CUDA_TEXTURE_DESC)) +
+                       padded(sizeof(CUDA_RESOURCE_VIEW_DESC)),
+                   CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pTexObject != NULL) << 0 | (uint64_t)(pResDesc != NULL) << 1 |
+                            (uint64_t)(pTexDesc != NULL) << 2 |
+                            (uint64_t)(pResViewDesc != NULL) << 3);
+    if (pResDesc != NULL) put_bytes(&call.out, &plain_pResDesc, sizeof plain_pResDesc);
+    if (pTexDesc != NULL) put_bytes(&call.out, pTexDesc, sizeof *pTexDesc);
+    if (pResViewDesc != NULL) put_bytes(&call.out, pResViewDesc, sizeof *pResViewDesc);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pTexObject != NULL) get_bytes(&call.in, pTexObject, sizeof *pTexObject);
+        result = call_checked(&call);
+    }
+    call_end(&call);
     return result;
 }
 
 API CUresult cuTexObjectDestroy(CUtexObject texObject) {
     CALL(cuTexObjectDestroy);
-    HANDLE(texture_object, texObject);
     TRY(call_begin(&call, 8, CALL_WAITS));
-    put_word(&call.out, wire_texObject);
-    result = call_ask(&call);
-    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)texObject);
+    put_bytes(&call.out, &texObject, sizeof texObject);
+    return call_ask(&call);
+}
+
+API CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject) {
+    CALL(cuTexObjectGetResourceDesc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pResDesc != NULL) << 0);
+    put_bytes(&call.out, &texObject, sizeof texObject);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pResDesc != NULL) get_bytes(&call.in, pResDesc, sizeof *pResDesc);
+        if (pResDesc != NULL) call_found_CUDA_RESOURCE_DESC(&call, pResDesc);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc,
+                                            CUtexObject texObject) {
+    CALL(cuTexObjectGetResourceViewDesc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pResViewDesc != NULL) << 0);
+    put_bytes(&call.out, &texObject, sizeof texObject);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pResViewDesc != NULL) get_bytes(&call.in, pResViewDesc, sizeof *pResViewDesc);
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    return result;
+}
+
+API CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject) {
+    CALL(cuTexObjectGetTextureDesc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
+    put_word(&call.out, (uint64_t)(pTexDesc != NULL) << 0);
+    put_bytes(&call.out, &texObject, sizeof texObject);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        if (pTexDesc != NULL) get_bytes(&call.in, pTexDesc, sizeof *pTexDesc);
+        result = call_checked(&call);
+    }
+    call_end(&call);
     return result;
 }
 
@@ -2864,9 +3484,28 @@ API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStrea
 API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
     return cuMemcpy3DAsync_v2(pCopy, thread_stream(hStream));
 }
+API CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) {
+    return cuMemcpy3DPeerAsync(pCopy, thread_stream(hStream));
+}
 API CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                 CUstream hStream) {
     return cuMemcpyAsync(dst, src, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset,
+                                       size_t ByteCount, CUstream hStream) {
+    return cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                                     size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs,
+                                     size_t numAttrs, size_t *failIdx, CUstream hStream) {
+    return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
+                              thread_stream(hStream));
+}
+API CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                                        size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs,
+                                        size_t numAttrs, CUstream hStream) {
+    return cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                 thread_stream(hStream));
 }
 API CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                        size_t ByteCount, CUstream hStream) {
@@ -2875,6 +3514,10 @@ API CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDev
 API CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
                                        CUstream hStream) {
     return cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost,
+                                       size_t ByteCount, CUstream hStream) {
+    return cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, thread_stream(hStream));
 }
 API CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
                                        CUstream hStream) {
@@ -2914,6 +3557,16 @@ API CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callbac
                                       unsigned int flags) {
     return cuStreamAddCallback(thread_stream(hStream), callback, userData, flags);
 }
+API CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                              const CUgraphNode *dependencies,
+                                              const CUgraphEdgeData *dependencyData,
+                                              size_t numDependencies, CUstreamCaptureMode mode) {
+    return cuStreamBeginCaptureToGraph(thread_stream(hStream), hGraph, dependencies, dependencyData,
+                                       numDependencies, mode);
+}
+API CUresult cuStreamBeginCapture_ptsz(CUstream hStream) {
+    return cuStreamBeginCapture(thread_stream(hStream));
+}
 API CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
     return cuStreamBeginCapture_v2(thread_stream(hStream), mode);
 }
@@ -2923,6 +3576,18 @@ API CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph) {
 API CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
                                        CUstreamAttrValue *value_out) {
     return cuStreamGetAttribute(thread_stream(hStream), attr, value_out);
+}
+API CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                         cuuint64_t *id_out) {
+    return cuStreamGetCaptureInfo(thread_stream(hStream), captureStatus_out, id_out);
+}
+API CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
+                                            CUstreamCaptureStatus *captureStatus_out,
+                                            cuuint64_t *id_out, CUgraph *graph_out,
+                                            const CUgraphNode **dependencies_out,
+                                            size_t *numDependencies_out) {
+    return cuStreamGetCaptureInfo_v2(thread_stream(hStream), captureStatus_out, id_out, graph_out,
+                                     dependencies_out, numDependencies_out);
 }
 API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
                                             CUstreamCaptureStatus *captureStatus_out,
@@ -2958,6 +3623,17 @@ API CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
 }
 API CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
     return cuStreamSynchronize(thread_stream(hStream));
+}
+API CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies,
+                                                    size_t numDependencies, unsigned int flags) {
+    return cuStreamUpdateCaptureDependencies(thread_stream(hStream), dependencies, numDependencies,
+                                             flags);
+}
+API CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies,
+                                                       const CUgraphEdgeData *dependencyData,
+                                                       size_t numDependencies, unsigned int flags) {
+    return cuStreamUpdateCaptureDependencies_v2(thread_stream(hStream), dependencies,
+                                                dependencyData, numDependencies, flags);
 }
 API CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
     return cuStreamWaitEvent(thread_stream(hStream), hEvent, Flags);

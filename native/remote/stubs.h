@@ -12,6 +12,7 @@ CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags);
 CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags);
 CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
+CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
 CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
@@ -49,6 +50,10 @@ CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t
                                  CUstream hStream);
 CUresult forward_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N);
 CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name);
+CUresult forward_cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                             const CUgraphNode *dependencies,
+                                             const CUgraphEdgeData *dependencyData,
+                                             size_t numDependencies, CUstreamCaptureMode mode);
 CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult forward_cuStreamCreate(CUstream *phStream, unsigned int Flags);
 CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority);

@@ -1,18 +1,5 @@
-/* Copies and fills. Compiled twice: with CUDA_API_PER_THREAD_DEFAULT_STREAM the header gives the
- * functions their other names, and the default stream is the calling thread's. */
-#include "runtime.h"
-
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define STREAM(stream) ((CUstream)stream_of(stream))
-/* Whoever waits for the thread's stream waits for it alone. */
-static CUresult waited(CUresult result) {
-    return result == CUDA_SUCCESS ? driver.cuStreamSynchronize(CU_STREAM_PER_THREAD) : result;
-}
-#define SYNCHRONOUS(function, ...) waited(driver.function##Async(__VA_ARGS__, CU_STREAM_PER_THREAD))
-#else
-#define STREAM(stream) (stream)
-#define SYNCHRONOUS(function, ...) driver.function(__VA_ARGS__)
-#endif
+/* Copies and fills. Compiled twice. */
+#include "default_stream.h"
 
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     if (!runtime_is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);

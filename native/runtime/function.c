@@ -108,3 +108,19 @@ API cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *shared, const 
     return runtime_result(
         driver.cuOccupancyAvailableDynamicSMemPerBlock(shared, function, blocks, block_size));
 }
+
+API cudaError_t cudaFuncGetParamInfo(const void *entry, size_t index, size_t *offset,
+                                     size_t *bytes) {
+    NEED_FUNCTION(function, entry);
+    return runtime_result(driver.cuFuncGetParamInfo(function, index, offset, bytes));
+}
+
+API cudaError_t cudaFuncGetParamCount(const void *entry, size_t *count) {
+    NEED_FUNCTION(function, entry);
+    return runtime_result(driver.cuFuncGetParamCount(function, count));
+}
+
+API cudaError_t cudaFuncSetSharedMemConfig(const void *entry, enum cudaSharedMemConfig config) {
+    NEED_FUNCTION(function, entry);
+    return runtime_result(driver.cuFuncSetSharedMemConfig(function, (CUsharedconfig)config));
+}

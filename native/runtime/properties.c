@@ -46,3 +46,28 @@ IF_12(API cudaError_t cudaGetDeviceProperties_v2(properties *out, int device) {
 IF_13(API cudaError_t cudaGetDeviceProperties(properties *out, int device) {
     return read_properties(out, device);
 })
+
+/* How much of what is wanted a device has; what is 0 is not wanted. */
+static int merits(const properties *is, const properties *wanted) {
+    int version = is->major * 1000 + is->minor, asked = wanted->major * 1000 + wanted->minor;
+    return (version >= asked) + (is->totalGlobalMem >= wanted->totalGlobalMem) +
+           (is->sharedMemPerBlock >= wanted->sharedMemPerBlock) +
+           (is->regsPerBlock >= wanted->regsPerBlock) +
+           (is->maxThreadsPerBlock >= wanted->maxThreadsPerBlock) +
+           (is->multiProcessorCount >= wanted->multiProcessorCount);
+}
+
+/* The first of those that have most of it. */
+API cudaError_t cudaChooseDevice(int *device, const struct cudaDeviceProp *wanted) {
+    int count, best = -1;
+    if (!device || !wanted) return runtime_error(cudaErrorInvalidValue);
+    cudaError_t error = cudaGetDeviceCount(&count);
+    for (int i = 0; i < count && error == cudaSuccess; i++) {
+        properties is;
+        error = read_properties(&is, i);
+        int found = error == cudaSuccess ? merits(&is, (const void *)wanted) : -1;
+        if (found > best) *device = i;
+        if (found > best) best = found;
+    }
+    return error;
+}

@@ -1,5 +1,5 @@
 /* What a copy of the runtime's API is to the driver. */
-#include "runtime.h"
+#include "channel.h"
 
 int runtime_is_kind(enum cudaMemcpyKind kind) {
     return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
@@ -17,29 +17,54 @@ CUmemorytype runtime_target_type(enum cudaMemcpyKind kind) {
                                                                           : CU_MEMORYTYPE_DEVICE;
 }
 
+/* Places in arrays, and the width if there is one, are counted in its elements; all else in bytes.
+ */
+struct units {
+    size_t from, to, width;
+};
+
+static cudaError_t units_of(cudaArray_const_t from, cudaArray_const_t to, struct units *units) {
+    cudaError_t error = cudaSuccess;
+    *units = (struct units){1, 1, 1};
+    if (from) error = runtime_element_bytes(from, &units->from);
+    if (to && error == cudaSuccess) error = runtime_element_bytes(to, &units->to);
+    if (error == cudaSuccess && from && to && units->from != units->to)
+        error = cudaErrorInvalidValue;
+    units->width = units->from > units->to ? units->from : units->to;
+    return error;
+}
+
 cudaError_t runtime_volume(const struct cudaMemcpy3DParms *asked, CUDA_MEMCPY3D *copy) {
+    struct units units;
     if (!asked) return cudaErrorInvalidValue;
-    if (!runtime_is_kind(asked->kind)) return cudaErrorInvalidMemcpyDirection;
-    if (asked->srcArray || asked->dstArray)
-        return runtime_refuse("cudaMemcpy3D with arrays", "arrays, textures and surfaces");
+    CUmemorytype from = runtime_source_type(asked->kind), to = runtime_target_type(asked->kind);
+    if (!runtime_is_kind(asked->kind) || (asked->srcArray && from == CU_MEMORYTYPE_HOST) ||
+        (asked->dstArray && to == CU_MEMORYTYPE_HOST))
+        return cudaErrorInvalidMemcpyDirection;
+    if ((asked->srcArray && asked->srcPtr.ptr) || (asked->dstArray && asked->dstPtr.ptr))
+        return cudaErrorInvalidValue;
+    cudaError_t error = units_of(asked->srcArray, asked->dstArray, &units);
+    if (error != cudaSuccess) return error;
     *copy = (CUDA_MEMCPY3D){
-        .srcXInBytes = asked->srcPos.x,
+        .srcXInBytes = asked->srcPos.x * units.from,
         .srcY = asked->srcPos.y,
         .srcZ = asked->srcPos.z,
-        .srcMemoryType = runtime_source_type(asked->kind),
+        .srcMemoryType = asked->srcArray ? CU_MEMORYTYPE_ARRAY : from,
+        .srcArray = (CUarray)asked->srcArray,
         .srcHost = asked->srcPtr.ptr,
         .srcDevice = (CUdeviceptr)asked->srcPtr.ptr,
         .srcPitch = asked->srcPtr.pitch,
         .srcHeight = asked->srcPtr.ysize,
-        .dstXInBytes = asked->dstPos.x,
+        .dstXInBytes = asked->dstPos.x * units.to,
         .dstY = asked->dstPos.y,
         .dstZ = asked->dstPos.z,
-        .dstMemoryType = runtime_target_type(asked->kind),
+        .dstMemoryType = asked->dstArray ? CU_MEMORYTYPE_ARRAY : to,
+        .dstArray = (CUarray)asked->dstArray,
         .dstHost = asked->dstPtr.ptr,
         .dstDevice = (CUdeviceptr)asked->dstPtr.ptr,
         .dstPitch = asked->dstPtr.pitch,
         .dstHeight = asked->dstPtr.ysize,
-        .WidthInBytes = asked->extent.width,
+        .WidthInBytes = asked->extent.width * units.width,
         .Height = asked->extent.height,
         .Depth = asked->extent.depth,
     };
@@ -53,16 +78,30 @@ static enum cudaMemcpyKind kind_of(CUmemorytype from, CUmemorytype to) {
     return to == CU_MEMORYTYPE_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
 }
 
+/* Memory as the runtime has it; an array leaves it empty. */
+static struct cudaPitchedPtr memory_asked(CUmemorytype type, const void *host, CUdeviceptr device,
+                                          size_t pitch, size_t width, size_t height) {
+    if (type == CU_MEMORYTYPE_ARRAY) return (struct cudaPitchedPtr){0};
+    void *memory = type == CU_MEMORYTYPE_HOST ? (void *)host : (void *)device;
+    return (struct cudaPitchedPtr){memory, pitch, width, height};
+}
+
 struct cudaMemcpy3DParms runtime_volume_asked(const CUDA_MEMCPY3D *copy) {
-    const void *from =
-        copy->srcMemoryType == CU_MEMORYTYPE_HOST ? copy->srcHost : (const void *)copy->srcDevice;
-    void *to = copy->dstMemoryType == CU_MEMORYTYPE_HOST ? copy->dstHost : (void *)copy->dstDevice;
+    CUmemorytype from = copy->srcMemoryType, to = copy->dstMemoryType;
+    cudaArray_t from_array = from == CU_MEMORYTYPE_ARRAY ? (cudaArray_t)copy->srcArray : NULL;
+    cudaArray_t to_array = to == CU_MEMORYTYPE_ARRAY ? (cudaArray_t)copy->dstArray : NULL;
+    struct units units;
+    units_of(from_array, to_array, &units);
     return (struct cudaMemcpy3DParms){
-        .srcPos = {copy->srcXInBytes, copy->srcY, copy->srcZ},
-        .srcPtr = {(void *)from, copy->srcPitch, copy->WidthInBytes, copy->srcHeight},
-        .dstPos = {copy->dstXInBytes, copy->dstY, copy->dstZ},
-        .dstPtr = {to, copy->dstPitch, copy->WidthInBytes, copy->dstHeight},
-        .extent = {copy->WidthInBytes, copy->Height, copy->Depth},
-        .kind = kind_of(copy->srcMemoryType, copy->dstMemoryType),
+        .srcArray = from_array,
+        .srcPos = {copy->srcXInBytes / units.from, copy->srcY, copy->srcZ},
+        .srcPtr = memory_asked(from, copy->srcHost, copy->srcDevice, copy->srcPitch,
+                               copy->WidthInBytes, copy->srcHeight),
+        .dstArray = to_array,
+        .dstPos = {copy->dstXInBytes / units.to, copy->dstY, copy->dstZ},
+        .dstPtr = memory_asked(to, copy->dstHost, copy->dstDevice, copy->dstPitch,
+                               copy->WidthInBytes, copy->dstHeight),
+        .extent = {copy->WidthInBytes / units.width, copy->Height, copy->Depth},
+        .kind = kind_of(from, to),
     };
 }

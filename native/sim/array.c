@@ -6,7 +6,7 @@
 
 #define PITCH 512u
 
-static size_t format_bytes(CUarray_format format) {
+size_t array_format_bytes(CUarray_format format) {
     switch ((int)format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8: return 1;
@@ -25,14 +25,11 @@ static size_t format_bytes(CUarray_format format) {
      CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_DEFERRED_MAPPING)
 
 static CUresult lay_out(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct array *array) {
-    size_t element = format_bytes(descriptor->Format) * descriptor->NumChannels;
+    size_t element = array_format_bytes(descriptor->Format) * descriptor->NumChannels;
     if (element == 0 || (descriptor->Flags & ~(unsigned)FLAGS_KNOWN))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (descriptor->NumChannels != 1 && descriptor->NumChannels != 2 &&
         descriptor->NumChannels != 4)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (descriptor->Width == 0 || descriptor->Width > 1u << 28 || descriptor->Height > 1u << 20 ||
-        descriptor->Depth > 1u << 20)
         return CUDA_ERROR_INVALID_VALUE;
     array->descriptor = *descriptor;
     array->row_bytes = descriptor->Width * element;
@@ -55,6 +52,7 @@ static bool deferred(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
 
 CUresult array_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                       struct array **out) {
+    if (!array_fits(descriptor, false)) return CUDA_ERROR_INVALID_VALUE;
     struct array *array = calloc(1, sizeof *array);
     if (!array) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = lay_out(descriptor, array);
@@ -95,6 +93,7 @@ void mipmap_destroy(struct mipmap *mipmap) {
 
 CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                        unsigned levels, struct mipmap **out) {
+    if (!array_fits(descriptor, true)) return CUDA_ERROR_INVALID_VALUE;
     struct mipmap *mipmap = calloc(1, sizeof *mipmap);
     if (!mipmap) return CUDA_ERROR_OUT_OF_MEMORY;
     size_t largest =
@@ -148,6 +147,9 @@ struct side {
     size_t x, y, z, pitch, height; /* as given, 0: as wide and high as the copy */
 };
 
+/* Without a sum: it may be too large for a number. */
+static bool within(size_t at, size_t count, size_t all) { return at <= all && count <= all - at; }
+
 static CUresult place(const struct side *side, const struct copy *copy, uint64_t *address,
                       bool *on_device, size_t *pitch, size_t *slice) {
     size_t height = side->height ? side->height : copy->rows;
@@ -160,9 +162,9 @@ static CUresult place(const struct side *side, const struct copy *copy, uint64_t
     case CU_MEMORYTYPE_ARRAY: {
         if (handle_kind_of(side->array) != HANDLE_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
         const struct array *array = (const struct array *)side->array;
-        if (!array->address || side->x > array->row_bytes ||
-            copy->width > array->row_bytes - side->x || side->y + copy->rows > array->rows ||
-            side->z + copy->slices > array->slices)
+        if (!array->address || !within(side->x, copy->width, array->row_bytes) ||
+            !within(side->y, copy->rows, array->rows) ||
+            !within(side->z, copy->slices, array->slices))
             return CUDA_ERROR_INVALID_VALUE;
         *address = array->address;
         *pitch = array->pitch;

@@ -1,5 +1,4 @@
-/* Arrays and mipmaps: making them and asking about them. Textures and surfaces on them are not
- * simulated. */
+/* Arrays and mipmaps: making them and asking about them. */
 #include "cuda_api.h"
 #include "graph.h"
 

@@ -222,9 +222,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH, 131072},
-    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH, 131072},
-    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT, 65536},
     {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1},
     {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1},
@@ -258,7 +255,7 @@ static int card_attribute(const struct sim_card *card, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return (int)card->cc_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return (int)card->cc_minor;
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return (int)card->fp64_ratio;
-    default: return 0;
+    default: return array_limit(attribute);
     }
 }
 
@@ -328,6 +325,11 @@ API CUresult cuCtxDisablePeerAccess(CUcontext handle) {
     return atomic_fetch_and(&context->peers, ~bit) & bit ? CUDA_SUCCESS
                                                          : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
+
+/* ---- ours: the file of the machine, for libraries over this driver. -1: there is none ---- */
+
+API int egpuSimMachineFile(void);
+API int egpuSimMachineFile(void) { return engine_ready() ? machine_file(&engine.machine) : -1; }
 
 /* ---- ours: the clock of a machine made with clock="manual" ---- */
 

@@ -594,6 +594,49 @@ API CUresult cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
     return CUDA_SUCCESS;
 }
 
+/* Node for node in the order of creation: the same kinds, after the same nodes. */
+static CUgraphExecUpdateResult compare(const struct graph *before, const struct graph *graph,
+                                       const struct node **at) {
+    if (before->count != graph->count) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (const struct node *node = graph->first; node; node = node->next) {
+        const struct node *old = NULL;
+        for (const struct node *other = before->first; other && !old; other = other->next)
+            if (other->id == node->id) old = other;
+        *at = node;
+        if (!old || old->before.count != node->before.count)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        if (old->type != node->type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        for (size_t i = 0; i < node->before.count; i++) {
+            bool same = false;
+            for (size_t j = 0; j < old->before.count; j++)
+                same |= old->before.list[j]->id == node->before.list[i]->id;
+            if (!same) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        }
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+    }
+    *at = NULL;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+static CUresult set_child(struct node *node, CUgraph handle) {
+    NEED_GRAPH(graph, handle);
+    const struct node *at;
+    if (node->type != CU_GRAPH_NODE_TYPE_GRAPH ||
+        compare(node->child, graph, &at) != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct graph *clone = graph_clone(graph);
+    if (!clone) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!graph_sort(clone)) {
+        graph_destroy(clone);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    graph_destroy(node->child);
+    node->child = clone;
+    clone->owned = true;
+    return CUDA_SUCCESS;
+}
+
 /* Changes the node of a plan that stands for the program's; launches that are queued keep
  * theirs. */
 #define IN_EXEC(change)                                                               \
@@ -627,39 +670,16 @@ API CUresult cuGraphExecHostNodeSetParams(CUgraphExec handle, CUgraphNode wanted
                                           const CUDA_HOST_NODE_PARAMS *params) {
     IN_EXEC(set_host(node, params));
 }
+API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode wanted,
+                                                CUgraph child) {
+    IN_EXEC(set_child(node, child));
+}
 API CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode wanted, unsigned int enabled) {
     IN_EXEC((node->enabled = enabled != 0, CUDA_SUCCESS));
 }
 API CUresult cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode wanted, unsigned int *enabled) {
     NEED(enabled);
     IN_EXEC((*enabled = node->enabled, CUDA_SUCCESS));
-}
-
-/* Node for node in the order of creation: the same kinds, after the same nodes. */
-static CUgraphExecUpdateResult compare(struct exec *exec, const struct graph *graph,
-                                       const struct node **at) {
-    if (exec->plan->graph->count != graph->count)
-        return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    for (const struct node *node = graph->first; node; node = node->next) {
-        const struct node *old = NULL;
-        for (const struct node *other = exec->plan->graph->first; other && !old;
-             other = other->next)
-            if (other->id == node->id) old = other;
-        *at = node;
-        if (!old || old->before.count != node->before.count)
-            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-        if (old->type != node->type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-        for (size_t i = 0; i < node->before.count; i++) {
-            bool same = false;
-            for (size_t j = 0; j < old->before.count; j++)
-                same |= old->before.list[j]->id == node->before.list[i]->id;
-            if (!same) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-        }
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
-    }
-    *at = NULL;
-    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
 static CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode *at,
@@ -670,7 +690,7 @@ static CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode *at
     const struct node *node = NULL;
     CUresult result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     pthread_mutex_lock(&exec->lock);
-    *how = compare(exec, graph, &node);
+    *how = compare(exec->plan->graph, graph, &node);
     if (*how == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
         struct plan *plan = plan_create(graph, &result);
         if (plan) {

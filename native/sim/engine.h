@@ -34,6 +34,8 @@ enum handle_kind {
     HANDLE_EXTERNAL,
     HANDLE_ARRAY,
     HANDLE_MIPMAP,
+    HANDLE_TEXTURE,
+    HANDLE_SURFACE,
     HANDLE_GRAPH,
     HANDLE_NODE,
     HANDLE_EXEC,
@@ -397,9 +399,36 @@ CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *d
                        unsigned levels, struct mipmap **out);
 void mipmap_destroy(struct mipmap *mipmap);
 
+size_t array_format_bytes(CUarray_format format); /* of one channel; 0: not simulated */
+
+/* An attribute MAXIMUM_TEXTURE… or MAXIMUM_SURFACE…, 0 of others; and whether they allow an array
+ * (array_limits.c). */
+int array_limit(CUdevice_attribute attribute);
+bool array_fits(const CUDA_ARRAY3D_DESCRIPTOR *array, bool mipmapped);
+
 /* What the driver's descriptions of copies mean, with the bounds of arrays checked. */
 CUresult copy_of_plane(const CUDA_MEMCPY2D *from, struct copy *copy);
 CUresult copy_of_volume(const CUDA_MEMCPY3D *from, struct copy *copy);
+
+/* ---- texture and surface objects (texture.c) ---- */
+
+struct texture {
+    struct context *context;
+    egpu_ptx_texture shown;
+    CUDA_RESOURCE_DESC resource; /* as given, from here on */
+    CUDA_TEXTURE_DESC how;
+    CUDA_RESOURCE_VIEW_DESC view;
+    bool has_view;
+};
+
+CUresult texture_create(struct context *context, const CUDA_RESOURCE_DESC *resource,
+                        const CUDA_TEXTURE_DESC *how, const CUDA_RESOURCE_VIEW_DESC *view,
+                        struct texture **out);
+CUresult surface_create(struct context *context, const CUDA_RESOURCE_DESC *resource,
+                        struct texture **out);
+CUresult texture_destroy(struct texture *texture); /* or a surface */
+/* What kernels of a context find under a number (egpu_ptx_texture_find). */
+const egpu_ptx_texture *texture_shown(void *context, uint64_t object, bool surface);
 
 /* ---- doing it (execute.c) ---- */
 

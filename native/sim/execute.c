@@ -271,6 +271,7 @@ static void interpret(struct context *context, const struct launch *launch, egpu
         .params = launch->params,
         .param_bytes = launch->param_bytes,
         .check = check_access,
+        .texture = texture_shown,
         .check_ctx = context,
         .cancel = &context->cancel,
         .globaltimer = global_timer,

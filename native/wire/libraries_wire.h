@@ -3,11 +3,13 @@
 #ifndef EGPU_WIRE_LIBRARIES_H
 #define EGPU_WIRE_LIBRARIES_H
 
+#include "cudnn.h"
 #include "scalars.h"
 #include "wire.h"
 
 #define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that goes along with one call */
 #define LIBRARY_MOST_STREAMS 8         /* of one call */
+#define LIBRARY_MOST_OBJECTS 1024      /* in an array */
 
 /* Whether a number is one of those whose bits are set. */
 static inline bool is_among(int number, uint64_t bits) {
@@ -24,7 +26,8 @@ static inline bool is_among(int number, uint64_t bits) {
 /* What calls of a library answer to what went wrong on the way: its statuses. */
 struct library_statuses {
     int not_initialized, invalid_handle, out_of_memory, invalid_value, not_supported;
-    int unknown; /* anything else, where kernels ran */
+    int unknown;  /* anything else, where kernels ran */
+    int category; /* as many follow each other and mean about the same; 0: none do */
 };
 struct library_facts {
     const char *soname;

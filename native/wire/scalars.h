@@ -1,5 +1,5 @@
 /* What follows from a library's own constants: how long a scalar is, and where it lies. Source: the
- * public headers library_types.h, cublas_api.h and cublasLt.h. */
+ * public headers library_types.h, cublas_api.h, cublasLt.h and nccl.h. */
 #ifndef EGPU_WIRE_SCALARS_H
 #define EGPU_WIRE_SCALARS_H
 
@@ -29,6 +29,22 @@ static inline size_t type_bytes(int type) {
     case 11: /* CUDA_C_32I */
     case 24: /* CUDA_R_64I */ return 8;
     default: return 16;
+    }
+}
+
+/* Bytes of one element of an ncclDataType_t; of none: the most. */
+static inline size_t nccl_bytes(int type) {
+    switch (type) {
+    case 0:  /* ncclInt8 */
+    case 1:  /* ncclUint8 */
+    case 10: /* ncclFloat8e4m3 */
+    case 11: /* ncclFloat8e5m2 */ return 1;
+    case 6: /* ncclFloat16 */
+    case 9: /* ncclBfloat16 */ return 2;
+    case 2: /* ncclInt32 */
+    case 3: /* ncclUint32 */
+    case 7: /* ncclFloat32 */ return 4;
+    default: return 8;
     }
 }
 

@@ -31,6 +31,25 @@ struct wire_copy_rect {
     uint32_t wait, zero;
 };
 
+/* COPY_ARRAY: within the device, where one end at least is an array. */
+struct wire_end {
+    uint64_t array;                     /* 0: memory */
+    uint64_t address, pitch, row_count; /* of memory: rows from one slice to the next */
+    uint64_t x, y, z;                   /* bytes, rows, slices; of memory they are in the address */
+};
+struct wire_copy_array {
+    struct wire_end to, from;
+    uint64_t width, rows, slices, stream;
+    uint32_t wait, zero;
+};
+
+/* COPY_ARRAY_IN/_OUT: rows of a slice of an array, packed on the wire. */
+struct wire_copy_array_rows {
+    uint64_t array, stream;
+    uint64_t x, y, z;
+    uint32_t width, rows, wait, zero;
+};
+
 /* COPY_IN_SHARED, COPY_OUT_SHARED: the data are in the bulk area. */
 struct wire_copy_shared {
     uint64_t device, stream;
@@ -129,6 +148,64 @@ struct wire_process { /* pid: the client's own, as its HELLO said */
     uint64_t bytes;
 };
 #define WIRE_MAX_PROCESSES 256u
+
+/* CAPTURE_INFO: what a stream is writing. The reply: wire_captured, then the nodes that what comes
+ * next will follow, and an edge (8 bytes) to each. */
+struct wire_capture_info {
+    uint64_t stream;
+};
+struct wire_captured {
+    uint32_t status, nodes;
+    uint64_t id, graph;
+};
+
+/* CAPTURE_MODE: that of the program's thread whose calls follow (8 bytes, a CUstreamCaptureMode).
+ * As SET_CONTEXT it is numbered and has no reply. */
+
+/* GRAPH_NODE: adds a node or changes one. Parameters of its type follow; of one that is added, then
+ * the nodes that it comes after, as a block. The reply of an allocation: its address. */
+enum wire_node_how { WIRE_NODE_ADD, WIRE_NODE_SET, WIRE_NODE_SET_EXEC };
+struct wire_node {
+    uint32_t type, how;     /* type: a CUgraphNodeType */
+    uint64_t graph;         /* or the graph_exec; 0 where the node says it */
+    uint64_t node, context; /* context 0: the current one */
+};
+
+/* A kernel: wire_launch without a stream and attributes, and the arguments. A call of the program:
+ * the number of the callback. A fill: CUDA_MEMSET_NODE_PARAMS. */
+struct wire_node_copy { /* pitches and heights are never 0 */
+    uint64_t from, to;  /* device addresses, or in host memory of both (HOST_MAP) */
+    uint64_t from_pitch, from_height, to_pitch, to_height, width, rows, slices;
+    uint32_t from_host, to_host;
+    uint64_t room; /* instead of the host's address: packed, in a room of this number */
+};
+struct wire_node_alloc { /* `accesses` CUmemAccessDescs follow a CUmemPoolProps */
+    uint64_t bytes;
+    uint32_t accesses, zero;
+};
+
+/* GRAPH_UPDATE: cuGraphExecUpdate. The reply, also of one that fails. */
+struct wire_graph_update {
+    uint64_t exec, graph;
+};
+struct wire_graph_updated {
+    uint32_t result, zero;
+    uint64_t node, from_node;
+};
+
+/* ROOM: pinned memory of the executor's for copies of graphs whose host memory only the client has.
+ * The reply: its number, from 1. It stays for the session. */
+struct wire_room {
+    uint64_t bytes;
+};
+#define WIRE_ROOMS 4096u
+#define WIRE_ROOM_BYTES (64u << 20) /* all of them */
+
+/* ROOM_IN, ROOM_OUT: what is in one, from where a graph is (see HOST_CALLBACK). Data follow the
+ * first, and are the reply of the second. */
+struct wire_room_part {
+    uint64_t room, offset, bytes;
+};
 
 /* POINTER_ATTRIBUTE: reply: 8 bytes. */
 struct wire_pointer_attribute {

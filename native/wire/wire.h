@@ -26,6 +26,7 @@
 #define WIRE_MAX_IMAGE (256u << 20) /* a module, in IMAGE frames */
 #define WIRE_MAX_SNAPSHOT (64u << 10)
 #define WIRE_MAX_ARRAY 16u           /* structs in one array */
+#define WIRE_MAX_NODES 4096u         /* of a graph, in one list */
 #define WIRE_MAX_ARGUMENTS 32768u    /* bytes of kernel arguments */
 #define WIRE_SMALL_IMAGE (32u << 10) /* comes along without being asked for */
 

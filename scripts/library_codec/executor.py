@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from .client import MARK, statuses
+from typing import Final
+
+from .client import MARK, filled, statuses
 from .table import BY_MODE, Function, Kind, Library, Parameter, types
+
+_OBJECT: Final = "{ctype} {name} = ({ctype})(uintptr_t)task_handle(task, KIND_{detail}, %d);"
+_STREAM: Final = "void *{name} = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);"
+_ELEMENTS: Final = "struct library_elements {name};\n    library_get_elements(task, &{name});"
+_SCALAR: Final = "struct library_scalar {name};\n    library_get_scalar(task, &{name}, %s);"
+_HOST: Final = "size_t bytes_{name};\n    const void *sent_{name} = library_get_host(task, &bytes_{name});"
+_READS: Final = {
+    "use": _OBJECT % 0,
+    "destroy": _OBJECT % 1,
+    "optional": "{ctype} {name} = ({ctype})(uintptr_t)library_optional(task, KIND_{detail});",
+    "stream": _STREAM,
+    "bind": _STREAM,
+    "streams": "void *{name}[LIBRARY_MOST_STREAMS];\n    int count_{name} = library_get_streams(task, {name});",
+    "device": "void *{name} = (void *)(uintptr_t)get_word(&task->in);",
+    "scalar": _SCALAR % "true",
+    "both": _SCALAR % "true",
+    "result": _SCALAR % "false",
+    "scale": "struct library_scalar {name};\n    library_get_factor(task, &{name});",
+    "set": _ELEMENTS,
+    "got": _ELEMENTS,
+    "in": _HOST,
+    "inout": _HOST,
+    "out": "bool wanted_{name} = get_word(&task->in) != 0;",
+    "scratch": "void *{name} = NULL;",
+}
 
 
 def _read(p: Parameter) -> str:
-    n = p.name
-    match p.form:
-        case "use" | "destroy":
-            destroys = int(p.form == "destroy")
-            return f"{p.ctype} {n} = ({p.ctype})(uintptr_t)task_handle(task, KIND_{p.detail}, {destroys});"
-        case "stream":
-            return f"void *{n} = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);"
-        case "streams":
-            return f"void *{n}[LIBRARY_MOST_STREAMS];\n    int count_{n} = library_get_streams(task, {n});"
-        case "create" if p.kind and p.kind.held_bytes:
-            memory = f"library_memory(KIND_{p.detail}, id_{n})"
-            return f"uint64_t id_{n} = get_word(&task->in);\n    void *{n} = {memory};"
-        case "create" if p.kind:
-            return f"uint64_t id_{n} = get_word(&task->in);\n    {p.kind.ctype} {n} = 0;"
-        case "device":
-            return f"void *{n} = (void *)(uintptr_t)get_word(&task->in);"
-        case "scalar" | "both":
-            return f"struct library_scalar {n};\n    library_get_scalar(task, &{n}, true);"
-        case "result":
-            return f"struct library_scalar {n};\n    library_get_scalar(task, &{n}, false);"
-        case "in" | "inout":
-            return f"size_t bytes_{n};\n    const void *sent_{n} = library_get_host(task, &bytes_{n});"
-        case "out":
-            return f"bool wanted_{n} = get_word(&task->in) != 0;"
-        case "scratch":
-            return f"void *{n} = NULL;"
-        case _:
-            return f"{p.ctype} {n} = 0;\n    get_bytes(&task->in, &{n}, sizeof {n});"
+    if p.form != "create" or p.kind is None:
+        return filled(_READS.get(p.form, "{ctype} {name} = 0;\n    get_bytes(&task->in, &{name}, sizeof {name});"), p)
+    memory = f"library_memory(KIND_{p.detail}, id_{p.name})" if p.kind.held_bytes else "0"
+    return f"uint64_t id_{p.name} = get_word(&task->in);\n    {p.kind.ctype} {p.name} = {memory};"
 
 
 def _prepared(p: Parameter) -> list[str]:
@@ -49,6 +52,10 @@ def _prepared(p: Parameter) -> list[str]:
                 f"void *{n} = library_room(task, sent_{n} != NULL, {p.detail});",
                 f"if ({n} != NULL && sent_{n} != NULL) memcpy({n}, sent_{n}, bytes_{n});",
             ]
+        case "there":
+            return [f"int64_t *{n} = library_room(task, true, 8);"]
+        case "set" | "got":
+            return [filled(f"library_{p.form}_elements(task, &{{name}}, {{elements}});", p)]
         case "below":
             return [f"if ({n} >= {p.detail} || {n} < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;"]
         case "scratch":
@@ -71,6 +78,10 @@ def _argument(p: Parameter) -> str:
             return f"&{p.name}"
         case "scalar" | "result" | "both":
             return f"library_scalar_at(&{p.name})"
+        case "scale":
+            return f"{p.name}.value"
+        case "set" | "got":
+            return f"{p.name}.at"
         case "in":
             return f"sent_{p.name}"
         case _:
@@ -86,6 +97,8 @@ def _done(p: Parameter) -> list[str]:
         case "destroy":
             freed = [f"library_free({p.name});"] if p.kind and p.kind.held_bytes else []
             return [f"handle_unbind(task, KIND_{p.detail});", *freed]
+        case "got":
+            return [f"library_name_elements(task, &{p.name});"]
         case "result" | "both":
             return [f"library_put_result(task, &{p.name});"]
         case _:
@@ -94,23 +107,30 @@ def _done(p: Parameter) -> list[str]:
 
 def _decoder(library: Library, function: Function) -> str:
     out = [f"static CUresult decode_{function.symbol}(struct task *task) {{"]
-    result = "uint64_t" if function.gives_size else "int"
-    out.append(f"    REAL({library.name}, {function.symbol}, {result}, {types(function)});")
-    out.append(f"    {'' if function.gives_size else 'uint8_t *status = '}library_begin(task);")
-    out += [f"    {_read(p)}" for p in function.parameters]
+    out.append(f"    REAL({library.name}, {function.symbol}, {function.returns}, {types(function)});")
+    out.append(f"    {'' if function.gives else 'uint8_t *status = '}library_begin(task);")
+    out += [f"    {_read(p)}" for p in function.parameters if p.form != "there"]
     out += [f"    {line}" for p in function.parameters for line in _prepared(p)]
     out.append(f"    REFUSE({library.name});")
     scalars = function.having(*BY_MODE)
-    if scalars and function.moded is not None:
+    if function.moded is not None and scalars:
         out.append(
             f"    int mode = library_pointer_mode(&library_kinds[KIND_{function.moded.detail}], {function.moded.name});"
         )
-        out += [f"    PLACED({p.name}, {str(p is scalars[-1]).lower()});" for p in scalars]
+    out += [f"    int mode = {p.name} == 0;" for p in function.having("residence")]
+    out += [f"    PLACED({p.name}, {str(p is scalars[-1]).lower()});" for p in scalars]
     call = f"real({', '.join(_argument(p) for p in function.parameters)})"
-    if function.gives_size:
-        out.append(f"    put_word(&task->out, {call});\n    return CUDA_SUCCESS;\n}}\n")
+    if function.gives:
+        said = f"put_word(&task->out, {call})" if function.gives_size else call
+        out.append(f"    {said};\n    return CUDA_SUCCESS;\n}}\n")
         return "\n".join(out)
     out.append(f"    int said = {call};")
+    out += [
+        f"    said = library_settle(LIBRARY_{library.name},"
+        f' "{p.kind.settles[0]}", {p.kind.settles[1]}, {p.name}, said);'
+        for p in function.having("use")
+        if p.kind and p.kind.settles and function.symbol != p.kind.settles[0]
+    ]
     out += [f"    library_scratch_end({p.detail});" for p in function.having("scratch")]
     out.append(f"    if (said != 0) return library_failed(task, status, said, LIBRARY_{library.name});")
     out += [f"    {line}" for p in function.parameters for line in _done(p)]
@@ -123,6 +143,8 @@ def _kind(library: Library, kind: Kind) -> str:
     fields = [f".of = LIBRARY_{library.name}", f".stays = {str(kind.stays).lower()}"]
     if kind.mode is not None:
         fields += [f'.mode = "{kind.mode[0]}"', f".attribute = {kind.mode[1]}"]
+    if kind.sizes:
+        fields.append(f'.sizes = "{kind.sizes}"')
     return f"    [KIND_{kind.name}] = {{{', '.join(fields)}}},"
 
 
@@ -131,15 +153,19 @@ def identities(libraries: list[Library]) -> str:
     return f"{MARK}enum library_id {{ {', '.join(f'LIBRARY_{x.name}' for x in libraries)}, LIBRARIES }};\n"
 
 
+def _flags(function: Function) -> str:
+    return "OPERATION_BESIDE" if function.beside else "OPERATION_GROUPED" if function.grouped else "0"
+
+
 def source(libraries: list[Library]) -> str:
     """native/executor/library_decoders.c."""
     functions = [(x, f) for x in libraries for f in x.functions if not f.local]
     bodies = "\n".join(_decoder(x, f) for x, f in functions)
-    rows = "\n".join(f"    [OP_{f.symbol}] = {{decode_{f.symbol}, 0}}," for _, f in functions)
+    rows = "\n".join(f"    [OP_{f.symbol}] = {{decode_{f.symbol}, {_flags(f)}}}," for _, f in functions)
     about = "\n".join(f'    [LIBRARY_{x.name}] = {{"{x.soname}", {statuses(x)}}},' for x in libraries)
     kinds = "\n".join(_kind(x, kind) for x in libraries for kind in x.kinds)
     return (
-        f'{MARK}#include "libraries.h"\n\n'
+        f'{MARK}#include "libraries.h"\n#include "library_sizes.h"\n\n'
         f"const struct library_facts library_facts[LIBRARIES] = {{\n{about}\n}};\n"
         f"const struct library_kind library_kinds[KIND_COUNT] = {{\n{kinds}\n}};\n\n{bodies}\n"
         f"const struct operation library_operations[OP_COUNT] = {{\n{rows}\n}};\n"

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
-from .client import MARK
-from .table import NO_ATTRIBUTE, VALUES, Function, Library, Parameter, declared
+from typing import Final
+
+from .client import MARK, filled
+from .table import NO_ATTRIBUTE, OBJECTS, VALUES, Function, Library, Parameter, declared
+
+_RECORDS: Final = {
+    "in": "record_bytes({name}, {detail});",
+    "streams": "record_bytes({name}, 8 * (size_t){detail});",
+    "inout": "record_bytes({name}, {detail});\n    fill({name}, {detail});",
+    "out": "fill({name}, {detail});",
+    "there": "fill({name}, 8);",
+    "scratch": "touch({name}, {detail});",
+    "scale": "record_factor({name});",
+    "set": "record_elements({name}, {elements}, false);",
+    "got": "record_elements({name}, {elements}, true);",
+    "scalar": "record_scalar({name}, {detail}, {on_host});",
+    "both": "record_scalar({name}, {detail}, {on_host});\n    fill_scalar({name}, {detail}, {on_host});",
+    "result": "record_place({name}, {on_host});\n    fill_scalar({name}, {detail}, {on_host});",
+    "float": "record_bytes(&{name}, sizeof {name});",
+    "double": "record_bytes(&{name}, sizeof {name});",
+}
+
+BY_HAND: Final = {
+    "nccl": (
+        "ncclCommInitAll", "ncclCommInitRankConfig", "ncclCommInitRankScalable", "ncclCommShrink", "ncclCommSplit",
+        "ncclGroupEnd", "ncclGroupStart",
+    ),
+}  # fmt: skip
+"""What is written in native/tests/libraries/by_hand_*.h, by library: what the executor calls beyond the table."""
 
 
 def _record(p: Parameter, last: bool) -> str:
-    n, on_host = p.name, f"on_host({str(last).lower()})"
+    n = p.name
     held = p.kind is not None and p.kind.held_bytes > 0
     match p.form:
-        case "use" | "destroy":
-            return f"record_word({f'*(void **){n}' if held else f'(void *)(uintptr_t){n}'});"
+        case form if form in _RECORDS:
+            return filled(_RECORDS[form], p, on_host=f"on_host({str(last).lower()})")
         case "create":
             made = f"*(void **){n} = new_object()" if held else f"*{n} = ({p.ctype[:-1]})(uintptr_t)new_object()"
             return f"record_word((void *)(uintptr_t)({made}));"
-        case "in" | "streams":
-            return f"record_bytes({n}, {p.detail if p.form == 'in' else f'8 * (size_t){p.detail}'});"
-        case "inout":
-            return f"record_bytes({n}, {p.detail});\n    fill({n}, {p.detail});"
-        case "out":
-            return f"fill({n}, {p.detail});"
-        case "scratch":
-            return f"touch({n}, {p.detail});"
-        case "scalar":
-            return f"record_scalar({n}, {p.detail}, {on_host});"
-        case "both":
-            return f"record_scalar({n}, {p.detail}, {on_host});\n    fill_scalar({n}, {p.detail}, {on_host});"
-        case "result":
-            return f"record_place({n}, {on_host});\n    fill_scalar({n}, {p.detail}, {on_host});"
-        case "float" | "double":
-            return f"record_bytes(&{n}, sizeof {n});"
+        case form if form in OBJECTS:
+            return f"record_word({f'*(void **){n}' if held else f'(void *)(uintptr_t){n}'});"
         case form if form in VALUES:
             return f"record_word((void *)(uintptr_t){'(uint32_t)' if VALUES[form] == 'int' else ''}{n});"
         case _:
             return f"record_word({n});"
 
 
-def _function(function: Function, noted: bool) -> str:
+def _function(function: Function, noted: bool, says_sizes: bool) -> str:
     scalars = function.having("scalar", "result", "both")
     lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.parameters]
+    lines = [f"kept.pointer_mode = {p.name} == 0;" for p in function.having("residence")] + lines
     lines += [f"kept.{p.detail} = {p.name};" for p in function.having("keep")]
     if noted:
         lines.append("note(attr, buf, sizeInBytes);")
-    out = [f"{'size_t' if function.gives_size else 'int'} {function.symbol}({declared(function)}) {{"]
+    out = [f"{function.returns} {function.symbol}({declared(function)}) {{"]
+    if says_sizes:
+        _, wanted, _, rank, sizes, _ = (p.name for p in function.parameters)
+        out.append(f"    if (recorded_sizes({wanted}, {rank}, {sizes})) return 0;")
     out += [f'    record_begin("{function.symbol}");', *(f"    {line}" for line in lines), "    record_end();"]
-    return "\n".join([*out, f"    return {'recorded_size' if function.gives_size else '0'};\n}}\n"])
+    returned = {"size": "    return recorded_size;\n", "nothing": ""}.get(function.gives, "    return 0;\n")
+    return "\n".join([*out, f"{returned}}}\n"])
 
 
 def _mode(function: str, attribute: int) -> str:
@@ -58,13 +76,16 @@ def _mode(function: str, attribute: int) -> str:
 
 def source(library: Library, noted: frozenset[str]) -> str:
     """native/tests/libraries/recording_<library>.h."""
-    bodies = [_function(f, f.symbol in noted) for f in library.functions if not f.local]
-    return "\n".join([MARK, *bodies, *(_mode(*kind.mode) for kind in library.kinds if kind.mode)])
+    sizes = {kind.sizes for kind in library.kinds}
+    bodies = [_function(f, f.symbol in noted, f.symbol in sizes) for f in library.functions if not f.local]
+    by_hand = [f'#include "by_hand_{library.name}.h"\n'] if library.name in BY_HAND else []
+    return "\n".join([MARK, *by_hand, *bodies, *(_mode(*kind.mode) for kind in library.kinds if kind.mode)])
 
 
 def everything(libraries: list[Library]) -> str:
     """native/tests/libraries/recording_all.h: all of them, and their functions by name."""
     names = [f.symbol for x in libraries for f in x.functions if not f.local]
+    names += [name for x in libraries for name in BY_HAND.get(x.name, ())]
     names += [kind.mode[0] for x in libraries for kind in x.kinds if kind.mode]
     included = "".join(f'#include "recording_{x.name.lower()}.h"\n' for x in libraries)
     rows = "\n".join(f'    {{"{name}", (void *){name}}},' for name in names)

@@ -1,6 +1,6 @@
 """native/libraries/*.yaml: each forwarded function of a library, and how each of its parameters travels.
 
-A function is `NAME: [waits;|gives size;] FORM NAME, …` in the order of its parameters:
+A function is `NAME: [HOW;] FORM NAME, …` in the order of its parameters, HOW being one of the words below:
 
     char, int, long, size a value of 1, 4, 8 and 8 bytes
     float, double         a value of floating point
@@ -9,22 +9,36 @@ A function is `NAME: [waits;|gives size;] FORM NAME, …` in the order of its pa
     device                an address of the card
     among MASK            an int that is refused unless its bit is set: an attribute, likewise
     stream                a stream of the driver's
+    bind|bound            one that the client remembers of the object, or answers from that
     streams COUNT         as many of them
     use|create|destroy K  an object of the library, of one of the table's kinds
+    optional K            one that is used, or NULL
     in|out|inout BYTES    host memory; NULL stays NULL
     scalar|result|both BYTES
                           read, written, or both, where the pointer mode of the function's object says: host or card
+    scale OBJECT          a factor in host memory: a double where this object's data are, otherwise a float
+    set|got TYPE COUNT    host memory with so many elements; native/wire says what they are: data, objects, refused
+    there                 a long in host memory: how many elements there are. No more of them are got
     scratch BYTES         host memory that only the library uses: the server's own takes its place
     keep|kept WHAT        an int that the client remembers of the object, or answers from that
+    peer                  an int: the one of an object's other processes that the call is about
+    residence             an int: 0 where the scalars are on the card, 1 where they are in host memory
 
-`waits`: the client waits for the answer though nothing comes with it. What gives something back waits anyway.
+`waits`: the client waits for the answer though nothing comes with it, or where the test holds, of the parameters and of
+what it remembers of the first object. What gives something back waits anyway.
+`beside`: it waits, and the executor does it in a thread of its own, since it may wait for other programs.
+`grouped`: within a group of the thread it goes with all of them (native/libraries/nccl.c),
+           and so does the first with a peer.
+`gives size`: the function returns a constant of the library instead of a status. `gives nothing`: it returns nothing.
 
 A kind of objects is `NAME: TRAIT, …`:
 
     number                an int to programs, not an address
     held BYTES            what a program has as so many bytes of its own memory, and may make again there
     stays                 outlives the context in which it was made
+    sizes FUNCTION        has dimensions, which this function of the library says
     mode FUNCTION [N]     has a pointer mode, which this function of the library says: as its attribute N
+    settles FUNCTION N    has calls that go on after they returned N: until this function says something else
 """
 
 from __future__ import annotations
@@ -43,6 +57,8 @@ VALUES: Final = {
     "below": "int",
     "among": "int",
     "keep": "int",
+    "peer": "int",
+    "residence": "int",
     "long": "int64_t",
     "size": "uint64_t",
     "float": "float",
@@ -51,12 +67,16 @@ VALUES: Final = {
 """Forms that are a value, and their C types."""
 BY_MODE: Final = frozenset({"scalar", "result", "both"})
 """Forms whose pointer is the host's or the card's, as the pointer mode says."""
-OBJECTS: Final = frozenset({"use", "create", "destroy"})
+OBJECTS: Final = frozenset({"use", "optional", "create", "destroy"})
 """Forms that are an object of the library."""
 NO_ATTRIBUTE: Final = -1
 """The function that says a pointer mode says nothing else."""
 _FORMS: Final = (
-    frozenset(VALUES) | BY_MODE | OBJECTS | {"device", "stream", "streams", "in", "out", "inout", "scratch", "kept"}
+    frozenset(VALUES)
+    | BY_MODE
+    | OBJECTS
+    | {"device", "stream", "streams", "bind", "bound", "in", "out", "inout"}
+    | {"scale", "set", "got", "there", "scratch", "kept"}
 )
 
 
@@ -69,6 +89,8 @@ class Kind:
     held_bytes: int = 0
     stays: bool = False
     mode: tuple[str, int] | None = None
+    settles: tuple[str, int] | None = None
+    sizes: str = ""
 
     @property
     def ctype(self) -> str:
@@ -89,18 +111,18 @@ class Parameter:
     def ctype(self) -> str:
         """Its C type, as the caller of the original sees it but for names of structures and enumerations."""
         match self.form:
-            case "use" | "destroy" if self.kind:
+            case "use" | "optional" | "destroy" if self.kind:
                 return self.kind.ctype
             case "create" if self.kind and not self.kind.held_bytes:
                 return f"{self.kind.ctype}*" if self.kind.ctype.endswith("*") else f"{self.kind.ctype} *"
-            case "streams":
+            case "streams" | "bound":
                 return "void **"
             case "kept":
                 return "int *"
-            case "scalar" | "in":
+            case "scalar" | "in" | "scale" | "set":
                 return "const void *"
             case form:
-                return VALUES.get(form, "void *")
+                return "int64_t *" if form == "there" else VALUES.get(form, "void *")
 
 
 @dataclass(frozen=True)
@@ -109,8 +131,21 @@ class Function:
 
     symbol: str
     parameters: tuple[Parameter, ...]
-    waits: bool
-    gives_size: bool
+    waits: str
+    """When the client waits for the answer, in C; empty: never."""
+    gives: str
+    beside: bool = False
+    grouped: bool = False
+
+    @property
+    def gives_size(self) -> bool:
+        """Whether it returns a number instead of a status."""
+        return self.gives == "size"
+
+    @property
+    def returns(self) -> str:
+        """What it returns, in C."""
+        return {"size": "size_t", "nothing": "void"}.get(self.gives, "int")
 
     def having(self, *forms: str) -> tuple[Parameter, ...]:
         """Its parameters of these forms."""
@@ -119,13 +154,16 @@ class Function:
     @property
     def local(self) -> bool:
         """Whether the client answers it alone."""
-        return bool(self.having("kept"))
+        return bool(self.having("kept", "bound"))
 
     @property
     def moded(self) -> Parameter | None:
         """The object whose pointer mode counts, or of which something is remembered."""
-        objects = [p for p in self.having("use", "create") if p.kind is not None and p.kind.mode]
-        return objects[0] if objects and self.having(*BY_MODE, "keep", "kept") else None
+        objects = self.having("use", "create")
+        if self.having(*BY_MODE):
+            objects = tuple(p for p in objects if p.kind is not None and p.kind.mode)
+        remembers = self.having(*BY_MODE, "keep", "kept", "bind", "bound") or "object->" in self.waits
+        return objects[0] if objects and remembers else None
 
 
 @dataclass(frozen=True)
@@ -151,10 +189,12 @@ class Library:
 def _kind(name: str, text: str | None) -> Kind:
     traits = {words[0]: words[1:] for words in (trait.split() for trait in (text or "").split(",")) if words}
     mode, held = traits.get("mode"), traits.get("held", ["0"])
-    if not traits.keys() <= {"number", "held", "stays", "mode"}:
+    if not traits.keys() <= {"number", "held", "stays", "mode", "settles", "sizes"}:
         raise ValueError(f"{name}: {text!r} are no traits: see scripts/library_codec/table.py")
     asked = (mode[0], int(mode[1]) if len(mode) > 1 else NO_ATTRIBUTE) if mode else None
-    return Kind(name, "number" in traits, int(held[0]), "stays" in traits, asked)
+    settles = traits.get("settles")
+    goes_on = (settles[0], int(settles[1])) if settles else None
+    return Kind(name, "number" in traits, int(held[0]), "stays" in traits, asked, goes_on, *traits.get("sizes", []))
 
 
 def _parameter(where: str, text: str, kinds: dict[str, Kind]) -> Parameter:
@@ -165,14 +205,17 @@ def _parameter(where: str, text: str, kinds: dict[str, Kind]) -> Parameter:
 
 
 def _function(symbol: str, text: str, kinds: dict[str, Kind]) -> Function:
-    how, semicolon, rest = text.rpartition(";")
-    if semicolon and how not in ("waits", "gives size"):
-        raise ValueError(f"{symbol}: {how!r} is neither `waits` nor `gives size`")
+    how, _, rest = text.rpartition(";")
+    known = re.fullmatch(r"(?:(waits) ?(.*)|(beside)|(grouped)|gives (size|nothing))?", how)
+    if known is None:
+        raise ValueError(f"{symbol}: {how!r} is none of `waits`, `beside`, `grouped`, `gives size` and `gives nothing`")
+    waiting, test, beside, grouped, returned = known.groups()
     # a comma also stands within the parentheses of an expression
     parts = re.split(r",\s*(?![^()]*\))", rest.strip()) if rest.strip() else []
     parameters = tuple(_parameter(symbol, part, kinds) for part in parts)
-    gives = any(p.form in ("out", "inout") for p in parameters)
-    return Function(symbol, parameters, bool(semicolon) or gives, how == "gives size")
+    gives = returned or any(p.form in ("out", "inout", "got") for p in parameters)
+    waits = "true" if gives or beside or (waiting and not test) else test or ""
+    return Function(symbol, parameters, waits, returned or "", bool(beside), bool(grouped))
 
 
 def read(path: Path) -> Library:

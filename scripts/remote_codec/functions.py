@@ -11,11 +11,17 @@ from typing import Any, Final
 PLAIN_STRUCTS: Final = frozenset({
     "CUDA_ARRAY_DESCRIPTOR", "CUDA_ARRAY3D_DESCRIPTOR", "CUDA_ARRAY_MEMORY_REQUIREMENTS", "CUDA_ARRAY_SPARSE_PROPERTIES",
     "CUuuid", "CUdevprop", "CUmemLocation", "CUmemAllocationProp", "CUmemAccessDesc", "CUmemPoolProps",
-    "CUstreamAttrValue", "CUexecAffinityParam",
+    "CUstreamAttrValue", "CUexecAffinityParam", "CUDA_TEXTURE_DESC", "CUDA_RESOURCE_VIEW_DESC",
 })  # fmt: skip
 
 # Structs that name a device: the client translates its ordinal and learns the server from it.
 LOCATED_STRUCTS: Final = frozenset({"CUmemLocation", "CUmemAllocationProp", "CUmemAccessDesc", "CUmemPoolProps"})
+
+# Structs with handles in them: each side translates them.
+HANDLE_STRUCTS: Final = frozenset({"CUDA_RESOURCE_DESC"})
+
+# Objects that kernels know by their number: a program has the server's own, and the executor knows which there are.
+NUMBERED_KINDS: Final = frozenset({"texture_object", "surface_object"})
 
 # Superseded ABIs whose pointers and sizes have 32 bits.
 OLD_TYPES: Final = re.compile(r"\w+_v1\b|CUdeviceptr_v1")
@@ -30,6 +36,7 @@ OLD_SYMBOLS: Final = frozenset({
 # These may wait for the GPU: with other threads about, the executor runs them beside its loop.
 BLOCKING: Final = frozenset({
     "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuCtxSynchronize_v2", "cuMemFree_v2", "cuCtxDestroy_v2",
+    "cuArrayDestroy", "cuMipmappedArrayDestroy", "cuTexObjectDestroy", "cuSurfObjectDestroy",
     "cuModuleUnload", "cuLibraryUnload", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2",
 })  # fmt: skip
 
@@ -39,7 +46,8 @@ CLIENT_ONLY: Final = frozenset({"cuModuleLoad", "cuMemcpy", "cuMemcpyAsync", "cu
 # Local by class, but asked of the executor all the same: rare, and only the driver knows.
 ASKED: Final = frozenset({
     "cuCtxGetFlags", "cuCtxGetCacheConfig", "cuCtxGetSharedMemConfig", "cuCtxGetApiVersion", "cuCtxGetId", "cuStreamGetFlags",
-    "cuStreamGetPriority", "cuMemGetAddressRange_v2",
+    "cuStreamGetPriority", "cuMemGetAddressRange_v2", "cuTexObjectGetResourceDesc", "cuTexObjectGetTextureDesc",
+    "cuTexObjectGetResourceViewDesc", "cuSurfObjectGetResourceDesc",
 })  # fmt: skip
 
 HANDLE: Final = re.compile(r"handle\((\w+),(create|use|destroy)\)")
@@ -79,17 +87,46 @@ class Function:
         """Whether the payload begins with the mask of the pointers that are not NULL."""
         return any(p.form in POINTER_FORMS for p in self.parameters)
 
+    @property
+    def owner(self) -> Parameter | None:
+        """What it is given that owns what it makes or finds: the graph of nodes, or the node of a graph."""
+        made = any(
+            p.form in MADE and p.detail in OWNERS and (p.form, p.detail) != ("create", "graph") for p in self.parameters
+        )
+        given = [p for p in self.parameters if p.form == "use" and p.detail in OWNERS]
+        return min(given, key=lambda p: p.detail) if made and given else None
 
-POINTER_FORMS: Final = frozenset(
-    {"out_value", "in_struct", "out_struct", "out_devptr", "create", "found", "out_attribute"}
-)
+
+POINTER_FORMS: Final = frozenset({
+    "out_value", "in_struct", "out_struct", "out_devptr", "create", "found", "number", "out_attribute",
+    "found_list", "out_edges", "listed",
+})  # fmt: skip
+
+MADE: Final = frozenset({"create", "found", "found_list"})
+
+# Nodes belong to their graph, and the graph that a node has in it to the node.
+OWNERS: Final = frozenset({"graph", "graph_node"})
+
+
+def list_of_handles(ctype: str, name: str, direction: str) -> Parameter | None:
+    """Handles that go along with their number, or of which there is room for so many."""
+    match = re.fullmatch(r"(in|out) array handle\((\w+),use\) len=(\*?)(\w+)", direction)
+    if match and ctype.count("*") == 1 and (match[1] == "out") == bool(match[3]):
+        return Parameter(ctype, name, "in_handles" if match[1] == "in" else "found_list", match[2], match[4])
+    return None
 
 
 def parameter(ctype: str, name: str, direction: str) -> Parameter | None:
     """How a parameter travels, or None if generated code cannot carry it."""
     handle = HANDLE.search(direction)
-    if OLD_TYPES.search(ctype) or "array handle" in direction:
+    if OLD_TYPES.search(ctype):
         return None
+    if "array handle" in direction:
+        return list_of_handles(ctype, name, direction)
+    if handle and handle[1] in NUMBERED_KINDS:
+        if "*" in ctype:
+            return Parameter(ctype, name, "number", handle[1])
+        return Parameter(ctype, name, "end_number" if handle[2] == "destroy" else "use_number", handle[1])
     if handle and direction.startswith("out") and ctype.count("*") == 1:
         return Parameter(ctype, name, "create" if handle[2] == "create" else "found", handle[1])
     if handle and direction.startswith("in ") and "*" not in ctype:
@@ -112,14 +149,21 @@ def parameter(ctype: str, name: str, direction: str) -> Parameter | None:
             return Parameter(ctype, name, "out_attribute")
         case "in attribute":
             return Parameter(ctype, name, "in_attribute")
-        case "in struct" if made.pointee in PLAIN_STRUCTS:
+        case "inout value" if ctype == "size_t *":
+            return Parameter(ctype, name, "listed")
+        case "in struct" if made.pointee in PLAIN_STRUCTS | HANDLE_STRUCTS:
             return Parameter(ctype, name, "in_struct", made.pointee)
-        case "out struct" if made.pointee in PLAIN_STRUCTS:
+        case "out struct" if made.pointee in PLAIN_STRUCTS | HANDLE_STRUCTS:
             return Parameter(ctype, name, "out_struct", made.pointee)
         case _:
             array = re.fullmatch(r"in array struct len=(\w+)", direction)
+            if array and made.pointee == "CUgraphEdgeData":
+                return Parameter(ctype, name, "in_edges", count=array[1])
             if array and made.pointee in PLAIN_STRUCTS:
                 return Parameter(ctype, name, "in_array", made.pointee, array[1])
+            edges = re.fullmatch(r"out array struct len=\*(\w+)", direction)
+            if edges and ctype == "CUgraphEdgeData *":
+                return Parameter(ctype, name, "out_edges", count=edges[1])
             return None
 
 

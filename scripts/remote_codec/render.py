@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .functions import BLOCKING, LOCATED_STRUCTS, POINTER_FORMS, Function, Parameter
+from .functions import BLOCKING, HANDLE_STRUCTS, LOCATED_STRUCTS, POINTER_FORMS, Function, Parameter
 from .ops import Numbers
 
 PRESENT = POINTER_FORMS - {"create"}
@@ -71,7 +71,7 @@ def stub(function: Function, name: str) -> str:
                 out.append(f"    TRY(call_device(&call, {n}, &wire_{n}));")
                 size.append("8")
                 puts.append(f"put_word(&call.out, wire_{n});")
-            case "in_value" | "devptr":
+            case "in_value" | "devptr" | "use_number" | "end_number":
                 size.append("8")
                 puts.append(f"put_bytes(&call.out, &{n}, sizeof {n});")
             case "in_attribute":
@@ -83,7 +83,7 @@ def stub(function: Function, name: str) -> str:
                 size.append(f"8 + padded(strlen({n}) + 1)")
                 puts.append(f"put_string(&call.out, {n});")
             case "in_struct":
-                if p.detail in LOCATED_STRUCTS:
+                if p.detail in LOCATED_STRUCTS | HANDLE_STRUCTS:
                     out.append(f"    {p.detail} plain_{n};")
                     out.append(f"    if ({n} != NULL) TRY(call_locate_{p.detail}(&call, {n}, &plain_{n}));")
                     puts.append(f"if ({n} != NULL) put_bytes(&call.out, &plain_{n}, sizeof plain_{n});")
@@ -101,14 +101,44 @@ def stub(function: Function, name: str) -> str:
                 else:
                     puts.append(f"put_block(&call.out, {n}, {p.count} * sizeof *{n});")
                 size.append(f"8 + padded({p.count} * sizeof *{n})")
+            case "in_handles":
+                out.append(f"    if ({n} == NULL && {p.count} != 0) return CUDA_ERROR_INVALID_VALUE;")
+                out.append(f"    uint64_t wire_{n}[WIRE_MAX_NODES];")
+                out.append(f"    TRY(call_handles(&call, KIND_{p.detail}, {n}, {p.count}, wire_{n}));")
+                size.append(f"8 + {p.count} * 8")
+                puts.append(f"put_block(&call.out, wire_{n}, {p.count} * 8);")
+            case "in_edges":
+                size.append(f"8 + {p.count} * sizeof *{n}")
+                puts.append(f"put_block(&call.out, {n}, {n} == NULL ? 0 : {p.count} * sizeof *{n});")
+            case "listed":
+                lists = [q.name for q in function.parameters if q.count == n]
+                out.append(f"    if ({n} == NULL) return CUDA_ERROR_INVALID_VALUE;")
+                out.append(f"    size_t room_{n} = {' || '.join(lists)} ? *{n} : 0;")
+                size.append("8")
+                puts.append(f"put_word(&call.out, room_{n} < WIRE_MAX_NODES ? room_{n} : WIRE_MAX_NODES);")
+                gets.insert(0, f"size_t listed_{n} = *{n} = get_word(&call.in);")
+            case "found_list":
+                owner = f"handle_owner((uint64_t)(uintptr_t){function.owner.name})" if function.owner else "0"
+                gets.append(
+                    f"if ({n} != NULL)"
+                    f" get_handles(&call, KIND_{p.detail}, {n}, room_{p.count}, listed_{p.count}, {owner});"
+                )
+            case "out_edges":
+                gets.append(f"if ({n} != NULL) get_edges(&call, {n}, room_{p.count}, listed_{p.count});")
             case "create":
                 size.append("8")
                 out.append(f"    if ({n} == NULL) return CUDA_ERROR_INVALID_VALUE;")
                 puts.append(f"put_word(&call.out, new_{n});")
                 undo.append(f"handle_drop(new_{n});")
                 gets.append(f"*{n} = ({p.pointee})(uintptr_t)handle_name(call.link, new_{n});")
-            case "out_value" | "out_struct":
+                if function.owner is not None and p.detail == "graph_node":
+                    gets.append(
+                        f"handle_belongs((uint64_t)(uintptr_t)*{n}, (uint64_t)(uintptr_t){function.owner.name});"
+                    )
+            case "out_value" | "out_struct" | "number":
                 gets.append(f"if ({n} != NULL) get_bytes(&call.in, {n}, sizeof *{n});")
+                if p.detail in HANDLE_STRUCTS:
+                    gets.append(f"if ({n} != NULL) call_found_{p.detail}(&call, {n});")
             case "out_attribute":
                 gets.append(f"if ({n} != NULL) get_bytes(&call.in, {n}, attribute_bytes(attr));")
             case "out_devptr":
@@ -145,7 +175,16 @@ def stub(function: Function, name: str) -> str:
         out.append("    }" + (f" else {{{drop} }}" if undo else ""))
         if function.waits:
             out.append("    call_end(&call);")
-    out += [f"    if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t){p.name});" for p in destroyed]
+    for p in function.parameters:
+        if p.form == "listed":
+            out.append(
+                f"    if (result == CUDA_SUCCESS && room_{p.name} > WIRE_MAX_NODES && *{p.name} > WIRE_MAX_NODES)"
+            )
+            out.append("        return too_many_nodes();")
+    for p in destroyed:
+        handle = f"(uint64_t)(uintptr_t){p.name}"
+        nodes = f"handles_end({handle}); " if p.detail == "graph" else ""
+        out.append(f"    if (result == CUDA_SUCCESS) {{ {nodes}handle_drop({handle}); }}")
     out.append("    return result;\n}\n")
     return "\n".join(out)
 
@@ -186,6 +225,19 @@ def client_header(functions: list[Function], hand: set[str]) -> str:
 # ---- executor ---------------------------------------------------------------------------------------------------------
 
 
+def places(function: Function) -> list[str]:
+    """Where the call takes memory, and of which type: only that of cards is given."""
+    kind = next((p.name for p in function.parameters if p.ctype == "CUmemAllocationType"), None)
+    found: list[str] = []
+    for p in function.parameters:
+        if p.form == "in_struct" and (p.detail == "CUmemPoolProps" or function.symbol == "cuMemCreate"):
+            kind_of = "allocType" if p.detail == "CUmemPoolProps" else "type"
+            found.append(f"&value_{p.name}.location, value_{p.name}.{kind_of}")
+        elif p.form == "in_struct" and p.detail == "CUmemLocation" and kind is not None:
+            found.append(f"&value_{p.name}, {kind}")
+    return found
+
+
 def decoder(function: Function) -> str:
     """`decode_<symbol>`: reads every parameter, checks every length and handle, calls the driver, writes the results."""
     out = [f"static CUresult decode_{function.symbol}(struct task *task) {{"]
@@ -204,11 +256,41 @@ def decoder(function: Function) -> str:
         names.append(n)
         present = f"given >> {i} & 1"
         match p.form:
+            case "use" if p is function.owner:
+                out.append(f"    {p.ctype} {n} = ({p.ctype})(uintptr_t)task_owner(task, KIND_{p.detail});")
+            case "in_handles":
+                out.append(f"    {p.pointee} value_{n}[WIRE_MAX_NODES];")
+                out.append(f"    size_t count_{n} = task_handles(task, KIND_{p.detail}, (uint64_t *)value_{n});")
+                names[-1] = f"value_{n}"
+            case "in_edges":
+                out.append(f"    CUgraphEdgeData value_{n}[WIRE_MAX_NODES];")
+                out.append(f"    size_t bytes_{n} = get_block(&task->in, value_{n}, sizeof value_{n});")
+                names[-1] = f"bytes_{n} ? value_{n} : NULL"
+            case "listed":
+                out.append(f"    size_t room_{n} = get_word(&task->in), value_{n} = room_{n};")
+                out.append(f"    if (room_{n} > WIRE_MAX_NODES) task->in.bad = true;")
+                names[-1] = f"&value_{n}"
+                post.insert(0, f"size_t listed_{n} = value_{n} < room_{n} ? value_{n} : room_{n};")
+                post.insert(0, f"put_word(&task->out, value_{n});")
+            case "found_list":
+                out.append(f"    {p.pointee} value_{n}[WIRE_MAX_NODES];")
+                names[-1] = f"{present} ? value_{n} : NULL"
+                post.append(
+                    f"if ({present}) put_handles(task, KIND_{p.detail}, (const uint64_t *)value_{n}, listed_{p.count});"
+                )
+            case "out_edges":
+                out.append(f"    CUgraphEdgeData value_{n}[WIRE_MAX_NODES] = {{{{0}}}};")
+                names[-1] = f"{present} ? value_{n} : NULL"
+                post.append(f"if ({present}) put_bytes(&task->out, value_{n}, listed_{p.count} * sizeof *value_{n});")
             case "use" | "destroy":
                 out.append(
                     f"    {p.ctype} {n} = ({p.ctype})(uintptr_t)task_handle(task, KIND_{p.detail}, {int(p.form == 'destroy')});"
                 )
                 if p.form == "destroy":
+                    post.append(f"handle_unbind(task, KIND_{p.detail});")
+            case "use_number" | "end_number":
+                out.append(f"    {p.ctype} {n} = task_number(task, KIND_{p.detail}, {int(p.form == 'end_number')});")
+                if p.form == "end_number":
                     post.append(f"handle_unbind(task, KIND_{p.detail});")
             case "device" | "in_value" | "devptr":
                 out.append(f"    {p.ctype} {n} = 0;\n    get_bytes(&task->in, &{n}, sizeof {n});")
@@ -221,6 +303,8 @@ def decoder(function: Function) -> str:
                 out.append(
                     f"    {p.detail} value_{n} = {{0}};\n    if ({present}) get_bytes(&task->in, &value_{n}, sizeof value_{n});"
                 )
+                if p.detail in HANDLE_STRUCTS:
+                    out.append(f"    if ({present}) task_locate_{p.detail}(task, &value_{n});")
                 names[-1] = f"{present} ? &value_{n} : NULL"
             case "in_array":
                 out.append(f"    {p.detail} value_{n}[WIRE_MAX_ARRAY];")
@@ -236,9 +320,13 @@ def decoder(function: Function) -> str:
                 post.append(
                     f"if ({present}) put_word(&task->out, handle_of(task, KIND_{p.detail}, (uint64_t)(uintptr_t)value_{n}));"
                 )
-            case "out_value" | "out_struct" | "out_devptr":
+            case "out_value" | "out_struct" | "out_devptr" | "number":
                 out.append(f"    {p.pointee} value_{n};\n    memset(&value_{n}, 0, sizeof value_{n});")
                 names[-1] = f"{present} ? &value_{n} : NULL"
+                if p.form == "number":
+                    post.append(f"if ({present}) handle_of(task, KIND_{p.detail}, value_{n});")
+                if p.detail in HANDLE_STRUCTS:
+                    post.append(f"if ({present}) task_found_{p.detail}(task, &value_{n});")
                 post.append(f"if ({present}) put_bytes(&task->out, &value_{n}, sizeof value_{n});")
             case "out_attribute":
                 out.append(f"    uint64_t value_{n} = 0;")
@@ -246,9 +334,15 @@ def decoder(function: Function) -> str:
                 post.append(f"if ({present}) put_word(&task->out, value_{n});")
             case _:
                 raise AssertionError(p)
+    out += [f"    task_on_card(task, {place});" for place in places(function)]
     for p in function.parameters:
         if p.form == "in_array":
             out.append(f"    if (bytes_{p.name} != (size_t){p.count} * sizeof *value_{p.name}) task->in.bad = true;")
+        if p.form == "in_handles":
+            out.append(f"    if (count_{p.name} != (size_t){p.count}) task->in.bad = true;")
+        if p.form == "in_edges":
+            out.append(f"    if (bytes_{p.name} && bytes_{p.name} != (size_t){p.count} * sizeof *value_{p.name})")
+            out.append("        task->in.bad = true;")
     out.append("    CUresult refused = task_refused(task, real != NULL);")
     out.append("    if (refused != CUDA_SUCCESS) return refused;")
     call = f"real({', '.join(names)});"

@@ -15,8 +15,11 @@ _INTEGERS = {
     "unsigned long long": "unsigned long long",
     "unsigned int": "unsigned int",
     "int": "int",
+    "cudaTextureObject_t": "unsigned long long",
+    "cudaSurfaceObject_t": "unsigned long long",
 }
 _HANDLES = {
+    "cudaArray_t",
     "cudaEvent_t",
     "cudaGraphExec_t",
     "cudaGraphNode_t",
@@ -25,6 +28,8 @@ _HANDLES = {
     "cudaKernel_t",
     "cudaLibrary_t",
     "cudaMemPool_t",
+    "cudaMipmappedArray_const_t",
+    "cudaMipmappedArray_t",
     "cudaStreamCallback_t",
     "cudaUserObject_t",
 }

@@ -38,6 +38,7 @@ UNUSED = {
     ("elastic-gpu-controller", "get leases"): "likewise",
     ("elastic-gpu-controller", "patch leases"): "likewise",
     ("elastic-gpu-controller", "get elasticgpuclaims"): "a slice whose claim the cache lacks",
+    ("elastic-gpu-controller", "get elasticgpus"): "a claim of which the cache lacks a slice",
     ("elastic-gpu-controller", "get nodes"): "a slice whose node the cache lacks",
     ("elastic-gpu-controller", "patch elasticgpus"): "a claim that gets another size",
     ("elastic-gpu-controller", "patch secrets"): "a certificate that comes to its end",

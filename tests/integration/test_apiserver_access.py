@@ -85,6 +85,31 @@ async def test_a_role_of_a_namespace_holds_there_and_for_its_names_only(clients:
         await ann.raw("DELETE", f"{secrets}/hers")
 
 
+async def test_what_is_given_and_taken_away_counts_at_once(clients: Clients) -> None:
+    admin, ann = clients["admin"], clients["ann"]
+
+    async def may_list() -> bool:
+        try:
+            await ann.raw("GET", PODS)
+        except Refused:
+            return False
+        return True
+
+    async def change_role(verb: str) -> None:
+        body = {"metadata": {"name": "granted"}, "rules": [rule(verb, of="pods")]}
+        await admin.raw("PUT", f"{RBAC}/clusterroles/granted", body=body)
+
+    assert not await may_list()
+    await grant(admin, ANN, rule("list", of="pods"))
+    assert await may_list()
+    await change_role("get")
+    assert not await may_list()
+    await change_role("list")
+    assert await may_list()
+    await admin.raw("DELETE", f"{RBAC}/clusterrolebindings/granted")
+    assert not await may_list()
+
+
 async def test_a_subresource_is_a_right_of_its_own(clients: Clients) -> None:
     admin, agent = clients["admin"], clients["agent"]
     await admin.raw("POST", "/api/v1/nodes", body={"metadata": {"name": "node-1"}})

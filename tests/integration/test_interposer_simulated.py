@@ -340,9 +340,12 @@ def test_arrays_and_mipmaps(inside: Inside) -> None:
         why, made = fill(lambda: d.cuArray3DCreate(image(512, 512)))
         said += [why, len(made) == LIMIT // needs(512, 512), exact()]
         for one in made: ok(d.cuArrayDestroy(one))
+        why, made = fill(lambda: d.cuMipmappedArrayCreate(image(512, 512), 0))
+        said += [why, len(made) == LIMIT // needs(512, 512), exact()]
+        for one in made: ok(d.cuMipmappedArrayDestroy(one))
         say(said + [used()])
         """
-    ) == [True, True, True, True, True, 0, "OUT_OF_MEMORY", True, True, 0]
+    ) == [True, True, True, True, True, 0, "OUT_OF_MEMORY", True, True, "OUT_OF_MEMORY", True, True, 0]
 
 
 EXPORTER = """

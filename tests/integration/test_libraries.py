@@ -28,6 +28,9 @@ FUNCTIONS: Final = [f for x in LIBRARIES for f in x.functions if not f.local]
 HOST, CARD = 0, 1
 """Pointer modes."""
 Argument = int | str | None
+COMMUNICATOR: Final = ("libnccl.so.2", "ncclCommInitAll", ["*8", 1, None])
+"""A call that makes a `nccl_comm`, which no function of the table does."""
+ONES: Final = (1).to_bytes(4, "little") * 4
 INT, LONG, ADDRESS = 0x101, -(1 << 40), 0x7F00_0000_1000
 """What the first parameter of each form is; the next ones are larger by one."""
 
@@ -81,17 +84,22 @@ class Call:
         # types are numbers for which the bytes of a scalar are 4, as `bytes_of` has it; what bytes are counted by is 4
         said = " ".join(p.detail for p in function.parameters if p.form not in ("below", "among"))
         types = {"scaleType": 0} | dict.fromkeys(re.findall(r"type_bytes\((\w+)\)", said), 0)
+        if function.having("set", "got"):
+            types |= {"attributeName": 900, "attributeType": 3}  # elements of 8 bytes
         for computed, of in re.findall(r"scale_bytes\((\w+), (\w+)\)", said):
             types |= {computed: 68, of: 0}
+        types |= dict.fromkeys(re.findall(r"nccl_bytes\((\w+)\)", said), 7)
         fixed = {p.name: 4 for p in function.parameters if re.search(rf"\b{p.name}\b", said)}
         fixed |= types | {p.name: int(p.detail) - 1 for p in function.having("below")}
         forms: dict[str, Callable[[int], int]] = {
             "long": lambda i: LONG + i,
             "device": lambda i: ADDRESS + i,
             "stream": lambda _: 0,
+            "bind": lambda _: 0,
             "keep": lambda _: mode,
             "char": lambda _: ord("A"),
             "among": lambda _: 2,
+            "residence": lambda _: int(mode == HOST),
         }
         self.values = {
             p.name: fixed.get(p.name, forms.get(p.form, lambda i: INT + i)(i))
@@ -111,8 +119,10 @@ class Call:
         arrives, returned = [self._word(p, given)], None
         if p.form in ("float", "double"):
             given, arrives = f"={p.form[0]}1.5", [f"b{struct.pack(f'<{p.form[0]}', 1.5).hex()}"]
-        elif p.form in ("use", "destroy"):
+        elif p.form in ("use", "destroy") or (p.form == "optional" and self.mode == HOST):
             given, arrives = f"@{p.detail}", [f"@{p.detail}"]
+        elif p.form == "optional":
+            given, arrives = None, [f"w{'00' * 8}"]
         elif p.form == "create":
             held = p.kind.held_bytes if p.kind else 0
             given, arrives = f"!{held}" if held else "*8", [f"*{p.detail}"]
@@ -121,9 +131,18 @@ class Call:
         elif p.form == "streams":
             given = "00" * 8 * self.values[p.detail]  # so many of the default one
             arrives = [f"b{given}"]
+        elif p.form == "scale":  # objects have data of type 0 or 1, as the mode is
+            given = bytes((i + k) & 0xFF for k in range(8 if self.mode else 4)).hex()
+            arrives, returned = [f"b{given}"], given
+        elif p.form == "there":
+            given, arrives, returned = "+8", [], written(8)
+        elif p.form in ("set", "got"):
+            given = bytes((i + k) & 0xFF for k in range(8 * 4)).hex()
+            arrives, returned = ([f"b{given}"], given) if p.form == "set" else ([], written(8 * 4))
         elif p.form in ("in", "inout", "out", *table.BY_MODE) and self._on_host(p):
             count = bytes_of(p, self.values)
-            content = bytes((i + k) & 0xFF for k in range(count)).hex()
+            lengths = re.search(rf"cudnn_labels\(\w+, {p.name}\)", " ".join(q.detail for q in self.function.parameters))
+            content = (bytes((i + k) & 0xFF for k in range(count)) if lengths is None else ONES[:count]).hex()
             reads, writes = p.form in ("in", "inout", "scalar", "both"), p.form not in ("in", "scalar")
             given = content if reads else f"+{count}"
             arrives = [f"b{content}"] if reads else []
@@ -148,12 +167,12 @@ def soname_of(symbol: str) -> str:
 def in_order(mode: int) -> list[Call]:
     """Every function once: objects are made first, each after those that it is made of, and destroyed last."""
     makes: list[table.Function] = []
-    made: set[str] = set()
+    made = {"nccl_comm"}
     while left := [f for f in FUNCTIONS if f.having("create") and f not in makes]:
         ready = [f for f in left if {p.detail for p in f.having("use")} <= made]
         assert ready, left
         makes += ready
-        made = {p.detail for f in makes for p in f.having("create")}
+        made |= {p.detail for f in makes for p in f.having("create")}
     ends = [f for f in FUNCTIONS if f.having("destroy")]
     sets = [f for f in FUNCTIONS if f.having("keep") and f not in makes]
     rest = [f for f in FUNCTIONS if f not in (*makes, *ends, *sets)]
@@ -161,6 +180,8 @@ def in_order(mode: int) -> list[Call]:
 
 
 def made_by(kind: str) -> str:
+    if kind == "nccl_comm":
+        return COMMUNICATOR[1]
     return next(f.symbol for f in FUNCTIONS for p in f.having("create") if p.detail == kind)
 
 
@@ -205,17 +226,32 @@ def test_what_arrives_is_what_was_sent(recording: Machine, tmp_path: Path, mode:
     asked: list[tuple[str, str, list[Argument]]] = [
         (soname_of(c.function.symbol), c.function.symbol, [named(g) for g in c.given]) for c in calls
     ]
-    at = next(i for i, c in enumerate(calls) if c.function.symbol == "cublasSetPointerMode_v2")
-    asked.insert(at, (soname_of("cublasLtMatmul"), "cublasLtMatmulDescSetAttribute", descriptor))
-    with remote(recording, tmp_path, "shm") as (client, executor, _):
+    symbols = [c.function.symbol for c in calls]
+    beside = {
+        symbols.index("cublasSetPointerMode_v2"): (
+            soname_of("cublasLtMatmul"),
+            "cublasLtMatmulDescSetAttribute",
+            descriptor,
+        ),
+        0: COMMUNICATOR,
+        symbols.index("ncclCommDeregister"): COMMUNICATOR,
+    }
+    added = [at + i for i, at in enumerate(sorted(beside))]
+    for at, call in zip(added, (beside[at] for at in sorted(beside)), strict=True):
+        asked.insert(at, call)
+    with remote(recording, tmp_path, "shm", "--network") as (client, executor, _):
         answers, said = run_calls(client, asked)
-    del answers[at]
     recorded = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded ")]
-    del recorded[at]
+    recorded = [words for words in recorded if not words[0].startswith("ncclGroup")]
+    made = iter([recorded[at][1] for at in added if recorded[at][0] == COMMUNICATOR[1]])
+    for at in reversed(added):
+        del answers[at], recorded[at]
     assert said == ""
     assert len(recorded) == len(calls) == len(answers) > 180
-    objects: dict[str, str] = {}
+    objects: dict[str, str] = {"nccl_comm": next(made)}
     for call, (status, returned), (symbol, *words) in zip(calls, answers, recorded, strict=True):
+        if symbol == "ncclCommDeregister":  # the first one was aborted
+            objects["nccl_comm"] = next(made)
         arrives = [objects[text[1:]] if text.startswith("@") else text for text in call.arrives]
         for text, word in zip(call.arrives, words, strict=True):
             if text.startswith("*"):
@@ -223,7 +259,7 @@ def test_what_arrives_is_what_was_sent(recording: Machine, tmp_path: Path, mode:
                 arrives[call.arrives.index(text)] = word
         assert symbol == call.function.symbol
         assert words == arrives, symbol
-        assert status == (130400 if call.function.gives_size else 0), symbol
+        assert status == {"size": 130400, "nothing": status}.get(call.function.gives, 0), symbol
         for expected, got in zip(call.returned, returned, strict=True):
             assert expected is None or got[: len(expected)] == expected, symbol
 
@@ -274,6 +310,73 @@ def test_objects_in_a_programs_memory_are_names(recording: Machine, tmp_path: Pa
     assert (lent, too_much) == ("SUCCESS", "OUT_OF_MEMORY")
 
 
+BACKEND: Final = """
+    context()
+    nn, long = ctypes.CDLL("libcudnn.so.9"), ctypes.c_int64
+    def made(name, *arguments):
+        object = ctypes.c_void_p()
+        assert nn[name](*arguments, ctypes.byref(object)) == 0
+        return object
+    def values(kind, *numbers):
+        return (kind * len(numbers))(*(n.value if isinstance(n, ctypes.c_void_p) else n for n in numbers))
+    def put(of, attribute, type, array):
+        return nn.cudnnBackendSetAttribute(of, attribute, type, long(len(array)), array)
+    def get(of, attribute, type, array):
+        return nn.cudnnBackendGetAttribute(of, attribute, type, long(len(array)), None, array)
+    INT64, POINTER, BOOLEAN, HANDLE, DESCRIPTOR, CHAR, UNKNOWN = 3, 6, 2, 0, 15, 24, 33
+    handle, legacy = made("cudnnCreate"), made("cudnnCreateTensorDescriptor")
+    kinds = (17, 15, 4, 3, 3, 16)
+    tensor, graph, heuristics, first, second, pack = (made("cudnnBackendCreateDescriptor", kind) for kind in kinds)
+    objects, words = lambda *these: values(ctypes.c_void_p, *these), lambda *these: values(ctypes.c_uint64, *these)
+    assert put(graph, 800, HANDLE, objects(handle)) == 0
+    assert put(graph, 801, DESCRIPTOR, objects(tensor, heuristics)) == 0
+    results = objects(first, second)
+    assert get(heuristics, 202, DESCRIPTOR, results) == 0 and results[0] == first.value
+    assert put(pack, 1001, POINTER, words(0x7f0000001000, 0x7f0000002000)) == 0
+    assert put(tensor, 908, BOOLEAN, values(ctypes.c_bool, False)) == 0
+    say([put(tensor, 908, BOOLEAN, values(ctypes.c_bool, True)),  # would be read from host memory
+         put(tensor, 900, POINTER, words(1)), put(tensor, 1001, INT64, words(1)), put(tensor, 800, UNKNOWN, words(1)),
+         put(tensor, 9999, INT64, words(1)), put(tensor, 405, CHAR, values(ctypes.c_char, b"{")),
+         put(graph, 801, DESCRIPTOR, objects(legacy)), put(graph, 801, DESCRIPTOR, objects(*[tensor] * 1025)),
+         nn.cudnnBackendFinalize(handle), nn.cudnnBackendSetAttribute(graph, 801, INT64, long(-1), None)])
+"""
+
+
+def test_an_attribute_is_what_its_type_says(recording: Machine, tmp_path: Path) -> None:
+    """Objects arrive as the server's, addresses of the card as they are; what may be one of the host does not."""
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        assert run(client, BACKEND) == [3000] * 6 + [2000] * 4  # CUDNN_STATUS_NOT_SUPPORTED, CUDNN_STATUS_BAD_PARAM
+        lines = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded cudnn")]
+    made = [words[-1][1:] for symbol, *words in lines if "Create" in symbol]
+    handle, _, tensor, graph, heuristics, first, second, pack = made
+    arrived = [(words[0][1:], words[-1]) for symbol, *words in lines if "Attribute" in symbol]
+    assert arrived == [
+        (graph, f"b{handle}"),
+        (graph, f"b{tensor}{heuristics}"),
+        (heuristics, f"b{first}{second}"),
+        (pack, "b" + struct.pack("<2Q", 0x7F00_0000_1000, 0x7F00_0000_2000).hex()),
+        (tensor, "b00"),
+    ]
+
+
+#: What makes an object and is not waited for where the library is known to be there.
+POSTED_CREATORS: Final = [
+    (x.soname, f.symbol, x.statuses["NOT_INITIALIZED"])
+    for x in LIBRARIES
+    for f in x.functions
+    if f.having("create") and not f.waits and not f.having("use")
+]
+WITHOUT: Final = f"""
+    import ctypes
+    context()
+    made = ctypes.c_void_p()
+    def make(soname, symbol):
+        return ctypes.CDLL(soname)[symbol](ctypes.byref(made), *[ctypes.c_int64(1)] * 12)
+    said = [symbol for soname, symbol, status in {POSTED_CREATORS!r} if make(soname, symbol) != status]
+    say([said, name(d.cuCtxSynchronize())])
+"""
+
+
 def test_a_server_without_the_library_is_named(sim: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "bare"
     folder.mkdir()
@@ -282,12 +385,15 @@ def test_a_server_without_the_library_is_named(sim: Machine, tmp_path: Path) -> 
             (folder / item.name).symlink_to(item.resolve())
     bare = Machine(sim.node_name, sim.directory, folder, sim.device_dir, sim.state, sim.cards)
     with remote(bare, tmp_path, "shm") as (client, executor, _):
-        makes = [next(f for f in x.functions if f.having("create") and f.waits) for x in LIBRARIES]
+        waiting = [[f for f in x.functions if f.waits == "true" and not f.having("use", "destroy")] for x in LIBRARIES]
+        makes = [next((f for f in each if f.having("create")), each[0]) for each in waiting]
         asked = [(x.soname, f.symbol, Call(f, HOST).given) for x, f in zip(LIBRARIES, makes, strict=True)]
         answers, said = run_calls(client, asked)
         assert [status for status, _ in answers] == [x.statuses["NOT_INITIALIZED"] for x in LIBRARIES]
         assert said.splitlines() == [f"egpu: the server of this GPU has no {x.soname}" for x in LIBRARIES]
         assert all(x.soname in executor.stderr() for x in LIBRARIES)
+        assert len(POSTED_CREATORS) > 20
+        assert run(client, WITHOUT) == [[], "SUCCESS"]
 
 
 def test_programs_are_given_every_library_that_there_is() -> None:

@@ -25,7 +25,7 @@ KERNELS = ["arrays", "shared memory", "atomics", "reduce", "vectorize", "random 
 PARTS = ["templates", "own pool", "events", "properties"]
 """Of cuda.core's examples."""
 LOCAL_PARTS = ["graph", "pinned pool", "managed pool"]
-"""Which need memory of the program's machine, or graphs, and so a card of that machine."""
+"""Which need memory of the program's machine, or user objects of graphs, and so a card of that machine."""
 
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.timeout(2 * SECONDS)
@@ -87,9 +87,9 @@ def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.parametrize("renderer", ["CUDA:PTX", "CUDA:CUDA"], ids=["PTX", "NVRTC"])
 def test_tinygrad_trains_to_the_same_loss_bit_for_bit(in_slice: Runner, over_the_pool: Runner, renderer: str) -> None:
-    """With the graphs of its JIT where they are carried, and without."""
+    """With the graphs of its JIT."""
     train = ROOT / "examples/train.py"
-    done = [in_slice(train, STEPS, DEV=renderer, JIT="1"), over_the_pool(train, STEPS, DEV=renderer)]
+    done = [run(train, STEPS, DEV=renderer) for run in (in_slice, over_the_pool)]
     assert [(each.returncode, complaints(each)) for each in done] == [(0, [])] * 2
     losses = [float(line.split()[-1]) for line in done[0].stdout.splitlines() if line.startswith("step")]
     assert losses[-1] < losses[0]

@@ -21,8 +21,8 @@ CARDS = ("A100-80G", 2)
 SOURCES: Final = Path(__file__).with_name("programs") / "runtime"
 NAMES: Final = sorted(source.stem for source in SOURCES.glob("*.cu"))
 LOCALLY: Final = dict.fromkeys(NAMES, "ok")
-# What no network carries: graphs that a program builds, and memory that both sides see.
-OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("graph_any_node", "graph_nodes", "managed"), "refused")
+# What no network carries: memory that both sides see. And a graph has copies of addresses there, not of arrays.
+OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "managed"), "refused")
 HEADERS: Final = ("check.h", "atomic", "thread", "sys/wait.h", "unistd.h")
 
 

@@ -93,6 +93,8 @@ async def test_kubelet_is_answered_while_no_agent_runs(tmp_path: Path) -> None:
                 await kubelet.allocate(wrong)
         with pytest.raises(Unavailable):  # kubelet comes again
             await kubelet.pre_start(["1"])
+        offers.write(directory.offer, Offer(SLOTS, ContainerDevices(cdi_devices=(f"other={SLOT_ID}",))))
+        assert (await kubelet.allocate(["1"])).cdi_devices == ("other=1",), "the agent's last word"
 
 
 async def test_a_container_waits_for_the_agent_to_come_back(tmp_path: Path) -> None:

@@ -404,8 +404,8 @@ def test_get_proc_address(sim: Machine) -> None:
              find(b"cuMemcpyHtoDAsync", 12000, 2)[1] == address("cuMemcpyHtoDAsync_v2_ptsz"),
              find(b"cuMemcpyHtoDAsync", 12000, 1)[1] == address("cuMemcpyHtoDAsync_v2"),
              find(b"cuCtxCreate", 11000)[1] == address("cuCtxCreate_v2"),
-             find(b"cuNothing", 12000)[::2], find(b"cuLibraryLoadData", 11000)[::2], find(b"cuTexObjectCreate", 12000)[1] is not None,
-             cuda.cuTexObjectCreate(None, None, None, None), cuda.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), None)])
+             find(b"cuNothing", 12000)[::2], find(b"cuLibraryLoadData", 11000)[::2], find(b"cuTexRefCreate", 12000)[1] is not None,
+             cuda.cuTexRefCreate(None), cuda.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), None)])
         """,
     )
     assert said == [True, True, True, True, [500, 1], [500, 2], True, 801, 500]

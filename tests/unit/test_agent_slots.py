@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from egpu.adapters import mounts
@@ -135,6 +136,22 @@ def test_a_record_nobody_of_ours_wrote(tmp_path: Path) -> None:
     assert list(slots.records()) == []
     slots.remove("5")
     assert slots.ids() == ()
+
+
+def test_a_record_is_what_stands_in_its_file_whoever_wrote_that_last(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    first = record(slots, "3")
+    slots.replace(first, write("policy", "x"))
+    assert slots.record("3") == first
+    other, amended = Slots(tmp_path / "slots"), msgspec.structs.replace(first, server="node-2")
+    other.amend(amended)
+    assert slots.record("3") == amended
+    other.remove("3")
+    assert slots.record("3") is None
+    (slots.path("3")).mkdir()
+    (slots.path("3") / OWNER_FILE).write_text("{")
+    with pytest.raises(CorruptData):
+        slots.record("3")
 
 
 def test_records_stay_readable_by_the_agents_before_and_after(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -189,6 +191,21 @@ def test_the_last_directory_counts(node: Node) -> None:
     assert "/dev/nvidia0" in paths
 
 
+def test_a_file_that_is_written_anew_says_what_it_says_now(node: Node) -> None:
+    node.write(Preparation(minors=(0,)))
+    before = cdi.read(node.file)
+    os.utime(node.file, ns=(1, 1))
+    assert cdi.read(node.file) == before
+    node.write(Preparation(minors=(1,)))
+    os.utime(node.file, ns=(1, 1))
+    assert cdi.read(node.file) != before, "another file of the same name and time"
+    node.file.write_bytes(msgspec.json.encode(before))
+    assert cdi.read(node.file) == before
+    node.file.unlink()
+    with pytest.raises(FileNotFoundError):
+        cdi.read(node.file)
+
+
 def test_an_unknown_field_makes_no_specification(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**NVIDIA, "hidden": True}))
@@ -208,6 +225,18 @@ def test_control_devices_lead_nowhere_without_a_card(tmp_path: Path) -> None:
     assert granted["nvidia1"] == node.root / "dev/nvidia1"
     assert granted["nvidiactl"] == node.root / "dev/nvidiactl"
     assert granted["nvidia0"] == granted["nvidia-modeset"] == node.devices.nowhere(), "not granted, and not there"
+
+
+def test_the_links_of_every_slot_lead_where_its_own_card_is(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for slot, granted in (("a", (0,)), ("b", (1,)), ("c", ())):
+        directory = tmp_path / slot
+        directory.mkdir()
+        node.devices.link(directory, granted, (0, 1))
+        links = node.devices.links(granted, (0, 1))
+        assert {each.name: each.readlink() for each in directory.iterdir()} == links
+    same = [(tmp_path / slot / "nvidia0").lstat().st_ino for slot in ("b", "c")]
+    assert len(set(same)) == 1, "names of one link"
 
 
 # ---- the choice

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.files import write_atomically
+from egpu.adapters.files import link_like, write_atomically
 
 
 def test_what_was_there_is_replaced_whole(tmp_path: Path) -> None:
@@ -44,3 +44,15 @@ def test_where_the_disk_is_full_the_old_file_stays(tmp_path: Path, monkeypatch: 
         write_atomically(path, b"new", durable=True)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("leads_to", ["target", "elsewhere", None])
+def test_a_link_is_another_name_of_one_that_leads_there(tmp_path: Path, leads_to: str | None) -> None:
+    like, link = tmp_path / "like", tmp_path / "link"
+    if leads_to is not None:
+        like.symlink_to(tmp_path / leads_to)
+    link_like(link, tmp_path / "target", like=like)
+    assert link.readlink() == tmp_path / "target"
+    assert (leads_to == "target") == (like.is_symlink() and os.path.samestat(link.lstat(), like.lstat()))
+    with pytest.raises(FileExistsError):
+        link_like(link, tmp_path / "target", like=like)

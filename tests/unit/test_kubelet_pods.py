@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.kubernetes import Client
+from egpu.api.quantities import parse_quantity
+from egpu.api.resources import whole_units
 from egpu.embedded.kubelet import images, status
 from egpu.embedded.kubelet.admission import Rejected, check_fit
+from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
 from egpu.embedded.kubelet.environment import Sources, environment
+from egpu.embedded.kubelet.kubelet import Kubelet
 from egpu.embedded.kubelet.objects import Container, Pod
+from egpu.embedded.kubelet.runtime import Runtime
 from egpu.errors import InvalidInput, NotSupported
 
 
@@ -43,6 +51,35 @@ def record(directory: Path, name: str, *codes: int | None, finished: bool = Fals
             (run / "exit").write_text(f"{code} 0 {(number + 1) * 10**9}\n")
     found.finished = finished
     return found
+
+
+class ToldLate:
+    """What a kubelet knows of its node, and what the API server knows by now."""
+
+    def __init__(self, *, told: str, now: str) -> None:
+        self.told, self.now = told, now
+        self.asked = 0
+
+    async def allocatable(self, *, fresh: bool) -> dict[str, int]:
+        self.asked += fresh
+        return {"cpu": whole_units("cpu", parse_quantity(self.now if fresh else self.told, field="cpu"))}
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "fits", "asked"), [("4", "1", True, 0), ("1", "4", True, 1), ("1", "1", False, 1)]
+)
+async def test_before_a_pod_fails_for_good_the_api_server_is_asked_what_the_node_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, now: str, fits: bool, asked: int
+) -> None:
+    config = KubeletConfig("n", tmp_path / "kubeconfig", tmp_path)
+    nobody = Client(httpx2.AsyncClient(base_url="http://api.test"))
+    kubelet = Kubelet(config, client=nobody, runtime=Runtime(private_mounts=False))
+    node = ToldLate(told=told, now=now)
+    monkeypatch.setattr(kubelet, "node", node)
+    wants = pod(containers=[{"name": "main", "resources": {"requests": {"cpu": "2"}}}])
+    with contextlib.nullcontext() if fits else pytest.raises(Rejected, match="capacity: 1000"):
+        await kubelet.admit(wants, waited_seconds=0.0)
+    assert node.asked == asked
 
 
 @pytest.mark.parametrize(

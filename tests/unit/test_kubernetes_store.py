@@ -2,11 +2,18 @@
 
 import pytest
 
+from egpu.adapters.kubernetes import store as stores
 from egpu.adapters.kubernetes.store import Store
 from egpu.api.kubernetes import Container, Pod, PodSpec
 from egpu.api.objects import ObjectMeta
 
 BOTH = pytest.mark.parametrize("packed", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def _few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that of two objects one is packed."""
+    monkeypatch.setattr(stores, "RECENT", 1)
 
 
 def pod(name: str, *, uid: str = "", node: str = "") -> Pod:
@@ -47,3 +54,15 @@ def test_a_loop_goes_over_the_objects_as_they_were_when_it_began(packed: bool) -
         store.pop(one.key)
         store.put(pod(f"other-{one.name}"))
     assert store.keys() == {"ns/other-one", "ns/other-two"}
+
+
+def test_the_latest_are_kept_as_they_are_and_the_others_packed() -> None:
+    one, two = pod("one"), pod("two")
+    store = filled(one, two, packed=True)
+    assert store.get("ns/two") is two
+    found = store.get("ns/one")
+    assert found == one
+    assert found is not one
+    store.put(one)
+    assert store.get("ns/one") is one
+    assert store.get("ns/two") is not two

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from egpu.adapters import listening, posts, web
-from egpu.adapters.posts import Answer, Post, Posts
+from egpu.adapters.posts import Answer, AtOnce, Post, Posts
 from support.waiting import until
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -18,7 +18,7 @@ CHUNKED = b"POST /say HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r
 
 
 @contextlib.asynccontextmanager
-async def serving(**paths: posts.Handler) -> AsyncGenerator[tuple[Posts, listening.Listen]]:
+async def serving(**paths: posts.Handler | AtOnce) -> AsyncGenerator[tuple[Posts, listening.Listen]]:
     sock = listening.open_socket(listening.Listen.parse("127.0.0.1:0"))
     address = listening.bound(sock)
     made = Posts({f"/{path}": Post(each, LIMIT_BYTES) for path, each in paths.items()}, at_most_bytes=2 * LIMIT_BYTES)
@@ -32,6 +32,9 @@ async def serving(**paths: posts.Handler) -> AsyncGenerator[tuple[Posts, listeni
 
 async def echo(body: bytes) -> Answer:
     return Answer(body)
+
+
+BOTH = pytest.mark.parametrize("say", [echo, AtOnce(Answer)], ids=["awaited", "at once"])
 
 
 def head(path: str, length: int, *more: str) -> bytes:
@@ -54,8 +57,9 @@ async def ended(connection: Connection) -> bool:
     return await asyncio.wait_for(connection[0].read(), 60) == b""
 
 
-async def test_a_body_is_answered_whole_again_and_again() -> None:
-    async with serving(say=echo) as (held, address), httpx2.AsyncClient(base_url=f"http://{address}") as client:
+@BOTH
+async def test_a_body_is_answered_whole_again_and_again(say: posts.Handler | AtOnce) -> None:
+    async with serving(say=say) as (held, address), httpx2.AsyncClient(base_url=f"http://{address}") as client:
         for size in (0, 1, 100_000, LIMIT_BYTES):
             answer = await client.post("/say?of=no+interest", content=b"a" * size)
             assert (answer.status_code, answer.content) == (200, b"a" * size)
@@ -92,14 +96,15 @@ async def test_who_is_refused_hears_why_and_the_connection_ends(
         connection[1].close()
 
 
-async def test_requests_sent_together_are_answered_in_order_and_not_too_many() -> None:
+@BOTH
+async def test_requests_sent_together_are_answered_in_order_and_not_too_many(say: posts.Handler | AtOnce) -> None:
     gate = asyncio.Event()
 
     async def wait(body: bytes) -> Answer:
         await gate.wait()
         return Answer(body)
 
-    async with serving(wait=wait, say=echo) as (_, address):
+    async with serving(wait=wait, say=say) as (_, address):
         connection = await opened(address)
         connection[1].write(head("/wait", 1) + b"1" + head("/say", 1) + b"2")
         gate.set()
@@ -111,9 +116,12 @@ async def test_requests_sent_together_are_answered_in_order_and_not_too_many() -
         connection[1].close()
 
 
-async def test_a_request_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+async def test_a_request_that_comes_drop_by_drop_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, say: posts.Handler | AtOnce
+) -> None:
     monkeypatch.setattr(posts, "REQUEST_SECONDS", 0.1)
-    async with serving(say=echo) as (held, address):
+    async with serving(say=say) as (held, address):
         for sent in (head("/say", 10) + b"a", b"POST /say HTTP/1.1\r\nX"):
             connection = await opened(address)
             connection[1].write(sent)
@@ -126,8 +134,9 @@ async def test_a_request_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: 
         assert held.held_bytes == 0
 
 
-async def test_bodies_that_come_at_once_are_bounded_together_and_leave_nothing() -> None:
-    async with serving(say=echo) as (held, address):
+@BOTH
+async def test_bodies_that_come_at_once_are_bounded_together_and_leave_nothing(say: posts.Handler | AtOnce) -> None:
+    async with serving(say=say) as (held, address):
         coming = [await opened(address) for _ in range(3)]
         for connection in coming[:2]:
             connection[1].write(head("/say", LIMIT_BYTES) + b"a" * (LIMIT_BYTES - 1))
@@ -145,10 +154,14 @@ async def test_a_handler_s_mistake_is_no_end_of_the_connection() -> None:
     async def wrong(body: bytes) -> Answer:
         raise ValueError(body)
 
-    async with serving(wrong=wrong, say=echo) as (held, address):
+    def at_once(body: bytes) -> Answer:
+        raise ValueError(body)
+
+    async with serving(wrong=wrong, at_once=AtOnce(at_once), say=echo) as (held, address):
         connection = await opened(address)
-        connection[1].write(head("/wrong", 1) + b"1")
-        assert (await told(connection))[0] == 500
+        for path in ("/wrong", "/at_once"):
+            connection[1].write(head(path, 1) + b"1")
+            assert (await told(connection))[0] == 500
         connection[1].write(head("/say", 1, "Expect: 100-continue"))
         assert await connection[0].readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection[1].write(b"2")
@@ -183,15 +196,19 @@ async def test_what_is_in_hand_is_answered_before_the_server_ends() -> None:
             connection[1].close()
 
 
-async def test_who_does_not_read_is_sent_no_more() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_who_does_not_read_is_sent_no_more(*, at_once: bool) -> None:
     answered = 0
 
-    async def much(_: bytes) -> Answer:
+    def much(_: bytes) -> Answer:
         nonlocal answered
         answered += 1
         return Answer(b"a" * 20_000_000)
 
-    async with serving(much=much) as (_, address):
+    async def awaited(body: bytes) -> Answer:
+        return much(body)
+
+    async with serving(much=AtOnce(much) if at_once else awaited) as (_, address):
         connection = await opened(address)
         connection[1].write((head("/much", 1) + b"x") * 3)
         await until(lambda: answered == 1)

@@ -1,7 +1,6 @@
 /* Simulated cuBLAS and cuBLASLt: right answers over the simulated driver, for tests and for trying
  * programs, computed by this machine's processor in the order of the stream. They are small: what
- * is not here says its name. Elements are read into double and rounded once, so results are at
- * least as exact as a card's.
+ * is not here says its name.
  *
  *   work.c      what is queued in a stream
  *   elements.c  elements of every type
@@ -13,23 +12,15 @@
 
 #include <math.h>
 
+#include "elements.h"
 #include "scalars.h"
 #include "work.h"
 
 #pragma GCC visibility push(hidden)
 
-/* cublasStatus_t, cudaDataType, cublasOperation_t: the few that are used. */
+/* cublasStatus_t, cublasOperation_t: the few that are used. */
 enum { OK = 0, NOT_INITIALIZED = 1, NO_MEMORY = 3, INVALID = 7, FAILED = 13, NOT_SUPPORTED = 15 };
-enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 };
 enum { PLAIN = 0, TRANSPOSED = 1 };
-
-/* ---- elements.c ---- */
-
-static inline bool known_type(int type) {
-    return type == R_32F || type == R_64F || type == R_16F || type == R_16BF;
-}
-double element(int type, const void *base, int64_t index);
-void set_element(int type, void *base, int64_t index, double value);
 
 /* A factor: its value, or where on the card it will be when the work is done. */
 struct factor {
@@ -37,7 +28,9 @@ struct factor {
     double value;
     const void *card; /* NULL: `value` */
 };
-struct factor factor_of(int type, const void *at, bool host);
+static inline struct factor factor_of(int type, const void *at, bool host) {
+    return host ? (struct factor){type, element(type, at, 0), NULL} : (struct factor){type, 0, at};
+}
 static inline double factor_now(const struct factor *factor) {
     return factor->card == NULL ? factor->value : element(factor->type, factor->card, 0);
 }

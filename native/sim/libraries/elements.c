@@ -1,5 +1,7 @@
 /* Elements of every type. */
-#include "blas.h"
+#include "elements.h"
+
+#include <string.h>
 
 #include "ptx/internal.h"
 
@@ -24,8 +26,4 @@ void set_element(int type, void *base, int64_t index, double value) {
     case R_16F: ((uint16_t *)base)[index] = half_from_double(value, ROUND_NEAREST); break;
     default: ((uint16_t *)base)[index] = bfloat_from_double(value, ROUND_NEAREST);
     }
-}
-
-struct factor factor_of(int type, const void *at, bool host) {
-    return host ? (struct factor){type, element(type, at, 0), NULL} : (struct factor){type, 0, at};
 }

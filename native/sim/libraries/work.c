@@ -1,10 +1,19 @@
 /* What is queued in a stream. */
 #include "work.h"
 
+/* A thread without a context, such as one of a framework's own, gets the first device's primary
+ * one: the originals have a runtime in them that does that. */
+static void have_context(void) {
+    CUcontext context = NULL;
+    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context != NULL) return;
+    if (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS) cuCtxSetCurrent(context);
+}
+
 bool on_card(const void *at, int64_t bytes) {
     CUdeviceptr base;
     size_t size;
     if (bytes == 0) return true;
+    have_context();
     if (bytes < 0 || cuMemGetAddressRange(&base, &size, (CUdeviceptr)(uintptr_t)at) != CUDA_SUCCESS)
         return false;
     uint64_t offset = (uint64_t)(uintptr_t)at - base;
@@ -27,6 +36,7 @@ CUresult queue(CUstream stream, void (*run)(void *), const void *what, size_t by
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     struct work *work = malloc(sizeof *work + bytes);
     if (work == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    have_context();
     work->run = run;
     work->again = cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
                   capture == CU_STREAM_CAPTURE_STATUS_ACTIVE;

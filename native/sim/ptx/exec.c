@@ -53,8 +53,8 @@ uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which) {
     return 0;
 }
 
-static void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length,
-                    bool write) {
+void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length,
+             bool write) {
     x->status = status;
     x->fault.address = address;
     x->fault.length = length;
@@ -95,6 +95,11 @@ static inline void *global_at(struct exec *x, unsigned place, uint64_t address, 
     if (__builtin_expect(covers(range, address, length, write) && !(address & (align - 1)), 1))
         return (uint8_t *)range->host + (address - range->base);
     return global_slow(x, place, address, length, align, write);
+}
+
+void *global_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write) {
+    return global_at(x, (unsigned)(address >> 12) & (RANGE_CACHE - 1), address, length, align,
+                     write);
 }
 
 /* Memory of a space that starts at 0 (of a window, when window is not 0). */

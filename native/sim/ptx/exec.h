@@ -9,6 +9,7 @@ enum {
     WARP_SIZE = 32,
     MAX_THREADS = 1024,
     BARRIERS = 16,
+    TEXTURE_CACHE = 8,         /* a power of two */
     RANGE_CACHE = 32,          /* a power of two; memory instructions take turns at the places */
     SLICE_INSTRUCTIONS = 8192, /* a spinning thread lets the others run after so many */
 };
@@ -59,6 +60,11 @@ struct exec {
     egpu_ptx_status status;
     egpu_ptx_fault fault;
     egpu_ptx_range ranges[RANGE_CACHE];
+    struct {
+        uint64_t object;
+        bool surface;
+        const egpu_ptx_texture *texture; /* NULL: an empty place */
+    } textures[TEXTURE_CACHE];
 
     /* of the thread that runs */
     uint8_t *local;
@@ -72,6 +78,17 @@ enum thread_state exec_thread(struct exec *x, struct thread *thread);
 /* Carry out what whole groups of a warp's threads wait at. True if any thread may go on. `forced`:
  * release partial groups. */
 bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced);
+
+/* Device memory, or NULL with the failure in x. */
+void *global_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write);
+void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length, bool write);
+
+/* sample.c and surface.c: one instruction and the words behind it; false is a failure. */
+const egpu_ptx_texture *texture_of(struct exec *x, uint64_t object, bool surface);
+bool texture_read(struct exec *x, union slot *R, const struct ins *at);
+bool texture_gather(struct exec *x, union slot *R, const struct ins *at);
+bool texture_query(struct exec *x, union slot *R, const struct ins *at);
+bool surface_access(struct exec *x, union slot *R, const struct ins *at);
 
 /* a special register */
 uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);

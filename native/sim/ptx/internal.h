@@ -102,6 +102,15 @@ enum redux_mode {
     REDUX_XOR
 };
 enum bar_mode { BAR_SYNC, BAR_ARRIVE, BAR_AND, BAR_OR, BAR_POPC };
+/* How coordinates find an element; of aux of what reads textures and surfaces. */
+enum shape { SHAPE_1D, SHAPE_2D, SHAPE_3D, SHAPE_A1D, SHAPE_A2D, SHAPE_CUBE, SHAPE_ACUBE };
+enum level_mode { LEVEL_FIRST, LEVEL_GIVEN, LEVEL_GRADIENT };
+enum surface_edge { EDGE_TRAP, EDGE_CLAMP, EDGE_ZERO };
+enum texture_fact { FACT_WIDTH, FACT_HEIGHT, FACT_DEPTH, FACT_LAYERS, FACT_LEVELS };
+#define TEXTURE_AUX(shape, mode, by_number) ((shape) | (mode) << 3 | (by_number) << 6)
+#define AUX_SHAPE(aux) ((enum shape)((aux) & 7))
+#define AUX_MODE(aux) ((aux) >> 3 & 7)
+#define AUX_BY_NUMBER(aux) ((aux) >> 6 & 1) /* coordinates are whole numbers */
 enum prmt_mode { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
 
 struct variable {

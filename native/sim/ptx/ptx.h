@@ -129,6 +129,43 @@ typedef struct {
 typedef bool (*egpu_ptx_check)(void *ctx, uint64_t address, uint64_t length, bool write,
                                egpu_ptx_range *range);
 
+/* ---- textures and surfaces ---- */
+
+#define EGPU_PTX_LEVELS 18 /* of a mipmap: 2^17 elements in a row are the most */
+
+typedef enum { EGPU_PTX_UNSIGNED, EGPU_PTX_SIGNED, EGPU_PTX_FLOAT } egpu_ptx_channel;
+typedef enum {
+    EGPU_PTX_WRAP,
+    EGPU_PTX_CLAMP,
+    EGPU_PTX_MIRROR,
+    EGPU_PTX_BORDER
+} egpu_ptx_addressing;
+
+/* Elements in rows, rows in slices (of a volume, or layers). Its bytes are device memory. */
+typedef struct {
+    uint64_t address;
+    uint32_t width, height, depth; /* elements, rows, slices; none is 0 */
+    uint64_t pitch, slice;         /* bytes from one row or slice to the next */
+} egpu_ptx_level;
+
+/* What the number of a texture or surface object means. A surface has one level, and of the rest
+ * only its elements count. */
+typedef struct {
+    egpu_ptx_channel channel;
+    uint32_t channel_bytes, channels; /* 1, 2 or 4 each; floats of 2 bytes are halves */
+    uint32_t level_count;
+    egpu_ptx_level levels[EGPU_PTX_LEVELS];
+    bool by_index; /* linear memory: whatever is asked for, outside of it there are zeros */
+    bool normalized_coordinates, normalized_values, srgb;
+    bool interpolate, interpolate_levels;
+    egpu_ptx_addressing addressing[3];
+    float level_offset, level_least, level_most;
+    float border[4];
+} egpu_ptx_texture;
+
+/* NULL: there is no such object. It stays as it is until the launch returns. */
+typedef const egpu_ptx_texture *(*egpu_ptx_texture_find)(void *ctx, uint64_t object, bool surface);
+
 typedef struct {
     uint64_t address;
     uint32_t length; /* bytes */
@@ -154,7 +191,8 @@ typedef struct {
     size_t param_bytes;        /* at least info->param_bytes */
 
     egpu_ptx_check check;
-    void *check_ctx;
+    egpu_ptx_texture_find texture; /* may be NULL: there are none */
+    void *check_ctx;               /* of both */
 
     /* run blocks first_block … first_block+block_count-1 of the grid's linear order */
     uint64_t first_block;

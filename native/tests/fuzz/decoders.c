@@ -24,6 +24,7 @@ driver_pointer driver_function(egpu_driver_id id) { return agreeing_driver(id); 
 void session_shares_output(void) {}
 void session_callback(uint64_t id, CUresult status) { (void)id, (void)status; }
 int session_receive_fd(void) { return -1; }
+bool session_has_network(void) { return true; }
 CUresult status_read(uint32_t device, struct writer *out) {
     return put_word(out, device), CUDA_SUCCESS;
 }

@@ -50,17 +50,34 @@ static int driver_copies_out(void *to, CUdeviceptr from, size_t bytes) {
     driver_writes(to, bytes);
     return CUDA_SUCCESS;
 }
-static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
-    driver_called = true;
-    for (size_t row = 0; row < plan->Height && plan->WidthInBytes != 0; row++) {
-        if (plan->srcMemoryType == CU_MEMORYTYPE_HOST)
-            driver_reads((const uint8_t *)plan->srcHost + row * plan->srcPitch, plan->WidthInBytes);
-        if (plan->dstMemoryType == CU_MEMORYTYPE_HOST)
-            driver_writes((uint8_t *)plan->dstHost + row * plan->dstPitch, plan->WidthInBytes);
-        if (plan->srcMemoryType != CU_MEMORYTYPE_HOST && plan->dstMemoryType != CU_MEMORYTYPE_HOST)
-            break;
+/* One end of a copy of rows, where it is in this process. */
+static void driver_moves(CUmemorytype type, const void *read, void *written, size_t pitch,
+                         size_t width, size_t rows) {
+    for (size_t row = 0; type == CU_MEMORYTYPE_HOST && row < rows && width != 0; row++) {
+        if (read != NULL) driver_reads((const uint8_t *)read + row * pitch, width);
+        if (written != NULL) driver_writes((uint8_t *)written + row * pitch, width);
     }
+    driver_called = true;
+}
+static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
+    size_t width = plan->WidthInBytes, rows = plan->Height;
+    driver_moves(plan->srcMemoryType, plan->srcHost, NULL, plan->srcPitch, width, rows);
+    driver_moves(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, width, rows);
     return plan->srcDevice == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+static int driver_copies_slices(const CUDA_MEMCPY3D *plan) {
+    size_t width = plan->WidthInBytes, rows = plan->Height;
+    driver_moves(plan->srcMemoryType, plan->srcHost, NULL, plan->srcPitch, width, rows);
+    driver_moves(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, width, rows);
+    return plan->srcXInBytes == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static int driver_describes(CUDA_RESOURCE_DESC *out, CUtexObject object) {
+    driver_called = true;
+    if (out == NULL) return CUDA_ERROR_INVALID_VALUE;
+    out->resType = (CUresourcetype)(object >> 4 & 3);
+    out->res.array.hArray = (CUarray)(uintptr_t)object;
+    return CUDA_SUCCESS;
 }
 
 static int driver_loads(void **module, const char *image, unsigned count, CUjit_option *options,
@@ -142,7 +159,15 @@ static driver_pointer agreeing_driver(egpu_driver_id id) {
     case EGPU_FN_cuModuleGetFunction:
     case EGPU_FN_cuKernelGetFunction:
     case EGPU_FN_cuLibraryGetModule:
+    case EGPU_FN_cuArray3DCreate_v2:
+    case EGPU_FN_cuArrayGetPlane:
+    case EGPU_FN_cuMipmappedArrayCreate:
+    case EGPU_FN_cuMipmappedArrayGetLevel:
+    case EGPU_FN_cuTexObjectCreate:
+    case EGPU_FN_cuSurfObjectCreate:
     case EGPU_FN_cuLibraryGetKernel: return (driver_pointer)driver_gives;
+    case EGPU_FN_cuTexObjectGetResourceDesc:
+    case EGPU_FN_cuSurfObjectGetResourceDesc: return (driver_pointer)driver_describes;
     case EGPU_FN_cuMemHostAlloc: return (driver_pointer)driver_pages;
     case EGPU_FN_cuMemcpyHtoD_v2:
     case EGPU_FN_cuMemcpyHtoDAsync_v2: return (driver_pointer)driver_copies_in;
@@ -150,6 +175,8 @@ static driver_pointer agreeing_driver(egpu_driver_id id) {
     case EGPU_FN_cuMemcpyDtoHAsync_v2: return (driver_pointer)driver_copies_out;
     case EGPU_FN_cuMemcpy2DUnaligned_v2:
     case EGPU_FN_cuMemcpy2DAsync_v2: return (driver_pointer)driver_copies_rows;
+    case EGPU_FN_cuMemcpy3D_v2:
+    case EGPU_FN_cuMemcpy3DAsync_v2: return (driver_pointer)driver_copies_slices;
     case EGPU_FN_cuLaunchKernel: return (driver_pointer)driver_launches;
     case EGPU_FN_cuLaunchKernelEx: return (driver_pointer)driver_launches_so;
     case EGPU_FN_cuLaunchHostFunc: return (driver_pointer)driver_calls;

@@ -2,9 +2,10 @@
 #include "../../executor/calls.c"
 
 void forget_calls(void);
+void forget_graphs(void);
 
 void forget_calls(void) {
-    captures = false;
+    forget_graphs();
     memset(primaries, 0, sizeof primaries);
     for (unsigned i = 0; i < IMAGES && image_bytes != 0; i++) image_forget(&images[i]);
     for (unsigned i = 0; i < HOST_MAPS && host_bytes != 0; i++) {

@@ -49,6 +49,26 @@ static bool within(void *ctx, uint64_t address, uint64_t length, bool write,
     return false;
 }
 
+/* Every number is an object: a mipmap of two levels over what parameters point to, and beyond. */
+static const egpu_ptx_texture *texture(void *ctx, uint64_t object, bool surface) {
+    static egpu_ptx_texture texture = {
+        .channel = EGPU_PTX_UNSIGNED,
+        .channel_bytes = 1,
+        .channels = 2,
+        .level_count = 2,
+        .normalized_coordinates = true,
+        .normalized_values = true,
+        .interpolate = true,
+        .interpolate_levels = true,
+        .addressing = {EGPU_PTX_WRAP, EGPU_PTX_MIRROR, EGPU_PTX_BORDER},
+        .level_most = 9,
+    };
+    (void)ctx, (void)surface;
+    texture.levels[0] = (egpu_ptx_level){object, 13, 11, 6, 64, 704};
+    texture.levels[1] = (egpu_ptx_level){object, 6, 5, 6, 64, 704};
+    return &texture;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const egpu_ptx_allocator allocator = {NULL, give_memory, take_memory};
     static uint64_t parameters[64];
@@ -74,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                   .param_bytes = sizeof parameters,
                                   .max_shared_bytes = 4096,
                                   .check = within,
+                                  .texture = texture,
                                   .max_instructions = 5000};
         egpu_ptx_stats stats = {0};
         egpu_ptx_fault fault = {0};

@@ -611,6 +611,24 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
     (void)to, (void)from, (void)stream;
     return run((unsigned)bytes);
 }
+CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    (void)pointer;
+    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) return CUDA_ERROR_NOT_SUPPORTED;
+    *(unsigned *)out = CU_MEMORYTYPE_DEVICE;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                               CUmemcpyAttributes *attributes, size_t *starts, size_t hows,
+                               CUstream stream) {
+    (void)to, (void)from, (void)attributes, (void)starts, (void)hows, (void)stream;
+    size_t all = 0;
+    for (size_t i = 0; i < count; i++) all += bytes[i];
+    return run((unsigned)all);
+}
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) {
+    (void)stream;
+    return run((unsigned)(copy->WidthInBytes * copy->Height * copy->Depth));
+}
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     (void)to, (void)from, (void)stream;
     return run((unsigned)bytes);

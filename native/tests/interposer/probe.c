@@ -172,13 +172,24 @@ static int burn(unsigned kernel_us, double seconds, int streams) {
     return 0;
 }
 
-/* The same of fills and copies within the card. */
+/* The same of fills and copies within the card, one by one, in a batch and as a volume. */
 static int transfer(unsigned us, double seconds) {
     unsigned long transfers = 0;
     double start = now_s();
-    for (; now_s() - start < seconds; transfers += 2)
+    CUdeviceptr to[] = {0x1000, 0x1800}, from[] = {0x2000, 0x2800};
+    size_t bytes[] = {us / 2, us - us / 2};
+    const CUDA_MEMCPY3D_PEER volume = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                       .srcDevice = 0x1000,
+                                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                       .dstDevice = 0x2000,
+                                       .WidthInBytes = us,
+                                       .Height = 1,
+                                       .Depth = 1};
+    for (; now_s() - start < seconds; transfers += 4)
         if (CALL(cuMemsetD8Async)(0x1000, 0, us, (CUstream)0x10) ||
-            CALL(cuMemcpyDtoDAsync_v2)(0x1000, 0x2000, us, (CUstream)0x10))
+            CALL(cuMemcpyDtoDAsync_v2)(0x1000, 0x2000, us, (CUstream)0x10) ||
+            CALL(cuMemcpyBatchAsync_v2)(to, from, bytes, 2, NULL, NULL, 0, (CUstream)0x10) ||
+            CALL(cuMemcpy3DPeerAsync)(&volume, (CUstream)0x10))
             return 4;
     CALL(cuCtxSynchronize)();
     printf("burn %.4f %lu\n", (double)transfers * us / 1e6 / (now_s() - start), transfers);

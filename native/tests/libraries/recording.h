@@ -15,7 +15,7 @@ static void saw_end(void);
 
 /* What the client sets of an object: one of each kind is enough here. */
 static struct {
-    int pointer_mode, math_mode, scale_type;
+    int pointer_mode, math_mode, scale_type, data_type, descriptor_type;
 } kept, *object = &kept;
 
 /* Hundreds of functions are made of these: inlined, they take a compiler long. */
@@ -46,8 +46,34 @@ SHARED void record_place(const void *at, bool host) {
     if (!host) record_word(at);
 }
 
+SHARED void record_factor(const void *at) {
+    record_bytes(at, cudnn_factor_bytes(object->data_type));
+}
+
 SHARED void fill(void *to, size_t bytes) {
     for (size_t i = 0; to != NULL && i < bytes; i++) ((uint8_t *)to)[i] = (uint8_t)(0x5a ^ i);
+}
+
+/* Elements that are set, or objects to be filled, or room for data. */
+SHARED void record_elements(const void *at, struct elements are, int64_t count, bool got) {
+    if (!got || are.filled)
+        record_bytes(at, (uint64_t)count * are.bytes);
+    else
+        fill((void *)(uintptr_t)at, (uint64_t)count * are.bytes);
+}
+
+/* What is asked of a tensor for a call's own sake, in all of its dimensions: it has four of each.
+ */
+enum { recorded_size_of_tensor = 4 };
+SHARED bool recorded_sizes(int wanted, void *rank, void *sizes) {
+    if (wanted == CUDNN_DIMENSIONS && rank != NULL) *(int *)rank = wanted;
+    for (int i = 0; wanted == CUDNN_DIMENSIONS && sizes != NULL && i < wanted; i++)
+        ((int *)sizes)[i] = recorded_size_of_tensor;
+    return wanted == CUDNN_DIMENSIONS;
+}
+SHARED uint64_t cudnn_batch(const void *tensor) { return (void)tensor, recorded_size_of_tensor; }
+SHARED uint64_t cudnn_labels(const void *tensor, const void *lengths) {
+    return cudnn_sum(lengths, cudnn_batch(tensor));
 }
 
 /* Room that only the library uses. */

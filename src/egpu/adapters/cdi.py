@@ -8,12 +8,14 @@ A file with a field that nobody knows is no specification, here as there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import yaml
 
+from egpu.adapters.files import last_change
 from egpu.errors import CorruptData
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -23,6 +25,8 @@ VERSION: Final = "0.5.0"
 SUFFIXES: Final = (".json", ".yaml")
 MAX_BYTES: Final = 4 << 20
 """Of one file: NVIDIA's has some 100 kB."""
+KEPT: Final = 1024
+"""Files that are not decoded again until somebody writes them: a slot has one, and every container needs all read."""
 
 
 class DeviceNode(
@@ -82,6 +86,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 def read(path: Path) -> Spec:
     """The specification in a file. Raises CorruptData for one that is none, and OSError."""
+    return _read(path, last_change(path), path.stat().st_ino)
+
+
+@lru_cache(KEPT)
+def _read(path: Path, _changed: int, _inode: int) -> Spec:
     with path.open("rb") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:

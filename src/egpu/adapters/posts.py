@@ -41,10 +41,16 @@ class Answer(NamedTuple):
 Handler = Callable[[bytes], Awaitable[Answer]]
 
 
+class AtOnce(NamedTuple):
+    """What answers without waiting for anything: no task is made for it."""
+
+    answer: Callable[[bytes], Answer]
+
+
 class Post(NamedTuple):
     """What becomes of a body, which may be so long."""
 
-    handler: Handler
+    handler: Handler | AtOnce
     limit_bytes: int
 
 
@@ -76,9 +82,10 @@ class PostProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._waiting: deque[tuple[Handler, bytes, bool]] = deque()
+        self._waiting: deque[tuple[Handler | AtOnce, bytes, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._refused = self._leaving = self._useful = False
+        self._refused = self._leaving = self._useful = self._coming = False
+        self._idle_until = 0.0
         self._aside_bytes = 0
         self._begin()
 
@@ -180,9 +187,14 @@ class PostProtocol(asyncio.Protocol):
         if self._refused or self._post is None:
             return
         self._expect(None)
-        body = b"".join(self._parts)
-        self._waiting.append((self._post.handler, body, self._parser.should_keep_alive()))
+        handler, body, kept_alive = self._post.handler, b"".join(self._parts), self._parser.should_keep_alive()
         self._begin()
+        if isinstance(handler, AtOnce) and self._task is None and self._writable.is_set():
+            with self._in_hand() as roomy:
+                self._give(_answer(handler, body) if roomy else _FULL, body, kept_alive=kept_alive)
+            self._rest()
+            return
+        self._waiting.append((handler, body, kept_alive))
         if len(self._waiting) > MAX_PIPELINED:
             self._refuse(503, "too many requests before the first answer")
         elif self._task is None:
@@ -195,24 +207,35 @@ class PostProtocol(asyncio.Protocol):
     async def _answer_all(self) -> None:
         """One after the other, in the order of the requests."""
         try:
-            while self._waiting and not self._refused:
+            while self._waiting and await self._writes():
                 handler, body, kept_alive = self._waiting.popleft()
                 with self._in_hand() as roomy:
-                    answer = await _answered(handler, body) if roomy else _error(503, "too many requests at once")
-                self._posts.held_bytes -= len(body)
-                if self._refused:
-                    return
-                last = self._leaving or not kept_alive
-                self._write(answer, last=last)
-                if last:
-                    self._refused = True
-                    self._transport.close()
-                    return
-                await self._writable.wait()
+                    answer = await _answered(handler, body) if roomy else _FULL
+                self._give(answer, body, kept_alive=kept_alive)
         finally:
             self._task = None
             self._posts.held_bytes -= sum(len(body) for _, body, _ in self._waiting)
             self._waiting.clear()
+        self._rest()
+
+    async def _writes(self) -> bool:
+        """Once what was written is under way, whether anything more will be."""
+        await self._writable.wait()
+        return not self._refused
+
+    def _give(self, answer: Answer, body: bytes, *, kept_alive: bool) -> None:
+        """The answer to a body, and no other after the last."""
+        self._posts.held_bytes -= len(body)
+        if self._refused:
+            return
+        last = self._leaving or not kept_alive
+        self._write(answer, last=last)
+        if last:
+            self._refused = True
+            self._transport.close()
+
+    def _rest(self) -> None:
+        """Nothing is in hand."""
         if not self._refused and self._timer is None:  # else the next request has begun
             self._expect(self._idle_seconds, self._transport.close)
 
@@ -251,9 +274,26 @@ def _error(status: int, why: str) -> Answer:
     return Answer(msgspec.json.encode({"Error": why}), status)
 
 
-async def _answered(handler: Handler, body: bytes) -> Answer:
+async def _answered(handler: Handler | AtOnce, body: bytes) -> Answer:
+    if isinstance(handler, AtOnce):
+        return _answer(handler, body)
     try:
         return await handler(body)
     except Exception:
-        log.exception("request failed")
-        return _error(500, "internal error: see the log")
+        return _failed()
+
+
+def _answer(handler: AtOnce, body: bytes) -> Answer:
+    try:
+        return handler.answer(body)
+    except Exception:
+        return _failed()
+
+
+def _failed() -> Answer:
+    """In place of an answer, where an exception is being handled."""
+    log.exception("request failed")
+    return _error(500, "internal error: see the log")
+
+
+_FULL: Final = _error(503, "too many requests at once")

@@ -136,6 +136,10 @@ def serve(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
+    collectives: Annotated[
+        bool,
+        typer.Option("--collectives", help="Programs of one lease may use NCCL: each lease has a network of its own."),
+    ] = False,
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
@@ -165,7 +169,11 @@ def serve(
             nvml_library=None if driver is None else driver / "libnvidia-ml.so.1",
             link_mbps=link_mbps,
             confinement=ConfinementConfig(
-                cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
+                cgroup=cgroup,
+                memory_mib=executor_memory,
+                cpus=executor_cpus,
+                users=executor_users,
+                network=collectives,
             ),
         )
     except InvalidInput as error:

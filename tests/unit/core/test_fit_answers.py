@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
@@ -222,3 +225,40 @@ def test_what_waits_is_placed_nowhere() -> None:
     waits = replace(request(app=share(10, 100)), waiting="the claim is not bound")
     with pytest.raises(DoesNotFit, match="the claim is not bound"):
         fit.choose(waits, ledger_of((0, 0)), "n0")
+
+
+HELD = st.tuples(st.sampled_from([0, 30, 60, 100]), st.sampled_from([0, 3000, 9000]))
+
+
+@given(
+    held=st.lists(HELD, min_size=1, max_size=5),
+    asked=st.builds(share, st.sampled_from([10, 50]), st.sampled_from([100, 5000]), cards=st.integers(1, 2)),
+    exclusive=st.booleans(),
+    init=st.booleans(),
+    preferred=st.permutations(range(5)),
+    unhealthy=st.integers(0, 5),
+)
+def test_cards_preferred_for_all_that_is_asked_are_those_that_are_taken_one_by_one(
+    *,
+    held: list[tuple[int, int]],
+    asked: ContainerDemand,
+    exclusive: bool,
+    init: bool,
+    preferred: list[int],
+    unhealthy: int,
+) -> None:
+    ledger = ledger_of(*held, unhealthy=unhealthy)
+    demand = structs.replace(asked, exclusive=True, core=100, memory_mib=0) if exclusive else asked
+    what = request(*(["app"] if init else []), app=demand)
+    liked = tuple(column for column in preferred if column < len(held))[: asked.cards]
+
+    def answer() -> PodAllocation | None:
+        try:
+            return fit.choose(what, ledger, "n0", liked)
+        except DoesNotFit:
+            return None
+
+    at_once = answer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "_as_preferred", lambda *_: None)
+        assert answer() == at_once

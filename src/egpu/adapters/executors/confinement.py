@@ -49,13 +49,15 @@ class ConfinementConfig:
 
     `memory_mib` of the host per executor (0: 2 GiB and as much as it has of GPU memory); `cpus` per executor (0: no
     cap, shared in proportion to the executors' compute); `users` FIRST-LAST of executors (""; `users.DEFAULT_RANGE`
-    where the daemon is root; "none": they are who the daemon is).
+    where the daemon is root; "none": they are who the daemon is). `network`: each executor has one of its own
+    (`egpu.adapters.executors.networks`), where ranks of NCCL meet; without it they may not.
     """
 
     cgroup: str = ""
     memory_mib: int = 0
     cpus: float = 0.0
     users: str = ""
+    network: bool = False
 
 
 UNGROUPED: Final = ConfinementConfig(cgroup=NOWHERE)
@@ -148,6 +150,10 @@ class Confinement:
         names = (*(f"nvidia{minor}" for minor in minors), *CONTROL_DEVICES)
         devices = [Path("/dev", name) for name in names]
         return [*arguments, *(word for device in devices if device.exists() for word in ("--device", str(device)))]
+
+    @property
+    def has_networks(self) -> bool:
+        return self._config.network
 
     def limits(self, cards: Sequence[CardShare]) -> cgroups.Limits:
         """Of an executor with these shares."""

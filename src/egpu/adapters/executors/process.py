@@ -36,6 +36,7 @@ from egpu.adapters import native
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, group_name
 from egpu.adapters.executors.leftovers import group_exists, left_of, processes_of, sessions_of
+from egpu.adapters.executors.networks import await_entered, network_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.executors.users import User
 from egpu.adapters.nvml import driver_directory
@@ -165,9 +166,11 @@ class Executor(Generic[Owner]):
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 
-    def launch(self, driver_dir: Path | None, confinement: Confinement, user: User | None = None) -> None:
+    def launch(
+        self, driver_dir: Path | None, confinement: Confinement, *, user: User | None = None, network: int | None = None
+    ) -> None:
         """Start the process in its finished directory, with the driver in `driver_dir`, or the one that our NVML is of,
-        or the one that the system finds.
+        or the one that the system finds. `network`: a descriptor of the one that it enters, None for one of its own.
 
         Raises OSError, Unavailable.
         """
@@ -188,13 +191,17 @@ class Executor(Generic[Owner]):
             "--lease", self.name, *confinement.enter(group_name(self.directory), self.record.cards),
             *confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
             *(("--user", f"{user.uid}:{user.uid}") if user else ()),
+            *((f"--network={'' if network is None else network}",) if confinement.has_networks else ()),
         ]  # fmt: skip
+        inherited = [descriptor for descriptor in (user.lock if user else None, network) if descriptor is not None]
         with self.events.open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
-                start_new_session=True, pass_fds=(user.lock,) if user else (),
+                start_new_session=True, pass_fds=inherited,
             )  # fmt: skip
         self.process = Process.of(self._child.pid)
+        if confinement.has_networks:
+            await_entered(self._child.pid)
         pid, start_time = self.process.pid, self.process.start_time
         # For whoever cleans up after a machine that was simulated: the embedded cluster's janitor.
         (self.directory / "pid").write_text(f"{pid} {start_time}\n")
@@ -262,7 +269,8 @@ def start(
         records.write(draft, record)
         draft.rename(final)
         executor = Executor(final, record, confinement)
-        executor.launch(driver_dir, confinement, user)
+        with network_of(below, record) if confinement.has_networks else contextlib.nullcontext() as network:
+            executor.launch(driver_dir, confinement, user=user, network=network)
     except (OSError, ElasticGPUError) as error:
         with contextlib.suppress(ElasticGPUError):
             confinement.end(group_name(final))

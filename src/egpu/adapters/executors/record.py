@@ -31,7 +31,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     `cards` are the limits in force. `pid` 0: not started yet; `boot_id` is that of the boot it was started in. `uid` is
     its user, who nobody else is; 0: it is who started it. `granted_mib` by card, in the order of `cards`: what it was
     allowed before its limits were last changed, and may still hold; empty: they never were. `grace_seconds` is how long
-    a session of it outlives its connection.
+    a session of it outlives its connection. Executors of one `network` share it, where they have one at all
+    (`egpu.adapters.executors.networks`); "": with nobody.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     uid: int = 0
     granted_mib: tuple[int, ...] = ()
     grace_seconds: int = GRACE_SECONDS
+    network: str = ""
 
     @property
     def granted(self) -> tuple[int, ...]:

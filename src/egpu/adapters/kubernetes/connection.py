@@ -16,7 +16,9 @@ from lightkube.core.exceptions import ConfigError
 from egpu.adapters.kubernetes.transport import Transport
 from egpu.errors import InvalidInput
 
-MAX_CONNECTIONS = 256
+# Watches and requests together. More requests at once would each begin with a handshake, which costs both sides more
+# than most requests do; they wait for a connection that is there.
+MAX_CONNECTIONS = 64
 REQUEST_TIMEOUT_SECONDS = 10.0
 # Shorter than any server's own limit (uvicorn: 5 s), so that a request never rides a connection that is being closed.
 KEEPALIVE_SECONDS = 3.0

@@ -2,32 +2,24 @@
 
 An object as Python has it is ten times as large as what it says, and the garbage collector walks through its parts
 again and again. So kinds of which there are very many, and of which few are looked at, are kept *packed*: as bytes,
-which are read anew whenever one is asked for (some microseconds).
+which are read anew whenever one is asked for (some microseconds). The latest alone are kept as they are, for whoever
+writes them will be asking for them.
 """
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic
+from typing import Final, Generic
 
 import msgspec
 
 from egpu.adapters.kubernetes.client import T
 
-
-class _Whole(Generic[T]):
-    """As it is."""
-
-    def __init__(self, kind: type[T]) -> None:
-        del kind
-
-    def pack(self, one: T) -> Any:
-        return one
-
-    def unpack(self, kept: Any) -> T:
-        return kept
+RECENT: Final = 64
+"""Objects of a packed kind that are kept as they are, the latest."""
 
 
-class _Packed(Generic[T]):
+class _Packing(Generic[T]):
     """Deflated, with the first object as the dictionary: all of a kind have the same field names, and most of the
     values."""
 
@@ -36,20 +28,23 @@ class _Packed(Generic[T]):
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._alike = b""
 
-    def pack(self, one: T) -> Any:
+    def pack(self, one: T) -> bytes:
         text = self._encode(one)
         self._alike = self._alike or text
         deflate = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, zdict=self._alike)
         return deflate.compress(text) + deflate.flush()
 
-    def unpack(self, kept: Any) -> T:
+    def read(self, kept: T | bytes) -> T:
+        """An object, packed or not."""
+        if not isinstance(kept, bytes):
+            return kept
         return self._decode(zlib.decompressobj(-zlib.MAX_WBITS, self._alike).decompress(kept))
 
 
 class _Snapshot(Mapping[str, T]):
     """Objects as they were, by key; each is read when it is first asked for."""
 
-    def __init__(self, kept: dict[str, Any], unpack: Callable[[Any], T]) -> None:
+    def __init__(self, kept: dict[str, T | bytes], unpack: Callable[[T | bytes], T]) -> None:
         self._kept = kept
         self._unpack = unpack
         self._read: dict[str, T] = {}
@@ -74,8 +69,10 @@ class Store(Generic[T]):
     were when it began."""
 
     def __init__(self, kind: type[T], *, packed: bool) -> None:
-        self._form: _Whole[T] | _Packed[T] = _Packed(kind) if packed else _Whole(kind)
-        self._kept: dict[str, Any] = {}
+        self._packing, self._packed = _Packing(kind), packed
+        self._kept: dict[str, T | bytes] = {}
+        self._recent: OrderedDict[str, None] = OrderedDict()
+        """Of a packed kind, the keys of those that are not packed, the latest last."""
         self._key_of: dict[str, str] | None = None
         """By UID; made when somebody first asks by UID, for of most kinds nobody ever does."""
 
@@ -83,18 +80,18 @@ class Store(Generic[T]):
         return len(self._kept)
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._form.unpack, list(self._kept.values()))
+        return map(self._packing.read, list(self._kept.values()))
 
     def keys(self) -> set[str]:
         return set(self._kept)
 
     def snapshot(self) -> Mapping[str, T]:
         """All of them as they are now, by key."""
-        return _Snapshot(dict(self._kept), self._form.unpack)
+        return _Snapshot(dict(self._kept), self._packing.read)
 
     def get(self, key: str) -> T | None:
         kept = self._kept.get(key)
-        return None if kept is None else self._form.unpack(kept)
+        return None if kept is None else self._packing.read(kept)
 
     def by_uid(self, uid: str) -> T | None:
         if self._key_of is None:
@@ -104,7 +101,12 @@ class Store(Generic[T]):
 
     def put(self, one: T) -> None:
         """In place of what has its name; another UID under one name must be `pop`ped first."""
-        self._kept[one.key] = self._form.pack(one)
+        self._kept[one.key] = one
+        if self._packed:
+            self._recent[one.key] = None
+            self._recent.move_to_end(one.key)
+            if len(self._recent) > RECENT:
+                self._pack(self._recent.popitem(last=False)[0])
         if self._key_of is not None:
             self._key_of[one.uid] = one.key
 
@@ -112,6 +114,10 @@ class Store(Generic[T]):
         old = self.get(key)
         if old is not None:
             del self._kept[key]
+            self._recent.pop(key, None)
             if self._key_of is not None:
                 self._key_of.pop(old.uid, None)
         return old
+
+    def _pack(self, key: str) -> None:
+        self._kept[key] = self._packing.pack(self._packing.read(self._kept[key]))

@@ -3,12 +3,13 @@ whoever has the offer can answer, whether an agent runs or not."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from egpu.adapters.files import write_atomically
+from egpu.adapters.files import last_change, write_atomically
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, PluginDevice
 from egpu.errors import TerminalError
 
@@ -44,6 +45,12 @@ def write(file: Path, offer: Offer) -> None:
 def read(file: Path) -> Offer | None:
     """None where there is none, or none that this version can read: the agent writes it anew when it starts."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Offer)
+        return _read(file, last_change(file), file.stat().st_ino)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+@lru_cache(maxsize=1)
+def _read(file: Path, _changed: int, _inode: int) -> Offer:
+    """It is asked for several times a second, has hundreds of slots, and hardly ever changes."""
+    return msgspec.json.decode(file.read_bytes(), type=Offer)

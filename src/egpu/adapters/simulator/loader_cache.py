@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,14 +34,25 @@ def with_libraries(directory: Path, names: Sequence[str], *, cache: Path = SYSTE
     """The contents of `cache`, with `names` found in `directory` and nowhere else; None where there is no cache of the
     format that glibc reads today, as with another C library."""
     try:
-        libraries = read(cache.read_bytes())
+        libraries = _ordered(cache.read_bytes(), tuple(names))
     except (OSError, ValueError, struct.error):
         return None
+    return None if libraries is None else _written(libraries, directory)
+
+
+@lru_cache(maxsize=1)
+def _ordered(content: bytes, names: tuple[str, ...]) -> tuple[Library, ...] | None:
+    """The entries of a cache in the order in which the loader searches, `names` with a path below a directory that is
+    yet to be said. It takes milliseconds, and every container wants the same."""
+    libraries = read(content)
     kind = next((library.flags for library in libraries if library.name == _C_LIBRARY), None)
     if kind is None:
         return None
-    kept = [library for library in libraries if library.name not in names]
-    return _written([*kept, *(Library(name, str(directory / name), kind, 0) for name in names)])
+    # Sorting keeps the order of equal names, and so which of them is preferred. What is for particular hardware needs
+    # the extensions, which are left out: the plain library of that name is found.
+    kept = [library for library in libraries if library.name not in names and not library.hardware]
+    own = [Library(name, name, kind, 0) for name in names]
+    return tuple(sorted([*kept, *own], key=lambda library: _parts(library.name), reverse=True))
 
 
 def read(content: bytes) -> list[Library]:
@@ -55,21 +67,17 @@ def read(content: bytes) -> list[Library]:
     return [Library(text(name), text(path), flags, hardware) for flags, name, path, _, hardware in entries]
 
 
-def _written(libraries: Sequence[Library]) -> bytes:
-    # The loader searches by halves. Sorting keeps the order of equal names, and so which of them is preferred. What is
-    # for particular hardware needs the extensions, which are left out: the plain library of that name is found.
-    ordered = sorted(
-        (each for each in libraries if not each.hardware), key=lambda each: _parts(each.name), reverse=True
-    )
-    start = _HEADER.size + len(ordered) * _ENTRY.size
+def _written(libraries: Sequence[Library], directory: Path) -> bytes:
+    start = _HEADER.size + len(libraries) * _ENTRY.size
+    below = f"{directory}/"
     strings, entries = bytearray(), bytearray()
-    for library in ordered:
+    for library in libraries:
         offsets: list[int] = []
-        for text in (library.name, library.path):
+        for text in (library.name, library.path if library.path[0] == "/" else below + library.path):
             offsets.append(start + len(strings))
             strings += text.encode("utf-8", "surrogateescape") + b"\0"
         entries += _ENTRY.pack(library.flags, *offsets, 0, 0)
-    return _HEADER.pack(_MAGIC, len(ordered), len(strings), 0, 0) + entries + strings
+    return _HEADER.pack(_MAGIC, len(libraries), len(strings), 0, 0) + entries + strings
 
 
 def _parts(name: str) -> list[tuple[int, int]]:

@@ -31,6 +31,7 @@ from typing import Final, Literal
 import msgspec
 
 from egpu.adapters import native
+from egpu.adapters.files import link_like
 from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.models import CHUNK_MIB, Profile, profiles
 from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY, new_path
@@ -68,8 +69,10 @@ LIBRARIES: Final = (
     "libnvidia-ml.so.1",
     "libcublas.so.13",
     "libcublasLt.so.13",
+    "libcudnn.so.9",
     "libcufft.so.12",
     "libcurand.so.10",
+    "libnccl.so.2",
 )
 PRELOADED: Final = (*RUNTIMES, *(name for name in LIBRARIES if name in FORWARDED), *REFUSED)
 """What a program has to find here and nowhere else. The loader's cache comes after a path in the program itself, and
@@ -347,4 +350,4 @@ def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries:
         if link.is_symlink() and link.readlink() == target:
             continue  # without its link a state counts as left
         link.unlink(missing_ok=True)
-        link.symlink_to(target)
+        link_like(link, target, like=machine.driver_dir / name)

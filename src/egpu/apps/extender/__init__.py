@@ -4,6 +4,7 @@
     config            what it can be told
     server            kube-scheduler's protocol
     questions         what kube-scheduler asks about a pod, read
+    name_lists        lists of names of nodes in JSON, read and written
     answers           what kube-scheduler is told of nodes, written
     placing           filter, prioritize, preempt: questions that change nothing
     binding           bind: choose, assume, one POST

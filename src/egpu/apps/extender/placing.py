@@ -28,10 +28,11 @@ from egpu.errors import CorruptData, InvalidInput, MissingExtra
 MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
 MAX_EXPLAINED = 8
-"""Nodes with cards whose reasons one filter call works out (0.05 ms each): an event shows fewer than ten."""
-EXPLAINED_BESIDE_ROOM = 1
-"""The same, for a pod that has room elsewhere: no event shows any."""
+"""Nodes with cards whose reasons one filter call works out (0.05 ms each): an event shows fewer than ten. Of a pod that
+has room elsewhere no event shows any: then it is one, and none where more than so many are refused."""
 NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
+FULL = "its cards cannot take the pod now"
+"""In place of that, where hundreds of nodes say it and nobody reads it."""
 Listener = Callable[[str, NodeNames, BoolArray], None]
 
 
@@ -84,10 +85,11 @@ class Placing:
         filtered = self._view.cache.filter(request, nodes)
         if filtered.ok.all():
             return Verdict(filtered.ok)
-        known = self._view.cache.ledger.known(nodes)
+        known, fits_somewhere = self._view.cache.ledger.known(nodes), bool(filtered.ok.any())
         having, bare = ~filtered.ok & known, ~filtered.ok & ~known
-        explained = EXPLAINED_BESIDE_ROOM if filtered.ok.any() else MAX_EXPLAINED
-        each = [_at(nodes, place) for place in having.nonzero()[0][:explained].tolist()]
+        places: list[int] = having.nonzero()[0].tolist()
+        explained = int(len(places) <= MAX_EXPLAINED) if fits_somewhere else MAX_EXPLAINED
+        each = [_at(nodes, place) for place in places[:explained]]
         refused: list[Refused] = []
         for alike in (*each, bare):
             if alike.any():
@@ -95,7 +97,7 @@ class Placing:
                 refused.append(Refused(alike, why.text()[:MAX_REASON_CHARACTERS], why.resolvable))
             having &= ~alike
         if having.any():
-            refused.append(Refused(having, NOT_EXPLAINED, resolvable=True))
+            refused.append(Refused(having, FULL if fits_somewhere else NOT_EXPLAINED, resolvable=True))
         return Verdict(filtered.ok, tuple(refused))
 
     def _filter_gang(self, gang: Gang, pod: Pod, nodes: NodeNames) -> Verdict:

@@ -1,10 +1,10 @@
-"""What kube-scheduler asks about a pod. Its lists of nodes are recognised by their bytes.
+"""What kube-scheduler asks about a pod, and about which nodes.
 
-kube-scheduler names every node that a pod may go to, with every question: at thousands of nodes, reading the names and
-looking each of them up costs more than the answer. Often it is a list that was sent before, byte for byte.
+kube-scheduler names every node that a pod may go to, with every question. Those that it asks to prioritize are those
+that were just filtered, as the filter wrote them: such a list is recognised by its bytes.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +13,15 @@ import msgspec
 
 from egpu.api.extender import ExtenderQuestion
 from egpu.api.kubernetes import Pod
-from egpu.core.arrays import BoolArray
+from egpu.apps.extender.name_lists import NameLists
 from egpu.core.placement.node_names import NodeNames
 from egpu.errors import InvalidInput
 
 LISTS_LIMIT: Final = 16
-"""Lists of nodes that are recognised; 15,000 names take 3 MB, text and strings."""
+"""Lists of nodes that are recognised; 15,000 names take half a MB. Lists of other letters are told apart at once."""
+
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What msgspec raises for what it cannot read."""
 
 
 class _Items(msgspec.Struct):
@@ -42,10 +45,11 @@ class Question:
 class Questions:
     """Reads bodies of filter and prioritize."""
 
-    def __init__(self) -> None:
+    def __init__(self, lists: NameLists) -> None:
         self._asked = msgspec.json.Decoder(ExtenderQuestion)
-        self._names = msgspec.json.Decoder(list[str])
-        self._lists: OrderedDict[bytes, NodeNames] = OrderedDict()
+        self._lists = lists
+        self._expected: deque[tuple[bytes, NodeNames]] = deque(maxlen=LISTS_LIMIT)
+        """The newest first."""
 
     def read(self, body: bytes) -> Question:
         """Raises InvalidInput."""
@@ -53,30 +57,22 @@ class Questions:
             asked = self._asked.decode(body)
             if asked.nodes is not None:
                 full = msgspec.json.decode(body, type=_FullNodes).nodes.items or []
-                return Question(asked.pod, NodeNames([node.name for node in asked.nodes.items or []]), full)
-            return Question(asked.pod, self._known(bytes(asked.node_names)))
-        except msgspec.MsgspecError as error:
+                return Question(asked.pod, self._lists.named([node.name for node in asked.nodes.items or []]), full)
+            return Question(asked.pod, self._nodes(bytes(asked.node_names)))
+        except _UNREADABLE as error:
             raise InvalidInput("body", f"not ExtenderArgs: {error}") from error
 
-    def expect(self, nodes: NodeNames, which: BoolArray) -> bytes:
-        """Those of `nodes` for which `which`, of shape (nodes,), is true, as JSON; they will be asked about next."""
-        part = nodes.subset(which)
-        text = b"[%b]" % b",".join(part.quoted.texts)
-        self._keep(text, part)
-        return text
+    def expect(self, text: bytes, nodes: NodeNames) -> None:
+        """It will be asked about `nodes`, in these words."""
+        self._expected.appendleft((text, nodes))
 
-    def _known(self, text: bytes) -> NodeNames:
-        found = self._lists.get(text)
-        if found is None:
-            try:
-                found = NodeNames(() if text == b"null" else self._names.decode(text))
-            except msgspec.MsgspecError as error:
-                raise InvalidInput("body", f"not ExtenderArgs: NodeNames: {error}") from error
-        self._keep(text, found)
+    def _nodes(self, text: bytes) -> NodeNames:
+        for expected, nodes in self._expected:
+            if expected == text:
+                return nodes
+        try:
+            found = self._lists.read(b"[]" if text == b"null" else text)
+        except _UNREADABLE as error:
+            raise InvalidInput("body", f"not ExtenderArgs: NodeNames: {error}") from error
+        self.expect(text, found)
         return found
-
-    def _keep(self, text: bytes, nodes: NodeNames) -> None:
-        self._lists[text] = nodes
-        self._lists.move_to_end(text)
-        if len(self._lists) > LISTS_LIMIT:
-            self._lists.popitem(last=False)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from egpu.adapters.monitoring import Guard, monitoring_app
-from egpu.adapters.posts import Answer, Handler, Post, Posts
+from egpu.adapters.posts import Answer, AtOnce, Post, Posts
 from egpu.api.extender import (
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -26,6 +26,7 @@ from egpu.apps.extender.answers import priorities, reasons
 from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.name_lists import NameLists
 from egpu.apps.extender.placing import Placing, Verdict
 from egpu.apps.extender.questions import Question, Questions
 from egpu.errors import ElasticGPUError, InvalidInput
@@ -37,6 +38,7 @@ MAX_BIND_BYTES = 16 * 1024
 MAX_HELD_BYTES = 4 * MAX_BODY_BYTES
 """Of all bodies at one time. A kube-scheduler sends one after the other, but for bindings."""
 
+_BAD_INPUT: Final = (InvalidInput, RecursionError)
 A = TypeVar("A")
 
 log = structlog.get_logger(__name__)
@@ -59,20 +61,20 @@ class ExtenderServer:
         self._placing = placing
         self._binder = binder
         self._not_ready = not_ready
-        self._questions = Questions()
+        self._lists = NameLists()
+        self._questions = Questions(self._lists)
 
     def posts(self) -> Posts:
         """What kube-scheduler asks."""
-        verbs = {
+        questions = {
             "filter": self.filter,
             "prioritize": self.prioritize,
-            "bind": self.bind,
             "preempt": self.preempt,
             # The policy file of the vGPU article calls its one verb so.
             "predicates": self.filter,
         }
-        limits = dict.fromkeys(verbs, MAX_BODY_BYTES) | {"bind": MAX_BIND_BYTES}
-        paths = {verb: Post(_guarded(handler), limits[verb]) for verb, handler in verbs.items()}
+        paths = {verb: Post(AtOnce(_guarded(answer)), MAX_BODY_BYTES) for verb, answer in questions.items()}
+        paths["bind"] = Post(self.bind, MAX_BIND_BYTES)
         aliases = {f"scheduler/{verb}": post for verb, post in paths.items()}
         return Posts({f"/{path}": post for path, post in (paths | aliases).items()}, at_most_bytes=MAX_HELD_BYTES)
 
@@ -81,7 +83,7 @@ class ExtenderServer:
         explain = Route("/explain", guard.around(self.explain), methods=["GET"])
         return monitoring_app(guard, self._not_ready, registry=self._metrics.registry, more=[explain])
 
-    async def filter(self, body: bytes) -> Answer:
+    def filter(self, body: bytes) -> Answer:
         asked = self._questions.read(body)
         if (reason := self._not_ready()) is not None:
             return _json(ExtenderFilterAnswer(error=f"extender not ready: {reason}"))
@@ -90,37 +92,30 @@ class ExtenderServer:
 
     def _filtered_answer(self, asked: Question, verdict: Verdict) -> ExtenderFilterAnswer:
         self._metrics.filters.labels("fits" if verdict.ok.any() else "refused").inc()
-        failed = msgspec.Raw(reasons(asked.nodes, verdict.refused, resolvable=True))
-        unresolvable = msgspec.Raw(reasons(asked.nodes, verdict.refused, resolvable=False))
+        failed = msgspec.Raw(reasons(self._lists, asked.nodes, verdict.refused, resolvable=True))
+        unresolvable = msgspec.Raw(reasons(self._lists, asked.nodes, verdict.refused, resolvable=False))
         if asked.full_nodes is None:
-            names = msgspec.Raw(self._questions.expect(asked.nodes, verdict.ok))
+            fitting = asked.nodes.subset(verdict.ok)
+            text = self._lists.write(fitting)
+            self._questions.expect(text, fitting)
             return ExtenderFilterAnswer(
-                node_names=names, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable
+                node_names=msgspec.Raw(text), failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable
             )
         kept: dict[str, object] = {"items": list(compress(asked.full_nodes, verdict.ok.tolist()))}
         return ExtenderFilterAnswer(nodes=kept, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
 
-    async def prioritize(self, body: bytes) -> Answer:
+    def prioritize(self, body: bytes) -> Answer:
         asked = self._questions.read(body)
         if self._not_ready() is not None:
-            return Answer(priorities(asked.nodes, np.zeros(len(asked.nodes), dtype=np.int64)))
+            return Answer(priorities(self._lists, asked.nodes, np.zeros(len(asked.nodes), dtype=np.int64)))
         with self._metrics.prioritize_seconds.time():
-            return Answer(priorities(asked.nodes, self._placing.prioritize(asked.pod, asked.nodes)))
+            return Answer(priorities(self._lists, asked.nodes, self._placing.prioritize(asked.pod, asked.nodes)))
 
     async def bind(self, body: bytes) -> Answer:
-        args = _decode(body, ExtenderBindingArgs)
-        empty = [
-            name
-            for name, value in (
-                ("PodName", args.pod_name),
-                ("PodNamespace", args.pod_namespace),
-                ("PodUID", args.pod_uid),
-                ("Node", args.node),
-            )
-            if not value
-        ]
-        if empty:
-            raise InvalidInput(empty[0], "must not be empty")
+        try:
+            args = _binding(body)
+        except _BAD_INPUT as error:
+            return _bad(error)
         if (reason := self._not_ready()) is not None:
             return _json(ExtenderBindingResult(error=f"extender not ready: {reason}"))
         started = time.monotonic()
@@ -137,7 +132,7 @@ class ExtenderServer:
         log.info("bound", pod=key, node=args.node, seconds=round(time.monotonic() - started, 4))
         return _json(ExtenderBindingResult())
 
-    async def preempt(self, body: bytes) -> Answer:
+    def preempt(self, body: bytes) -> Answer:
         args = _decode(body, ExtenderPreemptionArgs)
         if self._not_ready() is not None:
             return _json(ExtenderPreemptionResult())
@@ -153,24 +148,40 @@ class ExtenderServer:
         return _page(found)
 
 
-def _guarded(handler: Handler) -> Handler:
-    """Bad input becomes a 400 with its reason."""
-
-    async def guarded(body: bytes) -> Answer:
+def _guarded(answer: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:
+    def guarded(body: bytes) -> Answer:
         try:
-            return await handler(body)
-        except InvalidInput as error:
-            return _json({"Error": str(error)}, status=400)
-        except RecursionError:
-            return _json({"Error": "body: nested too deeply"}, status=400)
+            return answer(body)
+        except _BAD_INPUT as error:
+            return _bad(error)
 
     return guarded
+
+
+def _bad(error: InvalidInput | RecursionError) -> Answer:
+    """A 400 with its reason."""
+    reason = "body: nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return _json({"Error": reason}, status=400)
+
+
+def _binding(body: bytes) -> ExtenderBindingArgs:
+    """Raises InvalidInput."""
+    args = _decode(body, ExtenderBindingArgs)
+    for name, value in (
+        ("PodName", args.pod_name),
+        ("PodNamespace", args.pod_namespace),
+        ("PodUID", args.pod_uid),
+        ("Node", args.node),
+    ):
+        if not value:
+            raise InvalidInput(name, "must not be empty")
+    return args
 
 
 def _decode(body: bytes, kind: type[A]) -> A:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidInput("body", f"not {kind.__name__}: {error}") from error
 
 

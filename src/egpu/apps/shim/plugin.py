@@ -42,7 +42,7 @@ class HeldPlugin:
         sent: Sequence[PluginDevice] | None = None
         while True:
             offer = offers.read(self._directory.offer)
-            if offer is not None and offer.slots != sent:
+            if offer is not None and offer.slots is not sent and offer.slots != sent:
                 sent = offer.slots
                 yield sent
             await asyncio.sleep(POLL_SECONDS)

@@ -20,12 +20,12 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
-from egpu.api.mig import InstancePlace
+from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import best_set
 from egpu.core.placement import instances, search
 from egpu.core.placement.candidates import CandidateCards
+from egpu.core.placement.given import container_allocation
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.node_names import chosen
 from egpu.core.placement.refusal import Refusal, refusal
@@ -174,8 +174,9 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
     allowed = _allowed_by_claims(request, ledger, nodes)
     if request.local:
         rows, places = ledger.rows_of(nodes)
-        keep = allowed[places]
-        rows, places = rows[keep], places[keep]
+        if request.bound:
+            keep = allowed[places]
+            rows, places = rows[keep], places[keep]
         answer[places] = _fits_locally(request, ledger, rows)
     else:
         answer = allowed
@@ -220,10 +221,10 @@ def _fits_locally(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray
 
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     """Rows on which every container would fit were it alone."""
-    ok = np.ones(len(rows), dtype=np.bool_)
-    for name, demand in request.local.items():
-        ok &= _alone(demand, ledger, init=name in request.demand.init).take(rows)
-    return ok
+    each = [
+        _alone(demand, ledger, init=name in request.demand.init).take(rows) for name, demand in request.local.items()
+    ]
+    return np.logical_and.reduce(each)
 
 
 def _alone(demand: ContainerDemand, ledger: Ledger, *, init: bool) -> BoolArray:
@@ -301,9 +302,10 @@ def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ..
     row = ledger.row(node)
     places = instances.placed(demands, ledger, row, columns) if row is not None else {}
     containers |= {
-        name: _allocation(demands[name], ledger, node, placed, places.get(name)) for name, placed in columns.items()
+        name: container_allocation(demands[name], ledger, node, placed, places.get(name))
+        for name, placed in columns.items()
     } | {
-        name: replace(_allocation(demands[name], ledger, choice.server, choice.columns), server=choice.server)
+        name: replace(container_allocation(demands[name], ledger, choice.server, choice.columns), server=choice.server)
         for name, choice in pooled.items()
     }
     demand = request.demand
@@ -323,8 +325,10 @@ def _chosen(
     if request.local:
         if row is None:
             return None
-        placed = _greedy(request, ledger, np.array([row]), preferred=preferred, prefer_links=True)
-        columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
+        columns = _as_preferred(request, ledger, row, preferred)
+        if columns is None:
+            placed = _greedy(request, ledger, np.array([row]), preferred=preferred, prefer_links=True)
+            columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
     if columns is None or not request.pooled:
         return None if columns is None else (columns, {})
     if node not in ledger.pool:
@@ -337,6 +341,23 @@ def _chosen(
     return None if found is None else (columns, found)
 
 
+def _as_preferred(
+    request: Request, ledger: Ledger, row: int, preferred: tuple[int, ...]
+) -> dict[str, tuple[int, ...]] | None:
+    """What `_greedy` finds where the preferred columns are all that there is to place, and nothing but whether they can
+    take it has a say; None where that is not so."""
+    if len(request.local) != 1:
+        return None
+    ((name, demand),) = request.local.items()
+    if len(preferred) != demand.cards or demand.prefer or (demand.cards > 1 and row in ledger.links):
+        return None
+    state = CandidateCards.of(ledger, np.array([row]))
+    needs = provisioner(demand.provisioner).needs(demand, state.totals)
+    if demand.links or needs.instances is not None or name in request.demand.init:
+        return None
+    return {name: preferred} if state.eligible(demand, needs, init=False)[0, list(preferred)].all() else None
+
+
 def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
     return {name: tuple(chosen[0].tolist()) for name, chosen in placed.columns.items()}
 
@@ -345,44 +366,3 @@ def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tup
     """Where `fits` finds the place: what is preferred may go in the way of the rest."""
     placed = _greedy(request, ledger, np.array([row]))
     return _columns(placed) if placed.ok[0] else _exact(request, ledger, row)
-
-
-def _allocation(
-    demand: ContainerDemand,
-    ledger: Ledger,
-    node: str,
-    columns: tuple[int, ...],
-    instance: InstancePlace | None = None,
-) -> ContainerAllocation:
-    row = ledger.row(node)
-    assert row is not None
-    needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
-    cards = ledger.cards(node)
-    shares = {column: (int(needs.core[column]), int(needs.memory_mib[column])) for column in sorted(columns)}
-    if instance is not None:
-        shares = {column: instances.amounts(ledger, row, column, instance) for column in shares}
-    return ContainerAllocation(
-        provisioner=provisioner(demand.provisioner).name,
-        mode="exclusive" if demand.exclusive else "shared",
-        class_name=demand.class_name,
-        claim=demand.claim,
-        shared_claim=demand.shared_claim,
-        core_limit=demand.core_limit,
-        memory_limit_percent=demand.memory_limit_percent,
-        alike=demand.alike,
-        memory_isolation=demand.memory_isolation,
-        vocabulary=demand.vocabulary,
-        cards=tuple(
-            CardShare(
-                uuid=cards[column].uuid,
-                index=cards[column].index,
-                minor=cards[column].minor,
-                core=core,
-                memory_mib=memory_mib,
-                model=cards[column].model,
-                card_memory_mib=cards[column].memory_mib,
-                instance=instance,
-            )
-            for column, (core, memory_mib) in shares.items()
-        ),
-    )

@@ -137,11 +137,13 @@ class Ledger:
         return self._rows.get(node)
 
     def rows_of(self, nodes: Sequence[str]) -> Found:
-        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,). `NodeNames` are
-        looked up once."""
+        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,). A name of
+        `NodeNames` is looked up once."""
         if isinstance(nodes, NodeNames):
             return nodes.found(self._rows_version, self._look_up)
-        return self._look_up(nodes)
+        rows = self._look_up(nodes)
+        places = np.flatnonzero(rows >= 0)
+        return rows[places], places
 
     def known(self, nodes: Sequence[str]) -> BoolArray:
         """Which of them have cards or take part in the pool, shape (nodes,)."""
@@ -151,10 +153,8 @@ class Ledger:
             found |= np.array([node in self.pool for node in nodes], dtype=np.bool_)
         return found
 
-    def _look_up(self, names: Sequence[str]) -> Found:
-        rows: IntArray = np.fromiter(map(self._rows.get, names, repeat(-1)), dtype=np.int64, count=len(names))
-        places = np.flatnonzero(rows >= 0)
-        return rows[places], places
+    def _look_up(self, names: Sequence[str]) -> IntArray:
+        return np.fromiter(map(self._rows.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
     def totals(self, rows: IntArray | int) -> CardTotals:
         """What the cards of these rows have in all."""

@@ -1,101 +1,107 @@
-"""The nodes that somebody asks about, looked up once: kube-scheduler names all of them with every pod."""
+"""The nodes that somebody asks about: kube-scheduler names all of them with every pod, in ever another order.
+
+Its threads append the nodes that pass its own filters as they come to them. So it is not lists that are known again but
+names: each has a number, a list of names is an array of numbers, and what is known of nodes is looked up by array.
+"""
 
 from collections.abc import Callable, Sequence
-from itertools import compress
-from typing import NamedTuple, overload
+from functools import cached_property
+from itertools import compress, repeat
+from typing import Final, overload
 
-import msgspec
 import numpy as np
 
 from egpu.core.arrays import BoolArray, IntArray
 
 Found = tuple[IntArray, IntArray]
 """Rows of the nodes that have one, and their places among all that were named."""
+_NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
 
 
-class Quoted(NamedTuple):
-    """Names as JSON, each for itself, and their lengths, shape (nodes,): long answers are put together from them."""
+class KnownNodes:
+    """Names by number: each gets the next one when it is first asked about, and keeps it."""
 
-    texts: tuple[bytes, ...]
-    lengths: IntArray
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._rows = _NONE
+        self._version = -1
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def number(self, name: str) -> int:
+        """-1 for a name that nobody has asked about."""
+        return self._numbers.get(name, -1)
+
+    def numbers(self, names: Sequence[str]) -> IntArray:
+        """The number of each, shape (names,); new ones for new names."""
+        found = self._look_up(names)
+        if len(found) and found.min() < 0:
+            for name in names:
+                if name not in self._numbers:
+                    self._numbers[name] = len(self.names)
+                    self.names.append(name)
+            found = self._look_up(names)
+        return found
+
+    def _look_up(self, names: Sequence[str]) -> IntArray:
+        return np.fromiter(map(self._numbers.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+
+    def rows(self, version: int, look_up: Callable[[Sequence[str]], IntArray]) -> IntArray:
+        """By number what `look_up` says of the name, asked again when `version` is another."""
+        if self._version != version:
+            self._rows, self._version = look_up(self.names), version
+        elif len(self._rows) < len(self.names):
+            self._rows = np.append(self._rows, look_up(self.names[len(self._rows) :]))
+        return self._rows
 
 
 class NodeNames(Sequence[str]):
-    """Names of nodes that will be asked about again. It is what a ledger takes wherever it takes a list of names."""
+    """Names of nodes, as numbers. It is what a ledger takes wherever it takes a list of names."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names: tuple[str, ...] | None = tuple(names)
-        self._count = len(names)
-        self._whole: tuple[NodeNames, BoolArray] | None = None
-        """Of a subset, what it is of, and which of those."""
-        self._quoted: Quoted | None = None
+    def __init__(self, names: Sequence[str], known: KnownNodes | None = None) -> None:
+        """`known`: what earlier lists named."""
+        self.known = KnownNodes() if known is None else known
+        self.numbers = self.known.numbers(names)
         self._found: Found | None = None
         self._version = -1
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        if self._names is None:
-            assert self._whole is not None
-            whole, which = self._whole
-            self._names = tuple(compress(whole.names, which.tolist()))
-        return self._names
+    @classmethod
+    def numbered(cls, numbers: IntArray, known: KnownNodes) -> "NodeNames":
+        """Of these numbers."""
+        made = cls((), known)
+        made.numbers = numbers
+        return made
 
-    @property
-    def quoted(self) -> Quoted:
-        """Each of the names as JSON."""
-        if self._quoted is None:
-            if self._whole is not None:
-                whole, which = self._whole
-                texts, lengths = whole.quoted
-                self._quoted = Quoted(tuple(compress(texts, which.tolist())), lengths[which])
-            else:
-                self._quoted = _quoted(self.names)
-        return self._quoted
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(map(self.known.names.__getitem__, self.numbers.tolist()))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[str, ...]: ...
     def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        return self.names[index]
+        return self.names[index] if isinstance(index, slice) else self.known.names[int(self.numbers[index])]
 
-    def found(self, version: int, look_up: Callable[[Sequence[str]], Found]) -> Found:
-        """What `look_up` says of the names, asked again only when `version` is another."""
+    def found(self, version: int, look_up: Callable[[Sequence[str]], IntArray]) -> Found:
+        """Who has a row, by `look_up`: the row of each of some names, -1 for none. Asked again only when `version` is
+        another."""
         if self._found is None or self._version != version:
-            self._found, self._version = look_up(self.names), version
+            rows = self.known.rows(version, look_up).take(self.numbers)
+            places = (rows >= 0).nonzero()[0]
+            self._found, self._version = (rows if len(places) == len(rows) else rows.take(places), places), version
         return self._found
 
     def subset(self, which: BoolArray) -> "NodeNames":
-        """Those for which `which`, of shape (nodes,), is true; what is known of them is known of it."""
+        """Those for which `which`, of shape (nodes,), is true."""
         if which.all():
             return self
-        part = NodeNames(())
-        part._names, part._whole, part._count = None, self._whole_of(which), int(np.count_nonzero(which))
-        if self._found is not None:
-            rows, places = self._found
-            kept = which[places]
-            part._found = rows[kept], which.cumsum()[places[kept]] - 1
-            part._version = self._version
-        return part
-
-    def _whole_of(self, which: BoolArray) -> "tuple[NodeNames, BoolArray]":
-        """Of a subset of a subset too the whole list: so no list keeps a row of others."""
-        if self._whole is None:
-            return self, which
-        whole, mine = self._whole
-        both = mine.copy()
-        both[mine] = which
-        return whole, both
-
-
-def _quoted(names: Sequence[str]) -> Quoted:
-    texts = msgspec.json.encode(names)[1:-1].split(b",") if names else []
-    if len(texts) != len(names):  # a comma, which no node has in its name
-        texts = [msgspec.json.encode(name) for name in names]
-    return Quoted(tuple(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
+        return NodeNames.numbered(self.numbers[which], self.known)
 
 
 def chosen(nodes: Sequence[str], which: BoolArray) -> tuple[str, ...]:

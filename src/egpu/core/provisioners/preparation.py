@@ -24,11 +24,13 @@ FORWARDED: Final = {
     for soname in (
         "libcublas.so.13",
         "libcublasLt.so.13",
+        "libcudnn.so.9",
         "libcufft.so.12",
         "libcurand.so.10",
         "libcusolver.so.12",
         "libcusparse.so.12",
         "libcusparseLt.so.0",
+        "libnccl.so.2",
     )
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""

@@ -6,12 +6,12 @@ server lets nobody give away what he may not do himself).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from egpu.embedded.apiserver.calls import Call, User
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, objects_at
 from egpu.embedded.apiserver.status import refused
-from egpu.embedded.apiserver.store import Store
+from egpu.embedded.apiserver.store import Change, Store
 from egpu.errors import RequestRefused
 
 MASTERS = "system:masters"
@@ -48,13 +48,24 @@ Listener: TypeAlias = Callable[[User, Wanted, bool], None]
 """Told who wanted what, and whether it is allowed."""
 
 
+_SHELVES: Final = frozenset({"clusterroles", "clusterrolebindings", "roles", "rolebindings"})
+KEPT_LIMIT: Final = 4096
+"""Users, each in each namespace, whose rules are kept; beyond it they are put together anew."""
+
+
 class Authorizer:
-    """Decides. Roles are read anew for each question: a change counts at once."""
+    """Decides. The rules of a user are kept until any role or binding changes: a change counts at once."""
 
     def __init__(self, store: Store, listeners: Sequence[Listener] = ()) -> None:
         """`listeners` are told of every question and its answer, before anything is done."""
         self._store = store
         self._listeners = listeners
+        self._rules: dict[tuple[User, str], tuple[Json, ...]] = {}
+        store.listen(self._on_change)
+
+    def _on_change(self, shelf: str, _change: Change) -> None:
+        if shelf in _SHELVES:
+            self._rules.clear()
 
     def allows(self, user: User, wanted: Wanted) -> bool:
         allowed = MASTERS in user.groups or any(covers(rule, wanted) for rule in self.rules(user, wanted.namespace))
@@ -67,8 +78,16 @@ class Authorizer:
         if not self.allows(user, wanted):
             raise _forbidden(user, wanted)
 
-    def rules(self, user: User, namespace: str) -> Iterator[Json]:
+    def rules(self, user: User, namespace: str) -> tuple[Json, ...]:
         """The rules that hold for a user: those of the cluster and, if one is named, of the namespace."""
+        found = self._rules.get((user, namespace))
+        if found is None:
+            if len(self._rules) >= KEPT_LIMIT:
+                self._rules.clear()
+            found = self._rules[user, namespace] = tuple(self._put_together(user, namespace))
+        return found
+
+    def _put_together(self, user: User, namespace: str) -> Iterator[Json]:
         for binding in self._bindings("clusterrolebindings", user):
             yield from objects_at(self._role(binding, ""), "rules")
         for binding in self._bindings("rolebindings", user, namespace) if namespace else ():

@@ -233,6 +233,7 @@ def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvi
             access_log=False,
             log_level="error",  # it warns of each upgrade that we refuse
             server_header=False,
+            proxy_headers=False,  # there is no proxy before it
             ssl_keyfile=str(key),
             ssl_certfile=str(certificate),
             timeout_graceful_shutdown=STOP_SECONDS,

@@ -12,8 +12,9 @@ from egpu.adapters.kubernetes.transport import Answer, Transport
 
 SERVERS_LIMIT: Final = 32
 """Servers whose connections are kept; those that nobody asked for longest are closed first."""
-CONNECTIONS: Final = 200
-"""To one server at a time: as many writes as a real API server has in hand."""
+CONNECTIONS: Final = 32
+"""To one server at a time. A real API server asks all at once over one connection of HTTP/2; here a question more would
+begin with a handshake, which costs more than to wait for a connection that is there."""
 _UNTIMED: Final = httpx2.Timeout(None)
 """Whoever asks has a time limit for all of it."""
 

@@ -32,14 +32,16 @@ class Allocations:
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
-        self._grants: dict[tuple[str, str, str], Grant] = {}
+        self._grants: dict[tuple[str, str], dict[str, Grant]] = {}
+        """By pod and container, then by resource."""
         self.resources: set[str] = set()
         """Every resource that some plugin ever registered here."""
         try:
             saved = msgspec.json.decode(checkpoint.read_bytes(), type=_Checkpoint)
         except FileNotFoundError:
             return
-        self._grants = {(grant.pod_uid, grant.container, grant.resource): grant for grant in saved.grants}
+        for grant in saved.grants:
+            self._put(grant)
         self.resources = set(saved.resources)
 
     def remember(self, resource: str) -> None:
@@ -48,10 +50,10 @@ class Allocations:
             self._save()
 
     def get(self, pod_uid: str, container: str, resource: str) -> Grant | None:
-        return self._grants.get((pod_uid, container, resource))
+        return self._grants.get((pod_uid, container), {}).get(resource)
 
     def of_container(self, pod_uid: str, container: str) -> list[Grant]:
-        return [grant for grant in self._grants.values() if (grant.pod_uid, grant.container) == (pod_uid, container)]
+        return list(self._grants.get((pod_uid, container), {}).values())
 
     def held(self, resource: str) -> set[str]:
         """Every id of `resource` that some container holds."""
@@ -59,18 +61,21 @@ class Allocations:
 
     def pods(self) -> set[str]:
         """UIDs of the pods that hold anything."""
-        return {grant.pod_uid for grant in self}
+        return {pod_uid for pod_uid, _ in self._grants}
 
     def __iter__(self) -> Iterator[Grant]:
-        return iter(list(self._grants.values()))
+        return iter([grant for held in self._grants.values() for grant in held.values()])
 
     def add(self, grant: Grant) -> None:
-        self._grants[(grant.pod_uid, grant.container, grant.resource)] = grant
+        self._put(grant)
         self._save()
+
+    def _put(self, grant: Grant) -> None:
+        self._grants.setdefault((grant.pod_uid, grant.container), {})[grant.resource] = grant
 
     def release(self, pod_uid: str) -> None:
         """The pod holds nothing any more. Does nothing where it did not."""
-        kept = {key: grant for key, grant in self._grants.items() if grant.pod_uid != pod_uid}
+        kept = {key: held for key, held in self._grants.items() if key[0] != pod_uid}
         if len(kept) != len(self._grants):
             self._grants = kept
             self._save()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc.aio
@@ -129,23 +130,30 @@ class Kubelet:
                 message = f"Allocate failed due to {error}, which is unexpected"
                 raise Rejected("UnexpectedAdmissionError", message) from error
             try:
-                # The scheduler does not count pods in a terminal phase, so we must not either, even where the pod's
-                # worker (after a restart of the kubelet, say) has not seen yet that it has ended.
-                others = [
-                    worker.pod
-                    for worker in self.workers.values()
-                    if worker.admitted and not worker.ended and worker.pod.status.phase not in TERMINAL_PHASES
-                ]
-                # Devices were granted above, one by one; their number adds nothing, and is 0 while a plugin restarts.
-                counted = {
-                    resource: amount
-                    for resource, amount in (await self.node.allocatable()).items()
-                    if not self.devices.managed(resource)
-                }
-                check_fit(pod, others, counted)
+                await self._check_fit(pod)
             except ElasticGPUError:
                 self.devices.release(pod.uid)
                 raise
+
+    async def _check_fit(self, pod: Pod) -> None:
+        """Raises Rejected. What we were told of our node last may be behind what the scheduler knew of it: before a pod
+        fails for good, the API server is asked."""
+        try:
+            self._check_beside_others(pod, await self.node.allocatable(fresh=False))
+        except Rejected:
+            self._check_beside_others(pod, await self.node.allocatable(fresh=True))
+
+    def _check_beside_others(self, pod: Pod, allocatable: Mapping[str, int]) -> None:
+        # The scheduler does not count pods in a terminal phase, so we must not either, even where the pod's
+        # worker (after a restart of the kubelet, say) has not seen yet that it has ended.
+        others = [
+            worker.pod
+            for worker in self.workers.values()
+            if worker.admitted and not worker.ended and worker.pod.status.phase not in TERMINAL_PHASES
+        ]
+        # Devices were granted before, one by one; their number adds nothing, and is 0 while a plugin restarts.
+        managed = self.devices.managed
+        check_fit(pod, others, {name: amount for name, amount in allocatable.items() if not managed(name)})
 
     def holdings(self) -> list[PodHoldings]:
         """Every active pod with its app and restartable init containers, as pod-resources lists them."""

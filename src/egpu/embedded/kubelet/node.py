@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes import Client, Reflector
 from egpu.api import names
 from egpu.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
 from egpu.api.quantities import parse_quantity
@@ -40,6 +40,7 @@ class NodeStatus:
         self._config = config
         self._client = client
         self._devices = devices
+        self._known = Reflector(client, Node, fields=f"metadata.name={config.node}")
         self._changed = asyncio.Event()
         self._ready_since = rfc3339(time.time())
         self.registered = asyncio.Event()
@@ -48,7 +49,12 @@ class NodeStatus:
         self._changed.set()
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write, and read what others write, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._known.run())
+            await self._keep_written()
+
+    async def _keep_written(self) -> None:
         while True:
             self._changed.clear()
             pause = self._config.heartbeat_seconds
@@ -65,9 +71,11 @@ class NodeStatus:
             except TimeoutError:
                 continue
 
-    async def allocatable(self) -> dict[str, int]:
-        """What the node has for pods, by resource, as the API server says now: others publish resources too."""
-        node = await self._client.get(Node, self._config.node)
+    async def allocatable(self, *, fresh: bool) -> dict[str, int]:
+        """What the node has for pods, by resource: others publish resources too. `fresh`: as the API server says now,
+        not as it last told us."""
+        known = None if fresh else self._known.get(self._config.node)
+        node = known or await self._client.get(Node, self._config.node)
         found: dict[str, int] = {}
         for resource, quantity in (node.status.allocatable or {}).items():
             try:

@@ -1,8 +1,8 @@
 #include "check.h"
 int main() {
     OK(cudaFree(nullptr));
-    cudaTextureObject_t texture;
-    FAILS(cudaErrorNotSupported, cudaCreateTextureObject(&texture, nullptr, nullptr, nullptr));
-    FAILS(cudaErrorNotSupported, cudaDestroyTextureObject(0));
+    cudaExternalMemory_t memory;
+    FAILS(cudaErrorNotSupported, cudaImportExternalMemory(&memory, nullptr));
+    FAILS(cudaErrorNotSupported, cudaDestroyExternalMemory(nullptr));
     return 0;
 }

@@ -6,11 +6,13 @@ that is filled in when the container starts. "Nowhere" is a device number that n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from egpu.adapters.files import link_like
 from egpu.adapters.mig import FoundInstance
 from egpu.errors import NotSupported
 
@@ -33,6 +35,8 @@ class DeviceFiles:
     def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
         self._root = root
         self._nowhere = state_dir / "unserved"
+        self._links = state_dir / "links"
+        """A link to each file that links of slots lead to, of which those are further names."""
         self._proc_devices = proc_devices
 
     def card(self, minor: int) -> Path:
@@ -71,6 +75,15 @@ class DeviceFiles:
         nowhere = self.nowhere()
         names = {*CONTROL_DEVICES, *(name(minor) for minor in minors), *cards}
         return {each: cards.get(each) or control.get(each) or nowhere for each in sorted(names)}
+
+    def link(self, directory: Path, granted: Collection[int], minors: Iterable[int]) -> None:
+        """Make the `links` in a directory. Raises NotSupported, OSError."""
+        self._links.mkdir(parents=True, exist_ok=True)
+        for file, target in self.links(granted, minors).items():
+            like = self._links / target.name
+            with contextlib.suppress(FileExistsError):
+                like.symlink_to(target)
+            link_like(directory / file, target, like=like)
 
     def nowhere(self) -> Path:
         """The file that nothing serves: a device node on a real node, a plain file on a simulated one.

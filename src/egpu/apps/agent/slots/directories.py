@@ -91,6 +91,8 @@ class Slots:
 
     def __init__(self, directory: Path, *, mount_usage: bool = False) -> None:
         self._mount_usage = mount_usage
+        self._known: dict[str, tuple[tuple[int, int], SlotRecord]] = {}
+        """By slot id: the record, and the inode that it was read from and when that was changed."""
         # A slot is for its container, which gets it mounted, and for nobody else of the node.
         self._directory = private_directory(directory)
         self._directory.chmod(0o700)
@@ -134,14 +136,20 @@ class Slots:
 
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
+        file = self.path(slot_id) / OWNER_FILE
         try:
-            text = (self.path(slot_id) / OWNER_FILE).read_bytes()
+            found = file.stat()
+            written = found.st_ino, found.st_ctime_ns
+            # Many ask for all of them, often: a file that was not replaced is not read again.
+            if (known := self._known.get(slot_id)) is not None and known[0] == written:
+                return known[1]
+            record = msgspec.json.decode(file.read_bytes(), type=SlotRecord)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        try:
-            return msgspec.json.decode(text, type=SlotRecord)
         except msgspec.MsgspecError as error:
-            raise CorruptData(f"{self.path(slot_id) / OWNER_FILE}: {error}") from error
+            raise CorruptData(f"{file}: {error}") from error
+        self._known[slot_id] = written, record
+        return record
 
     def ids(self) -> tuple[str, ...]:
         """Of every slot that has a directory, whatever is inside."""
@@ -210,6 +218,8 @@ class Slots:
             self.path(slot_id).rename(old)
         except FileNotFoundError:
             return
+        finally:
+            self._known.pop(slot_id, None)
         _discard(old)
 
     def _scratch(self, slot_id: str, purpose: str) -> Path:

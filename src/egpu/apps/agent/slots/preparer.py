@@ -273,8 +273,7 @@ class Preparer:
         (slot / layout.PRELOAD_FILE).write_text("".join(f"{path}\n" for path in layout.preloaded(plan)))
         devices = slot / layout.DEVICES
         devices.mkdir()
-        for file, target in self._devices.links(plan.minors, self._inventory.minors).items():
-            (devices / file).symlink_to(target)
+        self._devices.link(devices, plan.minors, self._inventory.minors)
 
     def _library(self, artefact: str) -> Path:
         """A library of ours, copied once per build beside the slots: a hard link cannot leave its file system."""

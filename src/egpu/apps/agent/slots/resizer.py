@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.kubernetes.reflector import Reflector
+from egpu.adapters.kubernetes.reflector import Change, Reflector
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Overrun
 from egpu.adapters.slices.pages import UsageReader, amend_policy
@@ -86,10 +86,17 @@ class SlotResizer:
         self._slot_lock = slot_lock
         self._pods = Reflector(client, Pod, fields=f"spec.nodeName={node}")
         self._changed = asyncio.Event()
-        self._pods.on_change(lambda _: self._changed.set())
+        self._pods.on_change(self._pod_changed)
         self._since: dict[tuple[Hashable, int], float] = {}
         """When a revision of a slice was first seen in force, in monotonic seconds."""
         self._said: dict[str, list[SliceInForce]] = {}
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        """Most changes are of its status, and none of ours."""
+        pods = change.old, change.new
+        before, after = (None if pod is None else pod.annotations.get(names.ALLOCATION) for pod in pods)
+        if before != after:
+            self._changed.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -180,15 +187,14 @@ class SlotResizer:
     # --- saying so ----------------------------------------------------------------------------------------------------
 
     def _resized(self) -> Iterator[ResizedSlice]:
-        watched = {one.key: one for one in self._memory.slices()}
-        for record in self._slots.records():
-            given = record.allocation
-            if given.revision and not record.server:
-                key = record.slice
-                yield ResizedSlice(
-                    key, record.pod_uid, record.container, given.revision, given.cards, given.within_seconds,
-                    watched.get(key),
-                )  # fmt: skip
+        resized = [one for one in self._slots.records() if one.allocation.revision and not one.server]
+        watched = {one.key: one for one in self._memory.slices()} if resized else {}
+        for record in resized:
+            given, key = record.allocation, record.slice
+            yield ResizedSlice(
+                key, record.pod_uid, record.container, given.revision, given.cards, given.within_seconds,
+                watched.get(key),
+            )  # fmt: skip
         for executor in self._serving.executors() if self._serving is not None else ():
             owner, key = executor.record.owner, executor.name
             if owner.revision:

@@ -1,0 +1,44 @@
+/* Functions that CUDA 12 alone has, or has with other parameters. The runtime's header is not
+ * included: it has those of CUDA 13. */
+#include <stdint.h>
+
+#include "driver.h"
+#include "major.h"
+
+#define FUNCTION(name, parameters) \
+    API int name parameters;       \
+    int name parameters
+
+#if EGPU_CUDART_MAJOR == 12
+
+int cudaDeviceReset(void);
+FUNCTION(cudaThreadExit, (void)) { return cudaDeviceReset(); }
+
+/* For devices without double precision, which there are none of any more. */
+FUNCTION(cudaSetDoubleForDevice, (double *number)) { return (void)number, 0; }
+FUNCTION(cudaSetDoubleForHost, (double *number)) { return (void)number, 0; }
+
+/* Which copy failed was asked for then; it is not known. */
+static int batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                 CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
+                 size_t *failed, CUstream stream) {
+    NEED_CONTEXT();
+    if (failed) *failed = SIZE_MAX;
+    return runtime_result(driver.cuMemcpyBatchAsync(to, from, bytes, count, attributes, starts,
+                                                    attribute_count, stream));
+}
+
+#define BATCH                                                                                   \
+    CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,                            \
+        CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count, size_t *failed, \
+        CUstream stream
+
+FUNCTION(cudaMemcpyBatchAsync, (BATCH)) {
+    return batch(to, from, bytes, count, attributes, starts, attribute_count, failed, stream);
+}
+FUNCTION(cudaMemcpyBatchAsync_ptsz, (BATCH)) {
+    return batch(to, from, bytes, count, attributes, starts, attribute_count, failed,
+                 (CUstream)stream_of(stream));
+}
+
+#endif

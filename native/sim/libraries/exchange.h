@@ -1,0 +1,158 @@
+/* Simulated NCCL, for tests and for trying programs: ranks in any processes of a simulated machine
+ * pass each other data through the machine's file, in the order of their streams. As with NCCL's
+ * sockets, ranks meet within one network (namespace) only. Unlike NCCL's, several may be on one
+ * card.
+ *
+ *   nccl.c          the interface, and groups
+ *   communicator.c  how ranks come together, and know that one is gone
+ *   exchange.c      the file: who is there, and what passes between two ranks
+ *   collective.c    what each operation passes to whom
+ *   reduction.c     what is made of what came
+ */
+#ifndef EGPU_SIM_EXCHANGE_H
+#define EGPU_SIM_EXCHANGE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "sim_machine.h"
+#include "work.h"
+
+#pragma GCC visibility push(hidden)
+
+/* ncclResult_t, ncclDataType_t, ncclRedOp_t. */
+enum { OK, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE, IN_PROGRESS };
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, TYPES };
+enum { SUM, PROD, MAX, MIN, AVG, OPS };
+
+#define MOST_RANKS 16
+#define MOST_CLIQUES 32
+#define PIECE_BYTES (16u << 10) /* what passes at once */
+
+/* ---- exchange.c ---- */
+
+struct clique_id {
+    uint64_t words[2], network;
+};
+
+/* From one rank to another. `full` is what its data are worth: the writer waits until it is 0. */
+struct channel {
+    _Atomic uint32_t full, bytes;
+    uint8_t data[PIECE_BYTES];
+};
+
+/* Ranks that belong together. A rank is there while its process holds the lock of its byte. */
+struct clique {
+    struct clique_id id;
+    uint32_t ranks;                /* 0: free */
+    _Atomic uint32_t joined, left; /* a bit each */
+    _Atomic uint32_t failed;       /* one of them was lost, or gave up */
+    _Atomic uint32_t changes;      /* a futex */
+    struct {
+        _Atomic uint32_t turn;
+        _Atomic int32_t color, key;
+    } splits[MOST_RANKS];
+    struct channel channels[MOST_RANKS][MOST_RANKS]; /* from, to */
+};
+static_assert(sizeof(struct clique) * MOST_CLIQUES <= SIM_EXCHANGE_BYTES, "the exchange");
+
+/* A rank's own hold on its clique. */
+struct seat {
+    int file; /* -1: none */
+    struct clique *clique;
+    unsigned rank;
+};
+
+struct clique_id clique_id_of(const uint64_t words[2]);
+/* Takes a rank's place, in a new clique if it is the first. A result of NCCL's. */
+int seat_take(struct seat *seat, struct clique_id id, unsigned ranks, unsigned rank);
+void seat_leave(struct seat *seat);
+/* Whether all of these ranks (a bit each) are there, or have been and left nothing undone. */
+bool seat_sees(const struct seat *seat, uint32_t ranks);
+void clique_fail(struct clique *clique);
+void clique_tell(struct clique *clique); /* something in it changed */
+void clique_await(struct clique *clique, uint32_t changes);
+
+/* ---- communicator.c ---- */
+
+#define MOST_FACTORS 8
+
+/* What a rank's own contributions are multiplied by (ncclRedOpCreatePreMulSum). */
+struct factor {
+    bool used;
+    int type;
+    uint64_t value;
+    const void *card; /* NULL: `value` */
+};
+
+struct communicator {
+    struct seat seat;
+    unsigned rank, ranks;
+    bool blocking;
+    _Atomic bool aborted;
+    _Atomic int error;
+    _Atomic unsigned references;
+    pthread_mutex_t turn;  /* one operation at a time */
+    uint32_t splits;       /* how often it was split or shrunk */
+    struct batch *waiting; /* of one that does not block: queued when it is asked how it goes */
+    struct factor factors[MOST_FACTORS];
+    /* of one that is being split off: from whom, and as what; NULL: it is one already */
+    struct communicator *from;
+    uint32_t split;
+    int color, key;
+};
+
+struct communicator *communicator_new(bool blocking);
+void communicator_release(struct communicator *communicator);
+/* One more look at what is not there yet: OK, IN_PROGRESS or why it will never be. */
+int communicator_progress(struct communicator *communicator);
+int communicator_await(struct communicator *communicator); /* until it is no more in progress */
+struct clique_id communicator_next_id(const struct communicator *communicator, int color);
+/* Waits for a change; false: an operation has to end. `needed` are ranks (a bit each). */
+bool communicator_waits(struct communicator *communicator, uint32_t changes, uint32_t needed);
+
+/* ---- collective.c ---- */
+
+enum form {
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    GATHER,
+    SCATTER
+};
+enum { SEND = SCATTER + 1, RECEIVE };
+
+struct operation {
+    int form, type, op;
+    unsigned peer; /* or the root */
+    const void *from;
+    void *to;
+    size_t count;
+    struct factor factor;
+};
+
+/* Operations of one communicator in one stream. */
+struct batch {
+    struct batch *next;
+    CUstream stream;
+    CUcontext context;
+    bool again; /* a graph may do it more than once */
+    struct communicator *communicator;
+    unsigned count;
+    struct operation at[];
+};
+size_t batch_bytes(unsigned count);
+CUresult batch_queue(const struct batch *batch);
+
+/* ---- reduction.c ---- */
+
+size_t type_width(int type); /* 0: there is no such type */
+void multiply(int type, void *values, size_t count, const struct factor *factor);
+/* Of `ranks` arrays, in their order: so all ranks come to the same. */
+void combine(int type, int op, void *to, const void *const *from, unsigned ranks, size_t count);
+
+#pragma GCC visibility pop
+#endif
