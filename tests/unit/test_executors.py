@@ -191,7 +191,8 @@ def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path)
 def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path: Path) -> None:
     directory = tmp_path / "executors" / "slot-1-1"
     directory.mkdir(parents=True)
-    child = subprocess.Popen(["sh", "-c", "sleep 600; exit 0", "--slice", str(directory)])
+    # It waits by itself: a command that it waited for would be left when it is killed.
+    child = subprocess.Popen(["sh", "-c", "read end", "--slice", str(directory)], stdin=subprocess.PIPE)
     # A process that has just become another program has no command line for a moment.
     wait_until(lambda: processes_of(directory) == [child.pid])
     lease = {
