@@ -40,8 +40,8 @@ def memory_mib(pid: int) -> float:
 class Caller:
     """One connection, in TLS with the certificates of `folder`, to the process `pid`. Context manager.
 
-    Its own memory is taken before the clock runs: half a megabyte that is sent or read into memory that is new each time
-    costs a millisecond of page faults, which would be measured as the server's.
+    Its own memory is taken before the clock runs: half a megabyte that is sent or read, into memory that is new each
+    time, costs a millisecond of page faults, which would be measured as the server's.
     """
 
     def __init__(self, port: int, folder: Path, pid: int) -> None:

@@ -122,8 +122,8 @@ async def test_prioritize_follows_the_policy_and_its_class(tmp_path: Path):
                 assert await scheduled(http, busy, "n0") == {"Error": ""}
                 ask = {"Pod": shared("p"), "NodeNames": ["n0", "n1"]}
                 answer = (await http.post("/prioritize", json=ask)).json()
-                assert all(0 <= line["Score"] <= 10 for line in answer)
-                scores[policy] = {line["Host"]: line["Score"] for line in answer}
+                assert all(0 < line["Score"] <= 10 for line in answer)
+                scores[policy] = {"n0": 0, "n1": 0} | {line["Host"]: line["Score"] for line in answer}
         assert scores["binpack"]["n0"] > scores["binpack"]["n1"]
         assert scores["spread"]["n0"] < scores["spread"]["n1"]
 

@@ -133,13 +133,14 @@ def asks(name: str, core: int, memory_mib: int, model: str = "") -> dict[str, An
 NODES = ("n0", "n1", "n2", "n3")
 
 
-async def decisions(w: ControlPlane, port: int) -> list[list[int]]:
-    """What the extender makes of some pods, each on every node: the questions change nothing."""
-    found: list[list[int]] = []
+async def decisions(w: ControlPlane, port: int) -> list[dict[str, int]]:
+    """What the extender makes of some pods, by node: the questions change nothing."""
+    found: list[dict[str, int]] = []
     async with asking(f"https://127.0.0.1:{port}", w.credentials) as http:
         for core in range(5, 100, 5):
             body = {"Pod": asks("probe", core, 100 * core), "NodeNames": list(NODES)}
-            found.append([line["Score"] for line in (await http.post("/prioritize", json=body)).json()])
+            answer = (await http.post("/prioritize", json=body)).json()
+            found.append({line["Host"]: line["Score"] for line in answer})
     return found
 
 

@@ -28,7 +28,13 @@ def reasons(lists: NameLists, nodes: NodeNames, refused: Sequence[Refused], *, r
 
 
 def priorities(lists: NameLists, nodes: NodeNames, scores: IntArray) -> bytes:
-    """A HostPriorityList. `scores` from 0 to MAX_SCORE, of shape (nodes,)."""
-    rows = lists.rows(nodes, b',{"Host":', b',"Score":\0\0}')
-    rows[:, -3:-1] = _DIGITS.take(scores, axis=0)
+    """A HostPriorityList. `scores` from 0 to MAX_SCORE, of shape (nodes,).
+
+    Beside others, what has 0 is left out: that is what kube-scheduler takes for the score of a node that is not there.
+    Where all have 0, all are there, for it puts equals in a random order only as an extender scores them. Source:
+    prioritizeNodes in pkg/scheduler/schedule_one.go of Kubernetes 1.36.
+    """
+    rated = scores > 0 if scores.any() else np.ones(len(nodes), dtype=np.bool_)
+    rows = lists.rows(nodes.subset(rated), b',{"Host":', b',"Score":\0\0}')
+    rows[:, -3:-1] = _DIGITS.take(scores[rated], axis=0)
     return b"[%b]" % text_of(rows)[1:]

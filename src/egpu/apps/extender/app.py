@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import os
 import socket as sockets
 import uuid
@@ -32,6 +31,7 @@ from egpu.apps.extender.view import View
 from egpu.apps.extender.waking import Waker
 from egpu.core.policies.registry import Policies
 from egpu.errors import InvalidInput
+from egpu.runtime.keeping import kept_for_good
 from egpu.runtime.supervisor import Supervisor
 
 PROBLEM_SECONDS = 5.0
@@ -84,13 +84,11 @@ class Extender:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.election.renew())
             await self.fence.take_over()
-            group.create_task(self.view.caches.run())
-            await self.view.caches.synced()
-            await self.mix.load()
-            self.view.cache.ranking.prepare(self.policies)
-            # What is here stays: the collector need not look through all of it again and again.
-            gc.collect()
-            gc.freeze()
+            with kept_for_good():
+                group.create_task(self.view.caches.run())
+                await self.view.caches.synced()
+                await self.mix.load()
+                self.view.cache.ranking.prepare(self.policies)
             self._leading = True
             group.create_task(self.mix.run())
             log.info("ready", nodes=len(self.view.cache.ledger.nodes()))

@@ -1,0 +1,30 @@
+"""What a process reads once and keeps as long as it runs."""
+
+import ctypes
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def kept_for_good() -> Generator[None]:
+    """What is made inside stays, so the collector of cycles leaves it alone, while it is made and afterwards: going
+    through a large cluster again and again took half of the time that it takes to list it. What is left over of the
+    making goes back to the system."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+        _give_back()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _give_back() -> None:
+    """Memory that is free within the C library's heap. Libraries that have no such call keep it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

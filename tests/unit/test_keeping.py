@@ -1,0 +1,37 @@
+"""What is read once: the collector leaves it alone, while it is made and afterwards, and goes on with the rest."""
+
+import gc
+
+import pytest
+
+from egpu.errors import Unavailable
+from egpu.runtime.keeping import kept_for_good
+
+
+@pytest.fixture(autouse=True)
+def thawed():
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_the_collector_rests_while_it_is_made_and_does_not_look_through_it_afterwards():
+    before = gc.get_freeze_count()
+    with kept_for_good():
+        assert not gc.isenabled()
+        made = [[number] for number in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(made)
+
+
+def test_what_fails_leaves_the_collector_as_it_was():
+    with pytest.raises(Unavailable), kept_for_good():
+        raise Unavailable("the cluster")
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    with kept_for_good():
+        pass
+    assert not gc.isenabled()
