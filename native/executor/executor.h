@@ -7,7 +7,7 @@
  *   decoders.c  generated: the others
  *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
  *               library_decoders.c are generated
- *   nccl.c      groups of such calls, and communicators
+ *   nccl.c      groups of such calls, and communicators; library_users.c who is in a call with one
  *   graphs.c    captures, and updates of what was instantiated
  *   nodes.c     nodes of graphs, rooms.c memory for their copies
  *   bulk.c      copies from memory of both
@@ -144,6 +144,9 @@ void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and per
  * `task->destroyed` may name its parent. */
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
+
+/* Whether something of this kind has this value. */
+bool handle_is_bound(unsigned kind, uint64_t value);
 
 /* A number that the driver gave for an object of this kind, if it is one of this session's. */
 uint64_t task_number(struct task *task, unsigned kind, int destroy);

@@ -90,6 +90,13 @@ uint64_t task_handle(struct task *task, unsigned kind, int destroy) {
     return handle_value(kind, handle, &task->bad);
 }
 
+bool handle_is_bound(unsigned kind, uint64_t value) {
+    pthread_mutex_lock(&lock);
+    bool bound = map_get(kind, value) != 0;
+    pthread_mutex_unlock(&lock);
+    return bound;
+}
+
 uint64_t task_number(struct task *task, unsigned kind, int destroy) {
     uint64_t number = get_word(&task->in);
     pthread_mutex_lock(&lock);
