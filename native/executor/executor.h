@@ -140,6 +140,7 @@ uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
 void handle_unbind(struct task *task, unsigned kind);
 void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and perhaps itself */
+void handle_release_children(uint64_t handle);    /* they are no more gone when it is */
 /* The handle for something that the driver found: the client's own, or one that is chosen now.
  * `task->destroyed` may name its parent. */
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
@@ -201,6 +202,9 @@ void call_client(void *data);                         /* a function of the progr
 
 bool captures_begun(void); /* this session has begun one */
 CUresult begin_capture(struct task *task);
+CUresult end_capture(struct task *task);
+CUresult graph_destroy(struct task *task);
+CUresult graph_destroy_node(struct task *task);
 CUresult capture_info(struct task *task);
 CUresult graph_update(struct task *task);
 

@@ -216,6 +216,16 @@ void handle_forget(uint64_t id, bool itself) {
     pthread_mutex_unlock(&lock);
 }
 
+void handle_release_children(uint64_t id) {
+    pthread_mutex_lock(&lock);
+    struct entry *entry = entry_of(id);
+    for (int table = 0; entry != NULL && entry->has_children && table < 2; table++)
+        for (uint32_t i = 1; i < used[table]; i++)
+            if (tables[table][i].parent == id) tables[table][i].parent = 0;
+    if (entry != NULL) entry->has_children = false;
+    pthread_mutex_unlock(&lock);
+}
+
 void handle_unbind(struct task *task, unsigned kind) {
     (void)kind;
     pthread_mutex_lock(&lock);

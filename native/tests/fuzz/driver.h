@@ -104,6 +104,23 @@ static int driver_sets_copy_in(void *exec, void *node, const CUDA_MEMCPY3D *plan
     return driver_sets_copy(node, plan);
 }
 
+/* A capture of a graph of three nodes, two of which come last. */
+static int driver_captures(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                           CUgraph *graph, const CUgraphNode **nodes, const CUgraphEdgeData **edges,
+                           size_t *count) {
+    static CUgraphNode last[2];
+    driver_called = true;
+    *status = (uintptr_t)stream >> 4 & 1 ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                         : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    *id = 1;
+    *graph = (CUgraph)((uintptr_t)stream + 8);
+    for (size_t i = 0; i < 2; i++) last[i] = (CUgraphNode)((uintptr_t)stream + 2 + i);
+    *nodes = last;
+    *edges = NULL;
+    *count = 2;
+    return CUDA_SUCCESS;
+}
+
 static int driver_describes(CUDA_RESOURCE_DESC *out, CUtexObject object) {
     driver_called = true;
     if (out == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -209,6 +226,7 @@ static driver_pointer agreeing_driver(egpu_driver_id id) {
     case EGPU_FN_cuMemcpy2DAsync_v2: return (driver_pointer)driver_copies_rows;
     case EGPU_FN_cuMemcpy3D_v2:
     case EGPU_FN_cuMemcpy3DAsync_v2: return (driver_pointer)driver_copies_slices;
+    case EGPU_FN_cuStreamGetCaptureInfo_v3: return (driver_pointer)driver_captures;
     case EGPU_FN_cuGraphAddMemcpyNode: return (driver_pointer)driver_adds_copy;
     case EGPU_FN_cuGraphMemcpyNodeSetParams: return (driver_pointer)driver_sets_copy;
     case EGPU_FN_cuGraphExecMemcpyNodeSetParams: return (driver_pointer)driver_sets_copy_in;
