@@ -7,7 +7,7 @@
  *   decoders.c  generated: the others
  *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
  *               library_decoders.c are generated
- *   nccl.c      groups of such calls, and communicators
+ *   nccl.c      groups of such calls, and communicators; library_users.c who is in a call with one
  *   graphs.c    captures, and updates of what was instantiated
  *   nodes.c     nodes of graphs, rooms.c memory for their copies
  *   bulk.c      copies from memory of both
@@ -140,10 +140,14 @@ uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
 void handle_unbind(struct task *task, unsigned kind);
 void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and perhaps itself */
+void handle_release_children(uint64_t handle);    /* they are no more gone when it is */
 /* The handle for something that the driver found: the client's own, or one that is chosen now.
  * `task->destroyed` may name its parent. */
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
+
+/* Whether something of this kind has this value. */
+bool handle_is_bound(unsigned kind, uint64_t value);
 
 /* A number that the driver gave for an object of this kind, if it is one of this session's. */
 uint64_t task_number(struct task *task, unsigned kind, int destroy);
@@ -198,6 +202,9 @@ void call_client(void *data);                         /* a function of the progr
 
 bool captures_begun(void); /* this session has begun one */
 CUresult begin_capture(struct task *task);
+CUresult end_capture(struct task *task);
+CUresult graph_destroy(struct task *task);
+CUresult graph_destroy_node(struct task *task);
 CUresult capture_info(struct task *task);
 CUresult graph_update(struct task *task);
 

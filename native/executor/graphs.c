@@ -5,15 +5,18 @@ static _Atomic bool begun;
 
 bool captures_begun(void) { return begun; }
 
-CUresult begin_capture(struct task *task) {
-    begun = true;
-    return generated_operations[task->header.op].run(task);
+/* The stream's handle is the `which`-th word. */
+static uint64_t peek(const struct task *task, unsigned which) {
+    uint64_t handle = 0;
+    size_t at = which * sizeof handle;
+    if (task->in.left >= at + sizeof handle) memcpy(&handle, task->in.at + at, sizeof handle);
+    return handle;
 }
 
 /* Drivers before 12.3 know no edges that carry anything. */
 static CUresult ask(CUstream stream, struct wire_captured *is, CUgraph *graph,
                     const CUgraphNode **nodes, const CUgraphEdgeData **edges) {
-    CUstreamCaptureStatus status;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
     size_t count = 0;
     *graph = NULL;
@@ -35,6 +38,51 @@ static CUresult ask(CUstream stream, struct wire_captured *is, CUgraph *graph,
     *is = (struct wire_captured){
         .status = (uint32_t)status, .nodes = active ? (uint32_t)count : 0, .id = active ? id : 0};
     return result;
+}
+
+/* A graph that is being written goes with its stream, until the capture has ended well: the driver
+ * destroys that of one that has not. */
+CUresult begin_capture(struct task *task) {
+    uint64_t stream = peek(task, 0);
+    struct wire_captured is;
+    CUgraph graph;
+    const CUgraphNode *nodes;
+    const CUgraphEdgeData *edges;
+    begun = true;
+    CUresult result = generated_operations[task->header.op].run(task), unknown = CUDA_SUCCESS;
+    CUstream value = (CUstream)(uintptr_t)handle_value(KIND_stream, stream, &unknown);
+    if (result == CUDA_SUCCESS && task->header.op == OP_cuStreamBeginCapture_v2 &&
+        ask(value, &is, &graph, &nodes, &edges) == CUDA_SUCCESS)
+        handle_of_child(KIND_graph, (uint64_t)(uintptr_t)graph, stream);
+    return result;
+}
+
+CUresult end_capture(struct task *task) {
+    uint64_t stream = peek(task, 1); /* behind the mask */
+    CUresult result = generated_operations[OP_cuStreamEndCapture].run(task);
+    CUresult unknown = task->violated ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    CUstream value = (CUstream)(uintptr_t)handle_value(KIND_stream, stream, &unknown);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (unknown != CUDA_SUCCESS || stream == 0) return result;
+    if (result == CUDA_SUCCESS)
+        handle_release_children(stream);
+    else if (DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(value, &status) ==
+                 CUDA_SUCCESS &&
+             status == CU_STREAM_CAPTURE_STATUS_NONE)
+        handle_forget(stream, false);
+    return result;
+}
+
+static bool is_written(uint64_t graph) { return wire_kind_of(handle_parent(graph)) == KIND_stream; }
+
+/* What may not be done with a graph while a stream writes it: drivers do not look. */
+CUresult graph_destroy(struct task *task) {
+    if (is_written(peek(task, 0))) return CUDA_ERROR_INVALID_VALUE;
+    return generated_operations[OP_cuGraphDestroy].run(task);
+}
+CUresult graph_destroy_node(struct task *task) {
+    if (is_written(handle_parent(peek(task, 0)))) return CUDA_ERROR_INVALID_VALUE;
+    return generated_operations[OP_cuGraphDestroyNode].run(task);
 }
 
 CUresult capture_info(struct task *task) {

@@ -20,7 +20,7 @@ static uint32_t generation;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* (kind, value) → id, open addressing; ids of removed entries stay as marks until the map is
- * rebuilt. */
+ * rebuilt: twice as large where what lives fills it, otherwise as it was. */
 static uint64_t *map;
 static uint32_t map_size, map_used;
 
@@ -45,13 +45,19 @@ static uint32_t slot_of(unsigned kind, uint64_t value) {
     return (uint32_t)(hash >> 32) & (map_size - 1);
 }
 
+static uint32_t map_living(void) {
+    uint32_t living = 0;
+    for (uint32_t i = 0; i < map_size; i++) living += map[i] != 0 && entry_of(map[i]) != NULL;
+    return living;
+}
+
 static void map_put(uint64_t id, unsigned kind, uint64_t value) {
     if (map_used * 2 >= map_size) {
-        uint32_t old_size = map_size;
-        uint64_t *old = map, *grown = calloc((size_t)old_size * 2, sizeof *grown);
-        if (grown == NULL) return;
-        map = grown;
-        map_size = old_size * 2;
+        uint32_t old_size = map_size, size = map_living() * 4 > old_size ? old_size * 2 : old_size;
+        uint64_t *old = map, *made = calloc(size, sizeof *made);
+        if (made == NULL) return;
+        map = made;
+        map_size = size;
         map_used = 0;
         for (uint32_t i = 0; i < old_size; i++) {
             struct entry *entry = old[i] ? entry_of(old[i]) : NULL;
@@ -77,8 +83,11 @@ static uint64_t map_get(unsigned kind, uint64_t value) {
 uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad) {
     if (handle == 0 && (kind == KIND_context || kind == KIND_stream)) return 0;
     struct entry *entry = entry_of(handle);
-    unsigned is = wire_kind_of(handle);
-    if (entry != NULL && wire_kind_serves(is, kind)) return entry->value;
+    if (entry != NULL && wire_kind_serves(wire_kind_of(handle), kind)) {
+        /* Another thread may have let go of it, and given its place to something else. */
+        uint64_t value = __atomic_load_n(&entry->value, __ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&entry->id, __ATOMIC_RELAXED) == handle) return value;
+    }
     if (*bad == CUDA_SUCCESS)
         *bad = kind == KIND_context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
     return 0;
@@ -88,6 +97,13 @@ uint64_t task_handle(struct task *task, unsigned kind, int destroy) {
     uint64_t handle = get_word(&task->in);
     if (destroy) task->destroyed = handle;
     return handle_value(kind, handle, &task->bad);
+}
+
+bool handle_is_bound(unsigned kind, uint64_t value) {
+    pthread_mutex_lock(&lock);
+    bool bound = map_get(kind, value) != 0;
+    pthread_mutex_unlock(&lock);
+    return bound;
 }
 
 uint64_t task_number(struct task *task, unsigned kind, int destroy) {
@@ -146,7 +162,7 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     } else {
         /* The driver has made it just now: what had this address before went with its graph. */
         if (kind == KIND_graph || kind == KIND_graph_node) drop(map_get(kind, value));
-        entry->value = value;
+        __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
         entry->has_children = false;
         own(entry, owner_of(kind, task->context));
         __atomic_store_n(&entry->id, handle, __ATOMIC_RELEASE);
@@ -200,6 +216,16 @@ void handle_forget(uint64_t id, bool itself) {
     pthread_mutex_unlock(&lock);
 }
 
+void handle_release_children(uint64_t id) {
+    pthread_mutex_lock(&lock);
+    struct entry *entry = entry_of(id);
+    for (int table = 0; entry != NULL && entry->has_children && table < 2; table++)
+        for (uint32_t i = 1; i < used[table]; i++)
+            if (tables[table][i].parent == id) tables[table][i].parent = 0;
+    if (entry != NULL) entry->has_children = false;
+    pthread_mutex_unlock(&lock);
+}
+
 void handle_unbind(struct task *task, unsigned kind) {
     (void)kind;
     pthread_mutex_lock(&lock);
@@ -218,7 +244,7 @@ uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
         if (index != 0) {
             id = wire_handle(kind, true, ++generation, index);
             struct entry *entry = &tables[1][index];
-            entry->value = value;
+            __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
             entry->has_children = false;
             own(entry, owner_of(kind, parent));
             __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);

@@ -79,9 +79,23 @@ void *library_room(struct task *task, bool wanted, uint64_t bytes);
 /* ---- nccl.c ---- */
 
 /* What a call has come to that may go on after it returned: until `function` of the library says
- * that it does no more, or the time is over. Within a group that is for its end to find out. */
+ * that it does no more, the object is to be ended, or the time is over. Within a group that is for
+ * its end to find out. */
 int library_settle(enum library_id id, const char *function, int going_on, void *object, int said);
 #define LIBRARY_SETTLE_SECONDS 600 /* how long other programs are waited for */
+#define LIBRARY_LOOK_US 500
+
+/* ---- library_users.c ---- */
+
+/* In a call with an object, which is not ended before all have left. False: it is being ended, or
+ * was. */
+bool library_enter(unsigned kind, void *object);
+void library_leave(void *object);
+bool library_ending(void *object); /* to whoever waits with it: it is time to leave */
+/* To end it: all have left it, and nobody comes in before the end of that, however it went. False:
+ * somebody else ends it, or a call with it does not return. */
+bool library_end_begin(unsigned kind, void *object);
+void library_end_done(void *object);
 
 /* ---- library_memory.c ---- */
 

@@ -19668,8 +19668,10 @@ static CUresult decode_ncclAllGather(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, sendcount, datatype, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19688,8 +19690,10 @@ static CUresult decode_ncclAllReduce(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, op, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19706,8 +19710,10 @@ static CUresult decode_ncclAlltoAll(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19725,8 +19731,10 @@ static CUresult decode_ncclBcast(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(buff, count, datatype, root, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19745,8 +19753,10 @@ static CUresult decode_ncclBroadcast(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, root, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19756,9 +19766,11 @@ static CUresult decode_ncclCommAbort(struct task *task) {
     uint8_t *status = library_begin(task);
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 1);
     REFUSE(nccl);
+    if (!library_end_begin(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm);
+    if (said == 0) handle_unbind(task, KIND_nccl_comm);
+    library_end_done(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
-    handle_unbind(task, KIND_nccl_comm);
     return CUDA_SUCCESS;
 }
 
@@ -19769,8 +19781,10 @@ static CUresult decode_ncclCommCount(struct task *task) {
     bool wanted_count = get_word(&task->in) != 0;
     void *count = library_room(task, wanted_count, 4);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, count);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19781,8 +19795,10 @@ static CUresult decode_ncclCommDeregister(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *handle = (void *)(uintptr_t)task_handle(task, KIND_nccl_registration, 1);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, handle);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     handle_unbind(task, KIND_nccl_registration);
     return CUDA_SUCCESS;
@@ -19793,9 +19809,11 @@ static CUresult decode_ncclCommDestroy(struct task *task) {
     uint8_t *status = library_begin(task);
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 1);
     REFUSE(nccl);
+    if (!library_end_begin(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm);
+    if (said == 0) handle_unbind(task, KIND_nccl_comm);
+    library_end_done(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
-    handle_unbind(task, KIND_nccl_comm);
     return CUDA_SUCCESS;
 }
 
@@ -19804,8 +19822,10 @@ static CUresult decode_ncclCommFinalize(struct task *task) {
     uint8_t *status = library_begin(task);
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19817,7 +19837,9 @@ static CUresult decode_ncclCommGetAsyncError(struct task *task) {
     bool wanted_asyncError = get_word(&task->in) != 0;
     void *asyncError = library_room(task, wanted_asyncError, 4);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, asyncError);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19831,8 +19853,10 @@ static CUresult decode_ncclCommMemStats(struct task *task) {
     bool wanted_value = get_word(&task->in) != 0;
     void *value = library_room(task, wanted_value, 8);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, stat, value);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19847,8 +19871,10 @@ static CUresult decode_ncclCommRegister(struct task *task) {
     uint64_t id_handle = get_word(&task->in);
     void *handle = 0;
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, buff, size, &handle);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     handle_bind(task, KIND_nccl_registration, id_handle, (uint64_t)(uintptr_t)handle);
     return CUDA_SUCCESS;
@@ -19859,8 +19885,10 @@ static CUresult decode_ncclCommResume(struct task *task) {
     uint8_t *status = library_begin(task);
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19872,8 +19900,10 @@ static CUresult decode_ncclCommRevoke(struct task *task) {
     int revokeFlags = 0;
     get_bytes(&task->in, &revokeFlags, sizeof revokeFlags);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, revokeFlags);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19885,8 +19915,10 @@ static CUresult decode_ncclCommSuspend(struct task *task) {
     int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, flags);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19898,8 +19930,10 @@ static CUresult decode_ncclCommUserRank(struct task *task) {
     bool wanted_rank = get_word(&task->in) != 0;
     void *rank = library_room(task, wanted_rank, 4);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(comm, rank);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19918,8 +19952,10 @@ static CUresult decode_ncclGather(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, root, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19959,8 +19995,10 @@ static CUresult decode_ncclRecv(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(recvbuff, count, datatype, peer, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19980,8 +20018,10 @@ static CUresult decode_ncclRedOpCreatePreMulSum(struct task *task) {
     REFUSE(nccl);
     int mode = residence == 0;
     PLACED(scalar, true);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(op, library_scalar_at(&scalar), datatype, residence, comm);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -19993,8 +20033,10 @@ static CUresult decode_ncclRedOpDestroy(struct task *task) {
     get_bytes(&task->in, &op, sizeof op);
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(op, comm);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -20015,8 +20057,10 @@ static CUresult decode_ncclReduce(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -20035,8 +20079,10 @@ static CUresult decode_ncclReduceScatter(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -20055,8 +20101,10 @@ static CUresult decode_ncclScatter(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, recvbuff, count, datatype, root, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }
@@ -20074,8 +20122,10 @@ static CUresult decode_ncclSend(struct task *task) {
     void *comm = (void *)(uintptr_t)task_handle(task, KIND_nccl_comm, 0);
     void *stream = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);
     REFUSE(nccl);
+    if (!library_enter(KIND_nccl_comm, comm)) return CUDA_ERROR_INVALID_HANDLE;
     int said = real(sendbuff, count, datatype, peer, comm, stream);
     said = library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", 7, comm, said);
+    library_leave(comm);
     if (said != 0) return library_failed(task, status, said, LIBRARY_nccl);
     return CUDA_SUCCESS;
 }

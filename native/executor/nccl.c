@@ -7,30 +7,42 @@
 
 #include "common/clock.h"
 
-/* What a group makes, and which communicators it uses. The library writes one that is made until it
- * is said to be there. */
+/* What a group makes, and which communicators it uses: they are not ended before it is over. The
+ * library writes one that is made until it is said to be there. */
 struct making {
     unsigned count, used;
     struct {
         uint64_t handle;
         void *comm;
     } at[NCCL_MOST_MADE];
-    void *users[NCCL_MOST_MADE];
+    struct {
+        void *comm;
+        bool settles; /* what is done with it goes on; not of one that others are made from */
+    } users[NCCL_MOST_MADE];
 };
 static _Thread_local struct making *group; /* that is being called; NULL: none */
 
-/* False: there are too many. */
-static bool uses(struct making *making, void *comm) {
-    for (unsigned i = 0; i < making->used; i++)
-        if (making->users[i] == comm) return true;
-    if (making->used == NCCL_MOST_MADE) return false;
-    making->users[making->used++] = comm;
+/* False: there are too many, or somebody ends it. */
+static bool uses(struct making *making, void *comm, bool settles) {
+    unsigned i = 0;
+    while (i < making->used && making->users[i].comm != comm) i++;
+    if (i == NCCL_MOST_MADE || (i == making->used && !library_enter(KIND_nccl_comm, comm)))
+        return false;
+    if (i == making->used) making->used++;
+    making->users[i].comm = comm;
+    making->users[i].settles |= settles;
     return true;
 }
 
-int library_settle(enum library_id id, const char *function, int going_on, void *object, int said) {
-    enum { LOOK_US = 500 };
-    if (group != NULL) return uses(group, object) ? said : library_facts[id].statuses.unknown;
+static bool gives_up(const struct making *making, void *object) {
+    bool ending = library_ending(object);
+    for (unsigned i = 0; making != NULL && !ending && i < making->used; i++)
+        ending = library_ending(making->users[i].comm);
+    return ending;
+}
+
+static int settle_all(enum library_id id, const char *function, int going_on,
+                      const struct making *making, void *object, int said) {
     void *found = library_function(id, function);
     int (*ask)(void *, int *);
     memcpy(&ask, &found, sizeof ask);
@@ -38,13 +50,19 @@ int library_settle(enum library_id id, const char *function, int going_on, void 
     while (said == going_on && ask != NULL) {
         if (ask(object, &said) != 0 || clock_now_ms() > until)
             return library_facts[id].statuses.unknown;
-        if (said == going_on) usleep(LOOK_US);
+        if (said == going_on && gives_up(making, object)) return library_facts[id].statuses.unknown;
+        if (said == going_on) usleep(LIBRARY_LOOK_US);
     }
     return said;
 }
 
-static int settle(void *comm, int said) {
-    return library_settle(LIBRARY_nccl, "ncclCommGetAsyncError", NCCL_IN_PROGRESS, comm, said);
+int library_settle(enum library_id id, const char *function, int going_on, void *object, int said) {
+    if (group == NULL) return settle_all(id, function, going_on, NULL, object, said);
+    return uses(group, object, true) ? said : library_facts[id].statuses.unknown;
+}
+
+static int settle(const struct making *making, void *comm, int said) {
+    return settle_all(LIBRARY_nccl, "ncclCommGetAsyncError", NCCL_IN_PROGRESS, making, comm, said);
 }
 
 /* Room for one more, or NULL. */
@@ -121,6 +139,7 @@ static CUresult split(struct task *task, struct making *making, int *status) {
     struct nccl_config config = get_config(task);
     void *from = (void *)(uintptr_t)handle_value(KIND_nccl_comm, said.from, &task->bad);
     REFUSE(nccl);
+    if (!uses(making, from, false)) return CUDA_ERROR_INVALID_HANDLE;
     void **comm = said.made == 0 ? &nobody : made(task, making, said.made);
     if (comm == NULL) return CUDA_ERROR_INVALID_VALUE;
     *status = real(from, said.color, said.key, comm, &config);
@@ -137,6 +156,7 @@ static CUresult shrink(struct task *task, struct making *making, int *status) {
     struct nccl_config config = get_config(task);
     void *from = (void *)(uintptr_t)handle_value(KIND_nccl_comm, said.from, &task->bad);
     REFUSE(nccl);
+    if (!uses(making, from, false)) return CUDA_ERROR_INVALID_HANDLE;
     void **comm = made(task, making, said.made);
     if (comm == NULL) return CUDA_ERROR_INVALID_VALUE;
     *status = real(from, excluded, (int)said.excluded, comm, &config, said.flags);
@@ -200,16 +220,17 @@ static int finish(struct task *task, struct making *making, int status) {
         if (making->at[i].comm == NULL)
             status = library_facts[LIBRARY_nccl].statuses.unknown;
         else
-            status = settle(making->at[i].comm, settled);
+            status = settle(making, making->at[i].comm, settled);
     }
     for (unsigned i = 0; status == 0 && i < making->used; i++)
-        status = settle(making->users[i], settled);
+        if (making->users[i].settles) status = settle(making, making->users[i].comm, settled);
     for (unsigned i = 0; i < making->count; i++)
         if (status == 0)
             handle_bind(task, KIND_nccl_comm, making->at[i].handle,
                         (uint64_t)(uintptr_t)making->at[i].comm);
         else if (making->at[i].comm != NULL && real != NULL)
             real(making->at[i].comm);
+    for (unsigned i = 0; i < making->used; i++) library_leave(making->users[i].comm);
     return status;
 }
 

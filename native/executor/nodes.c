@@ -63,12 +63,15 @@ static CUresult kernel(struct task *task, struct asked *asked) {
               cuGraphExecKernelNodeSetParams_v2, &is);
 }
 
-/* From the first byte of a volume to behind its last; 0: more than there can be. */
+/* From the first byte of a volume to behind its last; 0: more than there can be, or what means
+ * something of its own to a driver: a pitch or a height of 0 is as wide, or as high, as the copy.
+ */
 static uint64_t extent(const struct wire_node_copy *copy, uint64_t pitch, uint64_t height) {
     uint64_t rows, bytes;
     if (copy->width > HOST_BYTES || pitch > HOST_BYTES || height > HOST_BYTES ||
         copy->slices > HOST_BYTES || copy->rows > HOST_BYTES || copy->slices == 0 ||
-        copy->rows == 0 || __builtin_mul_overflow(copy->slices - 1, height, &rows) ||
+        copy->rows == 0 || pitch == 0 || height == 0 ||
+        __builtin_mul_overflow(copy->slices - 1, height, &rows) ||
         __builtin_add_overflow(rows, copy->rows - 1, &rows) ||
         __builtin_mul_overflow(rows, pitch, &bytes) ||
         __builtin_add_overflow(bytes, copy->width, &bytes))

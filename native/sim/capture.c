@@ -73,6 +73,16 @@ static void leave(struct stream *stream) {
     nodes_clear(&stream->captured);
 }
 
+/* It goes on no more. */
+static void unlist(const struct capture *capture) {
+    for (struct capture **at = &going_on; *at; at = &(*at)->next)
+        if (*at == capture) {
+            *at = capture->next;
+            atomic_fetch_sub(&going_on_count, 1);
+            break;
+        }
+}
+
 static void end_everywhere(struct capture *capture) {
     struct context *context = capture->context;
     pthread_mutex_lock(&context->lock);
@@ -89,12 +99,7 @@ CUresult capture_end(struct stream *stream, struct graph **out) {
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread())
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     pthread_mutex_lock(&lock);
-    for (struct capture **at = &going_on; *at; at = &(*at)->next)
-        if (*at == capture) {
-            *at = capture->next;
-            atomic_fetch_sub(&going_on_count, 1);
-            break;
-        }
+    unlist(capture);
     CUresult result = CUDA_SUCCESS;
     if (capture->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -214,14 +219,34 @@ void capture_forget_event(struct event *event) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Without the stream on which it was begun nobody can end a capture: that does. */
 void capture_forget_stream(struct stream *stream) {
+    struct graph *graph = NULL;
     pthread_mutex_lock(&lock);
     struct capture *capture = stream->capture;
-    if (capture) {
+    if (capture && capture->origin == stream) {
+        unlist(capture);
+        capture->status = CU_STREAM_CAPTURE_STATUS_NONE;
+        if (!capture->foreign) graph = capture->graph;
+        capture->graph = NULL;
+        atomic_fetch_add(&capture->refs, 1);
+        end_everywhere(capture);
+        unref(capture);
+    } else if (capture) {
         capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
         leave(stream);
     }
     pthread_mutex_unlock(&lock);
+    if (graph) graph_destroy(graph);
+}
+
+bool capture_writes(const struct graph *graph) {
+    if (!atomic_load(&going_on_count)) return false;
+    pthread_mutex_lock(&lock);
+    const struct capture *capture = going_on;
+    while (capture && capture->graph != graph) capture = capture->next;
+    pthread_mutex_unlock(&lock);
+    return capture != NULL;
 }
 
 CUresult capture_allows(struct stream *stream) {

@@ -4,10 +4,11 @@
 #include "cuda_api.h"
 #include "graph.h"
 
-static CUresult check_nodes(const CUgraphNode *list, size_t count) {
+static CUresult check_nodes(const struct graph *graph, const CUgraphNode *list, size_t count) {
     NEED(list || !count);
     for (size_t i = 0; i < count; i++)
-        if (handle_kind_of(list[i]) != HANDLE_NODE) return CUDA_ERROR_INVALID_VALUE;
+        if (handle_kind_of(list[i]) != HANDLE_NODE || ((struct node *)list[i])->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
@@ -24,7 +25,7 @@ API CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const C
     NEED_STREAM(stream, handle);
     if (handle_kind_of(graph) != HANDLE_GRAPH || (unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check_nodes(before, count);
+    CUresult result = check_nodes((struct graph *)graph, before, count);
     if (result != CUDA_SUCCESS) return result;
     return capture_begin(stream, mode, (struct graph *)graph, (struct node *const *)before, count);
 }
@@ -70,7 +71,7 @@ static CUresult update_dependencies(struct stream *stream, const CUgraphNode *li
                                     unsigned flags) {
     if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check_nodes(list, count);
+    CUresult result = check_nodes(stream->capture->graph, list, count);
     if (result != CUDA_SUCCESS) return result;
     if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->captured.count = 0;
     for (size_t i = 0; i < count; i++)
@@ -93,6 +94,7 @@ API CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     NEED_HANDLE(handle, HANDLE_EXEC);
     struct exec *exec = (struct exec *)handle;
     if (stream->capture) { /* its graph becomes a node */
+        if (graph_has_memory(exec->plan->graph)) return CUDA_ERROR_NOT_SUPPORTED;
         struct graph *child = graph_clone(exec->plan->graph);
         struct node *node;
         if (!child) return CUDA_ERROR_OUT_OF_MEMORY;

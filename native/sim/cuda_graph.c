@@ -26,7 +26,7 @@ API CUresult cuGraphCreate(CUgraph *out, unsigned int flags) {
 
 API CUresult cuGraphDestroy(CUgraph handle) {
     NEED_GRAPH(graph, handle);
-    if (graph->owned) return CUDA_ERROR_INVALID_VALUE;
+    if (graph->owned || capture_writes(graph)) return CUDA_ERROR_INVALID_VALUE;
     graph_destroy(graph);
     return CUDA_SUCCESS;
 }
@@ -34,6 +34,7 @@ API CUresult cuGraphDestroy(CUgraph handle) {
 API CUresult cuGraphClone(CUgraph *out, CUgraph handle) {
     NEED(out);
     NEED_GRAPH(graph, handle);
+    if (graph_has_memory(graph)) return CUDA_ERROR_NOT_SUPPORTED;
     *out = (CUgraph)graph_clone(graph);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -145,6 +146,7 @@ static CUresult change_edges(CUgraph handle, const CUgraphNode *from, const CUgr
             return CUDA_ERROR_INVALID_VALUE;
         if (nodes_have(&second->before, first) == add) return CUDA_ERROR_INVALID_VALUE;
     }
+    if (!add && count && graph_has_memory(graph)) return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
         struct node *second = (struct node *)to[i];
         if (!add)
@@ -209,8 +211,8 @@ API CUresult cuGraphNodeGetLocalId(CUgraphNode handle, unsigned int *id) {
 
 API CUresult cuGraphDestroyNode(CUgraphNode handle) {
     NEED_NODE(node, handle);
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph_has_memory(node->graph)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (capture_writes(node->graph)) return CUDA_ERROR_INVALID_VALUE;
     graph_remove(node);
     return CUDA_SUCCESS;
 }
@@ -398,6 +400,7 @@ API CUresult cuGraphAddMemAllocNode(WHERE, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
 
 API CUresult cuGraphAddChildGraphNode(WHERE, CUgraph child) {
     NEED_GRAPH(original, child);
+    if (graph_has_memory(original)) return CUDA_ERROR_NOT_SUPPORTED;
     struct graph *clone = NULL;
     ADD(CU_GRAPH_NODE_TYPE_GRAPH,
         (clone = graph_clone(original)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, {

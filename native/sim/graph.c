@@ -130,6 +130,15 @@ void graph_destroy(struct graph *graph) {
     free(graph);
 }
 
+bool graph_has_memory(const struct graph *graph) {
+    for (const struct node *node = graph->first; node; node = node->next)
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            (node->child && graph_has_memory(node->child)))
+            return true;
+    return false;
+}
+
 static struct node *clone_of(const struct graph *clone, const struct node *original) {
     for (struct node *node = clone->first; node; node = node->next)
         if (node->original == original) return node;

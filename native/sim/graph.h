@@ -80,6 +80,8 @@ struct graph *graph_clone(struct graph *graph);
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *const *before,
                        size_t count, struct op *op);
 void graph_remove(struct node *node);
+/* Whether it allocates or frees: then nothing of it may be removed, and it may not be copied. */
+bool graph_has_memory(const struct graph *graph);
 /* Into an order in which everything comes after what it depends on. False: there is a cycle. */
 bool graph_sort(struct graph *graph);
 
@@ -147,6 +149,8 @@ CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);
 void capture_forget_event(struct event *event);
 void capture_forget_stream(struct stream *stream); /* it is destroyed */
+/* Whether a capture goes on that writes this graph: neither it nor nodes of it may go away. */
+bool capture_writes(const struct graph *graph);
 /* May this stream, which is not captured, do something now? The default stream may not while
  * streams that follow it are. */
 CUresult capture_allows(struct stream *stream);

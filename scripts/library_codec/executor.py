@@ -124,16 +124,23 @@ def _decoder(library: Library, function: Function) -> str:
         said = f"put_word(&task->out, {call})" if function.gives_size else call
         out.append(f"    {said};\n    return CUDA_SUCCESS;\n}}\n")
         return "\n".join(out)
+    ends = [p for p in function.having("destroy") if p.kind and p.kind.settles]
+    uses = [p for p in function.having("use") if p.kind and p.kind.settles]
+    for p, enters in (*((p, "library_end_begin") for p in ends), *((p, "library_enter") for p in uses)):
+        out.append(f"    if (!{enters}(KIND_{p.detail}, {p.name})) return CUDA_ERROR_INVALID_HANDLE;")
     out.append(f"    int said = {call};")
     out += [
         f"    said = library_settle(LIBRARY_{library.name},"
         f' "{p.kind.settles[0]}", {p.kind.settles[1]}, {p.name}, said);'
-        for p in function.having("use")
+        for p in uses
         if p.kind and p.kind.settles and function.symbol != p.kind.settles[0]
     ]
+    out += [f"    library_leave({p.name});" for p in uses]
     out += [f"    library_scratch_end({p.detail});" for p in function.having("scratch")]
+    out += [f"    if (said == 0) handle_unbind(task, KIND_{p.detail});" for p in ends]
+    out += [f"    library_end_done({p.name});" for p in ends]
     out.append(f"    if (said != 0) return library_failed(task, status, said, LIBRARY_{library.name});")
-    out += [f"    {line}" for p in function.parameters for line in _done(p)]
+    out += [f"    {line}" for p in function.parameters if p not in ends for line in _done(p)]
     out.append("    return CUDA_SUCCESS;\n}\n")
     return "\n".join(out)
 

@@ -46,17 +46,27 @@ START: Final = """
 """
 
 
-@pytest.fixture(scope="module")
-def recording(sim: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine whose NCCL says what arrives."""
-    folder = tmp_path_factory.mktemp("recording")
+def with_nccl(sim: Machine, folder: Path, source: str, *flags: str) -> Machine:
+    """The machine with another NCCL."""
     for item in sim.driver_dir.iterdir():
         if item.name != "libnccl.so.2":
             (folder / item.name).symlink_to(item.resolve())
-    flags = ['-DRECORDING="recording_nccl.h"', "-shared", "-fPIC", "-I", str(NATIVE / "wire")]
-    source = NATIVE / "tests" / "libraries" / "recording.c"
-    subprocess.run(["cc", *flags, "-o", str(folder / "libnccl.so.2"), str(source)], check=True)
+    flags = (*flags, "-shared", "-fPIC", "-I", str(NATIVE / "wire"))
+    built = folder / "libnccl.so.2"
+    subprocess.run(["cc", *flags, "-o", str(built), str(NATIVE / "tests" / "libraries" / source)], check=True)
     return Machine(sim.node_name, sim.directory, folder, sim.device_dir, sim.state, sim.cards)
+
+
+@pytest.fixture(scope="module")
+def recording(sim: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine whose NCCL says what arrives."""
+    return with_nccl(sim, tmp_path_factory.mktemp("recording"), "recording.c", '-DRECORDING="recording_nccl.h"')
+
+
+@pytest.fixture(scope="module")
+def endless(sim: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine whose NCCL is never done, and has nobody use a communicator that is gone."""
+    return with_nccl(sim, tmp_path_factory.mktemp("endless"), "waiting_nccl.c")
 
 
 GROUPS: Final = (
@@ -558,3 +568,52 @@ def test_who_aborts_waits_for_nobody(sim: Machine, tmp_path: Path, where: Litera
         pair = {"RANKS": "2", "MEET": str(tmp_path / "meet")}
         ranks = [stack.enter_context(Program(on, GIVES_UP, {**pair, "RANK": str(rank)})) for rank in range(2)]
         assert [rank.hear() for rank in ranks] == [True, 6]  # ncclRemoteError
+
+
+ENDED: Final = (
+    START
+    + """
+    import threading
+    at, long = ctypes.c_void_p(0x1000), ctypes.c_size_t
+    def made():
+        comm = ctypes.c_void_p()
+        call("ncclCommInitRank", ctypes.byref(comm), 1, Id(b"x"), 0)
+        return comm
+    def threads(*calls):
+        said = {}
+        def one(number, name, *arguments):
+            said[number] = nccl[name](*arguments)
+        started = [threading.Thread(target=one, args=(number, *each)) for number, each in enumerate(calls)]
+        for thread in started:
+            thread.start()
+        return started, said
+    def reduces(comm, grouped):
+        if grouped:
+            call("ncclGroupStart")
+        said = nccl.ncclAllReduce(at, at, long(4), FLOAT, SUM, comm, None)
+        return nccl.ncclGroupEnd() if grouped else said
+    answers = []
+    for grouped in (False, True):
+        comm, said = made(), []
+        waiter = threading.Thread(target=lambda: said.append(reduces(comm, grouped)))
+        waiter.start()
+        error = ctypes.c_int()
+        while error.value != 7:  # ncclInProgress: it waits there
+            call("ncclCommGetAsyncError", comm, ctypes.byref(error))
+        call("ncclCommAbort", comm)
+        waiter.join()
+        answers.append(said[0] != 0)
+    for ends in ("ncclCommDestroy", "ncclCommAbort"):
+        comm = made()
+        started, said = threads((ends, comm), ("ncclCommDestroy", comm), ("ncclCommAbort", comm))
+        for thread in started:
+            thread.join()
+        answers.append(sorted(said.values()))
+    say(answers)
+"""
+)
+
+
+def test_a_communicator_is_ended_once_and_used_by_nobody_after(endless: Machine, tmp_path: Path) -> None:
+    with remote(endless, tmp_path, "shm", "--network") as (client, _, _):
+        assert run(client, ENDED) == [True, True, [0, 4, 4], [0, 4, 4]]

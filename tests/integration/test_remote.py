@@ -451,6 +451,49 @@ def resource(kind: int, value: bytes) -> bytes:
     return struct.pack("<II", kind, 0) + value + bytes(128)
 
 
+def test_a_graph_that_was_not_written_to_its_end_is_gone(victim: tuple[Path, Executor]) -> None:
+    """What the driver destroys with a capture that fails, or with its stream, has no handle any more."""
+    client, executor = victim
+    raw = Raw(client / "lease.sock")
+    memory = with_memory(raw)
+    streams = [handle(KINDS["stream"], index) for index in (2, 3)]
+    for stream in streams:
+        assert raw.call("cuStreamCreate", word(1) + stream + word(1))[0] == 0
+    event = handle(KINDS["event"], 4)
+    assert raw.call("cuEventCreate", word(1) + event + word(0))[0] == 0
+
+    def begun(stream: bytes) -> bytes:
+        assert raw.call("cuStreamBeginCapture_v2", stream + word(2))[0] == 0
+        result, body = raw.call("CAPTURE_INFO", stream)
+        assert (result, body[:4]) == (0, b"\1\0\0\0")
+        return body[16:24]
+
+    def asked(graph: bytes) -> int:
+        return raw.call("cuGraphGetId", word(2) + graph)[0]
+
+    graph = begun(streams[0])
+    assert asked(graph) == 0
+    assert raw.call("cuGraphDestroy", graph)[0] == 1, "it is being written"
+    assert raw.call("cuEventRecord", event + streams[0])[0] == 0
+    assert raw.call("cuStreamWaitEvent", streams[1] + event + word(0))[0] == 0
+    assert raw.call("cuMemsetD32Async", word(memory, 1, 1) + streams[1])[0] == 0
+    assert raw.call("cuStreamEndCapture", word(2) + streams[1])[0] == 903, "it began elsewhere"
+    assert asked(graph) == 0
+    assert raw.call("cuStreamEndCapture", word(2) + streams[0])[0] == 904, "a stream was not joined"
+    assert asked(graph) == 400
+    graph = begun(streams[0])
+    assert raw.call("cuStreamDestroy_v2", streams[0])[0] == 0
+    assert asked(graph) == 400
+    graph = begun(streams[1])
+    result, body = raw.call("cuStreamEndCapture", word(2) + streams[1])
+    assert (result, body[:8]) == (0, graph)
+    assert raw.call("cuStreamDestroy_v2", streams[1])[0] == 0
+    assert asked(graph) == 0, "it is the program's own by now"
+    assert raw.call("cuGraphDestroy", graph)[0] == 0
+    assert asked(graph) == 400
+    assert len(executor.children()) == 1
+
+
 def rows_of_array(array: bytes, x: int, y: int, z: int, width: int = 16, rows: int = 2) -> bytes:
     return array + word(0, x, y, z) + struct.pack("<IIII", width, rows, 1, 0)
 

@@ -193,6 +193,58 @@ say([types, first, second, third, fourth, before - free()])
     ]  # fmt: skip
 
 
+def test_what_a_stream_writes_stays_and_is_of_one_graph(sim: Machine) -> None:
+    """Of a graph that is being written nothing may go away, and no edge leads to another one; a capture goes with its stream."""
+    assert run(
+        sim,
+        HELPERS
+        + """
+graph, other = ok(d.cuGraphCreate(0)), ok(d.cuGraphCreate(0))
+mine, stranger = ok(d.cuGraphAddEmptyNode(graph, None, 0)), ok(d.cuGraphAddEmptyNode(other, None, 0))
+strange = name(d.cuStreamBeginCaptureToGraph(s, graph, [stranger], None, 1, RELAXED))
+ok(d.cuStreamBeginCaptureToGraph(s, graph, [mine], None, 1, RELAXED))
+ok(d.cuMemsetD32Async(int(b), 3, 1, s))
+written = [name(d.cuGraphDestroy(graph)), name(d.cuGraphDestroyNode(mine))]
+crossed = name(d.cuStreamUpdateCaptureDependencies(s, [stranger], None, 1, 0))
+ok(d.cuStreamEndCapture(s))
+after = [kinds(graph), name(d.cuGraphDestroyNode(mine)), name(d.cuGraphDestroy(graph)), name(d.cuGraphDestroy(other))]
+for _ in range(20):  # the stream goes, and the capture with it: neither calls nor other streams meet it
+    gone = ok(d.cuStreamCreate(0))
+    begin(gone, GLOBAL)
+    event = ok(d.cuEventCreate(0))
+    ok(d.cuEventRecord(event, gone)); ok(d.cuStreamWaitEvent(t, event, 0))
+    ok(d.cuStreamDestroy(gone))
+    again = [ok(d.cuStreamIsCapturing(t)).name[-4:], name(d.cuMemAlloc(4096)), name(d.cuMemsetD32(int(b), 1, 1)), name(d.cuStreamEndCapture(t))]
+    ok(d.cuEventDestroy(event))
+say([strange, written, crossed, after, again])
+""",
+    ) == [
+        "INVALID_VALUE", ["INVALID_VALUE"] * 2, "INVALID_VALUE", [["EMPTY", "MEMSET"], "SUCCESS", "SUCCESS", "SUCCESS"],
+        ["NONE", "SUCCESS", "SUCCESS", "ILLEGAL_STATE"],
+    ]  # fmt: skip
+
+
+def test_a_graph_with_memory_is_whole_and_one(sim: Machine) -> None:
+    """As the documentation of cuGraphAddMemAllocNode has it."""
+    assert run(
+        sim,
+        HELPERS
+        + """
+begin(s); p = ok(d.cuMemAllocAsync(MIB, s)); ok(d.cuMemsetD32Async(p, 3, 1, s)); ok(d.cuMemFreeAsync(p, s))
+graph = ok(d.cuStreamEndCapture(s))
+nodes, count = ok(d.cuGraphGetNodes(graph, 8))
+parent = ok(d.cuGraphCreate(0))
+e = instantiate(graph)
+begin(t)
+captured = name(d.cuGraphLaunch(e, t))
+ok(d.cuStreamEndCapture(t))
+say([name(d.cuGraphClone(graph)), name(d.cuGraphAddChildGraphNode(parent, None, 0, graph)), captured,
+     [name(d.cuGraphDestroyNode(node)) for node in nodes[:count]],
+     name(d.cuGraphRemoveDependencies(graph, [nodes[0]], [nodes[1]], None, 1)), name(d.cuGraphLaunch(e, s))])
+""",
+    ) == ["NOT_SUPPORTED", "NOT_SUPPORTED", "NOT_SUPPORTED", ["NOT_SUPPORTED"] * 3, "NOT_SUPPORTED", "SUCCESS"]
+
+
 GRID_BARRIER = r"""
 .version 8.0
 .target sm_70

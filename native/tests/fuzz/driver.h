@@ -65,11 +65,60 @@ static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
     driver_moves(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, width, rows);
     return plan->srcDevice == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-static int driver_copies_slices(const CUDA_MEMCPY3D *plan) {
+/* The same of slices; what is 0 is as wide, or as high, as the copy. */
+static void driver_moves_slices(CUmemorytype type, const void *read, void *written, size_t pitch,
+                                size_t height, const CUDA_MEMCPY3D *plan) {
     size_t width = plan->WidthInBytes, rows = plan->Height;
-    driver_moves(plan->srcMemoryType, plan->srcHost, NULL, plan->srcPitch, width, rows);
-    driver_moves(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, width, rows);
+    if (type != CU_MEMORYTYPE_HOST || width == 0 || rows == 0) return;
+    if (pitch == 0) pitch = width;
+    if (height == 0) height = rows;
+    for (size_t slice = 0; slice < plan->Depth; slice++) {
+        size_t at = slice * height * pitch;
+        driver_moves(type, read == NULL ? NULL : (const uint8_t *)read + at,
+                     written == NULL ? NULL : (uint8_t *)written + at, pitch, width, rows);
+    }
+}
+static int driver_copies_slices(const CUDA_MEMCPY3D *plan) {
+    driver_moves_slices(plan->srcMemoryType, plan->srcHost, NULL, plan->srcPitch, plan->srcHeight,
+                        plan);
+    driver_moves_slices(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, plan->dstHeight,
+                        plan);
+    driver_called = true;
     return plan->srcXInBytes == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/* Nodes of graphs: launched at once. */
+static int driver_adds_copy(void **node, void *graph, void *const *before, size_t count,
+                            const CUDA_MEMCPY3D *plan) {
+    (void)graph;
+    driver_reads(before, count * sizeof *before);
+    int result = driver_copies_slices(plan);
+    return result == CUDA_SUCCESS ? driver_gives(node) : result;
+}
+static int driver_sets_copy(void *node, const CUDA_MEMCPY3D *plan) {
+    (void)node;
+    return driver_copies_slices(plan);
+}
+static int driver_sets_copy_in(void *exec, void *node, const CUDA_MEMCPY3D *plan) {
+    (void)exec;
+    return driver_sets_copy(node, plan);
+}
+
+/* A capture of a graph of three nodes, two of which come last. */
+static int driver_captures(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                           CUgraph *graph, const CUgraphNode **nodes, const CUgraphEdgeData **edges,
+                           size_t *count) {
+    static CUgraphNode last[2];
+    driver_called = true;
+    *status = (uintptr_t)stream >> 4 & 1 ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                         : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    *id = 1;
+    *graph = (CUgraph)((uintptr_t)stream + 8);
+    for (size_t i = 0; i < 2; i++) last[i] = (CUgraphNode)((uintptr_t)stream + 2 + i);
+    *nodes = last;
+    *edges = NULL;
+    *count = 2;
+    return CUDA_SUCCESS;
 }
 
 static int driver_describes(CUDA_RESOURCE_DESC *out, CUtexObject object) {
@@ -177,6 +226,10 @@ static driver_pointer agreeing_driver(egpu_driver_id id) {
     case EGPU_FN_cuMemcpy2DAsync_v2: return (driver_pointer)driver_copies_rows;
     case EGPU_FN_cuMemcpy3D_v2:
     case EGPU_FN_cuMemcpy3DAsync_v2: return (driver_pointer)driver_copies_slices;
+    case EGPU_FN_cuStreamGetCaptureInfo_v3: return (driver_pointer)driver_captures;
+    case EGPU_FN_cuGraphAddMemcpyNode: return (driver_pointer)driver_adds_copy;
+    case EGPU_FN_cuGraphMemcpyNodeSetParams: return (driver_pointer)driver_sets_copy;
+    case EGPU_FN_cuGraphExecMemcpyNodeSetParams: return (driver_pointer)driver_sets_copy_in;
     case EGPU_FN_cuLaunchKernel: return (driver_pointer)driver_launches;
     case EGPU_FN_cuLaunchKernelEx: return (driver_pointer)driver_launches_so;
     case EGPU_FN_cuLaunchHostFunc: return (driver_pointer)driver_calls;

@@ -1,0 +1,77 @@
+/* What an executor's table of handles does with many of them, and from two threads. */
+#include "../../executor/handles.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            fprintf(stderr, "%s:%d: not: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                             \
+        }                                                                        \
+    } while (0)
+
+const struct library_kind library_kinds[KIND_COUNT];
+
+enum { INDEX = 7, MANY = 300000 };
+
+static struct task task;
+
+static void bind(unsigned kind, uint32_t generation, uint64_t value) {
+    uint64_t handle = wire_handle(kind, false, generation, INDEX);
+    handle_bind(&task, kind, handle, value);
+    CHECK(!task.violated);
+}
+
+static void unbind(unsigned kind, uint32_t generation) {
+    handle_forget(wire_handle(kind, false, generation, INDEX), true);
+}
+
+/* One of them lives at a time, as with a program that makes an event for each of its steps. */
+static void takes_no_more_room_than_what_lives(void) {
+    for (uint32_t i = 0; i < MANY; i++) {
+        bind(KIND_event, i, 4096 + i * 16);
+        CHECK(handle_is_bound(KIND_event, 4096 + i * 16));
+        unbind(KIND_event, i);
+        CHECK(!handle_is_bound(KIND_event, 4096 + i * 16));
+    }
+    CHECK(map_size <= 1024);
+    for (uint32_t i = 1; i <= 5000; i++)
+        handle_bind(&task, KIND_event, wire_handle(KIND_event, false, 1, i), 4096 + i * 16);
+    for (uint32_t i = 1; i <= 5000; i++) {
+        CHECK(handle_is_bound(KIND_event, 4096 + i * 16));
+        handle_forget(wire_handle(KIND_event, false, 1, i), true);
+    }
+}
+
+static _Atomic bool over;
+
+/* A stream and an event have the same place in turns; their values are odd and even. */
+static void *turns(void *unused) {
+    for (uint32_t i = 0; i < MANY; i++) {
+        unsigned kind = i % 2 ? KIND_stream : KIND_event;
+        bind(kind, 1, 4096 + i * 16 + i % 2);
+        unbind(kind, 1);
+    }
+    over = true;
+    return unused;
+}
+
+static void never_mistakes_one_for_another(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, turns, NULL) == 0);
+    while (!over) {
+        CUresult bad = CUDA_SUCCESS;
+        uint64_t value = handle_value(KIND_stream, wire_handle(KIND_stream, false, 1, INDEX), &bad);
+        CHECK(bad != CUDA_SUCCESS || value % 2 == 1);
+    }
+    pthread_join(thread, NULL);
+}
+
+int main(void) {
+    CHECK(handles_init());
+    takes_no_more_room_than_what_lives();
+    never_mistakes_one_for_another();
+    return 0;
+}
