@@ -102,7 +102,7 @@ test-native: $(VENV)/.dev
 # part of `make test`. One kind alone: make sanitize SANITIZERS=address (with undefined behaviour) or thread.
 SANITIZERS ?= address thread
 SANITIZE_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,sim_engine sim_driver sim_memory sim_machine sim_graphs \
-    sim_faults sim_nvml samples interposer isolation_sharing isolation_storm remote))
+    sim_faults sim_nvml sim_textures nccl samples interposer isolation_sharing isolation_storm remote))
 SANITIZE_TESTS_address := tests/integration/test_runtime_programs.py
 SANITIZE_FLAGS_address := address,undefined
 SANITIZE_FLAGS_thread := thread

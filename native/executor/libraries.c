@@ -5,8 +5,10 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads beside call libraries too */
 static struct {
     bool tried;
     void *handle;
@@ -30,13 +32,21 @@ static void *load(const char *soname) {
     return library;
 }
 
-void *library_function(enum library_id id, const char *symbol) {
+static void *library(enum library_id id) {
+    pthread_mutex_lock(&lock);
     if (!loaded[id].tried) loaded[id].handle = load(library_facts[id].soname);
     loaded[id].tried = true;
-    return loaded[id].handle == NULL ? NULL : dlsym(loaded[id].handle, symbol);
+    void *handle = loaded[id].handle;
+    pthread_mutex_unlock(&lock);
+    return handle;
+}
+
+void *library_function(enum library_id id, const char *symbol) {
+    void *handle = library(id);
+    return handle == NULL ? NULL : dlsym(handle, symbol);
 }
 
 CUresult library_missing(enum library_id id) {
-    return loaded[id].handle == NULL ? CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
-                                     : CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND;
+    return library(id) == NULL ? CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+                               : CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND;
 }

@@ -3,6 +3,8 @@
 #ifndef EGPU_EXECUTOR_LIBRARIES_H
 #define EGPU_EXECUTOR_LIBRARIES_H
 
+#include <stdatomic.h>
+
 #include "executor.h"
 #include "libraries_wire.h"
 #include "library_ids.h"
@@ -111,12 +113,16 @@ void library_free(void *memory);
 void *library_scratch(struct task *task, uint64_t bytes);
 void library_scratch_end(uint64_t bytes);
 
-#define REAL(library, symbol, type, ...)                            \
-    static type (*real)(__VA_ARGS__);                               \
-    if (real == NULL) {                                             \
-        void *found = library_function(LIBRARY_##library, #symbol); \
-        memcpy(&real, &found, sizeof real);                         \
-    }
+/* Found once, by whichever thread comes first. */
+#define REAL(library, symbol, type, ...)                                        \
+    static void *_Atomic real_known;                                            \
+    type (*real)(__VA_ARGS__);                                                  \
+    void *real_found = atomic_load_explicit(&real_known, memory_order_acquire); \
+    if (real_found == NULL) {                                                   \
+        real_found = library_function(LIBRARY_##library, #symbol);              \
+        atomic_store_explicit(&real_known, real_found, memory_order_release);   \
+    }                                                                           \
+    memcpy(&real, &real_found, sizeof real);
 #define REFUSE(library)                          \
     CUresult refused = task_refused(task, true); \
     if (refused != CUDA_SUCCESS) return refused; \

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -150,9 +151,10 @@ static const int allowed[] = {
 #endif
 };
 
-/* What NCCL does to find other ranks, in a network that has nobody else in it. */
+/* What NCCL does to find other ranks, in a network that has nobody else in it; with sockets of the
+ * kinds that such a network keeps apart (see judged). */
 static const int networking[] = {
-    SYS_socket, SYS_socketpair, SYS_bind, SYS_listen, SYS_connect, SYS_accept, SYS_accept4,
+    SYS_bind, SYS_listen, SYS_connect, SYS_accept, SYS_accept4,
 };
 
 #define ALWAYS (sizeof allowed / sizeof *allowed)
@@ -164,7 +166,8 @@ static const int networking[] = {
 static const struct {
     int call;
     unsigned argument;
-    bool refused; /* with these values; otherwise allowed with them only */
+    bool refused;   /* with these values; otherwise allowed with them only */
+    bool networked; /* where there is a network alone */
     unsigned count;
     unsigned values[MAX_VALUES];
 } judged[] = {
@@ -172,21 +175,25 @@ static const struct {
     {SYS_fcntl,
      1,
      false,
+     false,
      15,
      {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK,
       F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS, F_SETPIPE_SZ}},
     /* The same by ioctl, and input that a terminal is made to believe in. */
-    {SYS_ioctl, 1, true, 5, {FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX}},
+    {SYS_ioctl, 1, true, false, 5, {FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX}},
     /* A driver names its threads and their memory; not who dies with whom, or may look at whom. */
     {SYS_prctl,
      0,
      false,
+     false,
      5,
      {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_SET_VMA, PR_GET_DUMPABLE}},
     /* Its own limits, by the number that means itself. */
-    {SYS_prlimit64, 0, false, 1, {0}},
+    {SYS_prlimit64, 0, false, false, 1, {0}},
     /* Whether a process lives may be asked (the usage file's dead are found so). */
-    {SYS_kill, 1, false, 1, {0}},
+    {SYS_kill, 1, false, false, 1, {0}},
+    {SYS_socket, 0, false, true, 4, {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}},
+    {SYS_socketpair, 0, false, true, 1, {AF_UNIX}},
 };
 #define JUDGED (sizeof judged / sizeof *judged)
 
@@ -243,7 +250,8 @@ bool sandbox_enter(void) {
     answer(&program, SECCOMP_RET_KILL_PROCESS);
     put(&program, BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
     judge_clone(&program);
-    for (unsigned i = 0; i < JUDGED; i++) judge(&program, i);
+    for (unsigned i = 0; i < JUDGED; i++)
+        if (!judged[i].networked || session_has_network()) judge(&program, i);
     unsigned count = session_has_network() ? COUNT : ALWAYS;
     for (unsigned i = 0; i < count; i++) {
         int call = i < ALWAYS ? allowed[i] : networking[i - ALWAYS];

@@ -138,6 +138,17 @@ CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *d
     return result;
 }
 
+void array_context_gone(const struct context *context) {
+    void **mipmaps = handle_all(HANDLE_MIPMAP), **arrays;
+    for (void **at = mipmaps; at && *at; at++)
+        if (((struct mipmap *)*at)->context == context) mipmap_destroy(*at);
+    arrays = handle_all(HANDLE_ARRAY); /* without the levels of those */
+    for (void **at = arrays; at && *at; at++)
+        if (((struct array *)*at)->context == context) array_destroy(*at);
+    free(mipmaps);
+    free(arrays);
+}
+
 /* ---- copies ---- */
 
 struct side {

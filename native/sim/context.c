@@ -253,6 +253,8 @@ CUresult context_destroy(struct context *context) {
         stream_unref(stream);
     }
     context->legacy = NULL;
+    texture_context_gone(context);
+    array_context_gone(context);
     pool_context_gone(context);
     graph_memory_context_gone(context);
     memory_clear(&context->memory);

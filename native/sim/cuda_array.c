@@ -51,6 +51,8 @@ API CUresult cuArrayDestroy(CUarray handle) {
     NEED_HANDLE(handle, HANDLE_ARRAY);
     struct array *array = (struct array *)handle;
     if (array->of_mipmap) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult allowed = capture_unsafe_call();
+    if (allowed != CUDA_SUCCESS) return allowed;
     CUresult result = context_synchronize(array->context);
     array_destroy(array);
     return result;
@@ -116,6 +118,8 @@ API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
                                     unsigned int levels) {
     NEED_CONTEXT(context);
     NEED(out && descriptor);
+    CUresult allowed = capture_unsafe_call();
+    if (allowed != CUDA_SUCCESS) return allowed;
     struct mipmap *mipmap;
     CUresult result = mipmap_create(context, descriptor, levels, &mipmap);
     if (result == CUDA_SUCCESS) *out = (CUmipmappedArray)mipmap;
@@ -135,6 +139,8 @@ API CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, uns
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     NEED_CONTEXT(context);
     NEED_HANDLE(handle, HANDLE_MIPMAP);
+    CUresult allowed = capture_unsafe_call();
+    if (allowed != CUDA_SUCCESS) return allowed;
     CUresult result = context_synchronize(((struct mipmap *)handle)->context);
     mipmap_destroy((struct mipmap *)handle);
     return result;

@@ -45,6 +45,8 @@ enum handle_kind {
 bool handle_add(const void *object, enum handle_kind kind); /* false: no memory */
 void handle_remove(const void *object);
 enum handle_kind handle_kind_of(const void *object);
+void **
+handle_all(enum handle_kind kind); /* and NULL after the last; to be freed. NULL: no memory */
 
 /* ---- devices ---- */
 
@@ -407,6 +409,7 @@ void array_destroy(struct array *array);
 CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                        unsigned levels, struct mipmap **out);
 void mipmap_destroy(struct mipmap *mipmap);
+void array_context_gone(const struct context *context); /* its arrays and mipmaps go with it */
 
 size_t array_format_bytes(CUarray_format format); /* of one channel; 0: not simulated */
 
@@ -436,6 +439,7 @@ CUresult texture_create(struct context *context, const CUDA_RESOURCE_DESC *resou
 CUresult surface_create(struct context *context, const CUDA_RESOURCE_DESC *resource,
                         struct texture **out);
 CUresult texture_destroy(struct texture *texture); /* or a surface */
+void texture_context_gone(const struct context *context);
 /* What kernels of a context find under a number (egpu_ptx_texture_find). */
 const egpu_ptx_texture *texture_shown(void *context, uint64_t object, bool surface);
 

@@ -54,6 +54,17 @@ void handle_remove(const void *object) {
     pthread_rwlock_unlock(&lock);
 }
 
+void **handle_all(enum handle_kind kind) {
+    pthread_rwlock_rdlock(&lock);
+    size_t count = 0;
+    for (size_t i = 0; i < room; i++) count += table[i].kind == kind;
+    void **all = calloc(count + 1, sizeof *all);
+    for (size_t i = 0, at = 0; all && i < room; i++)
+        if (table[i].kind == kind) all[at++] = (void *)(uintptr_t)table[i].object;
+    pthread_rwlock_unlock(&lock);
+    return all;
+}
+
 enum handle_kind handle_kind_of(const void *object) {
     enum handle_kind kind = HANDLE_NONE;
     if (!object) return kind;

@@ -217,6 +217,19 @@ CUresult texture_destroy(struct texture *texture) {
     return result;
 }
 
+void texture_context_gone(const struct context *context) {
+    static const enum handle_kind kinds[] = {HANDLE_TEXTURE, HANDLE_SURFACE};
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        void **all = handle_all(kinds[i]);
+        for (void **at = all; at && *at; at++)
+            if (((struct texture *)*at)->context == context) {
+                handle_remove(*at);
+                free(*at);
+            }
+        free(all);
+    }
+}
+
 const egpu_ptx_texture *texture_shown(void *context, uint64_t object, bool surface) {
     const struct texture *texture = (const struct texture *)(uintptr_t)object;
     if (handle_kind_of(texture) != (surface ? HANDLE_SURFACE : HANDLE_TEXTURE)) return NULL;

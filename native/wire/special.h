@@ -120,6 +120,9 @@ struct wire_host_callback {
 #ifdef __SANITIZE_THREAD__ /* there ThreadSanitizer keeps its own */
 #define WIRE_HOST_LOWEST UINT64_C(0x7e8000000000)
 #define WIRE_HOST_HIGHEST UINT64_C(0x7f0000000000)
+#elif defined(__SANITIZE_ADDRESS__) /* and AddressSanitizer its own */
+#define WIRE_HOST_LOWEST UINT64_C(0x650000000000)
+#define WIRE_HOST_HIGHEST UINT64_C(0x700000000000)
 #else
 #define WIRE_HOST_LOWEST UINT64_C(0x600000000000)
 #define WIRE_HOST_HIGHEST UINT64_C(0x700000000000)

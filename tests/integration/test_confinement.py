@@ -1,6 +1,7 @@
 """Executors in control groups of the real kernel, and as another user."""
 
 import asyncio
+import errno
 import os
 import shutil
 import subprocess
@@ -11,7 +12,10 @@ import msgspec
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.executors import networks
+from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
+from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.process import Executor, find
 from egpu.adapters.executors.record import ExecutorRecord
@@ -20,6 +24,7 @@ from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import Slots
+from egpu.errors import Unavailable
 from support.remote_gpu import client_dir
 from support.simulated_gpu import environment, machine
 from support.strangers import as_stranger, only_root
@@ -204,6 +209,38 @@ try:
 finally:
     executor.end()
 """
+
+
+def test_what_cannot_be_noted_does_not_run(sim: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor that has started when its record cannot be written, or that never enters its network."""
+    monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
+    started: list[int] = []
+    write = records.write
+
+    def full(directory: Path, record: ExecutorRecord[Owner]) -> None:
+        if record.pid:
+            started.append(record.pid)
+            raise OSError(errno.ENOSPC, "no room")
+        write(directory, record)
+
+    monkeypatch.setattr(records, "write", full)
+    executors = supervisor(tmp_path / "leases", sim.driver_dir, Confinement(ConfinementConfig(cgroup="none")))
+    with pytest.raises(Unavailable, match="no room"):
+        start(executors, "one")
+    monkeypatch.setattr(records, "write", write)
+    monkeypatch.setattr(networks, "_ENTER_SECONDS", 0.0)
+
+    def never(status: os.stat_result) -> bool:
+        return bool(status)
+
+    monkeypatch.setattr(networks, "_is_ours", never)
+    confinement = Confinement(ConfinementConfig(cgroup="none", network=True))
+    with pytest.raises(Unavailable, match="does not enter its network"):
+        start(supervisor(tmp_path / "others", sim.driver_dir, confinement), "two")
+    assert not Path(f"/proc/{started[0]}").exists()
+    for below in ("leases", "others"):
+        assert list((tmp_path / below).iterdir()) == []
+        assert processes_of(tmp_path / below / "two") == []
 
 
 def test_the_driver_is_found_where_nvml_was(sim: Machine, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
 from support.remote_gpu import client_dir, remote
+from support.sanitizers import KIND
 from support.simulated_gpu import Program, run
 from support.waiting import wait_until
 
@@ -443,6 +444,7 @@ def executor_of(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: one executor enters the network of another")
+@pytest.mark.skipif(KIND == "address", reason="executors of a daemon are not told to load that runtime first")
 def test_leases_of_one_caller_share_a_network(sim: Machine, tmp_path: Path) -> None:
     confinement = Confinement(ConfinementConfig(cgroup="none", network=True))
     executors = ExecutorSupervisor(tmp_path / "leases", Owner, parent=ThisProcess(sim.driver_dir, confinement))

@@ -103,6 +103,46 @@ say([kept, refused, name(d.cuTexObjectDestroy(texture)),
     ]  # fmt: skip
 
 
+def test_what_is_in_a_context_goes_with_it(sim: Machine) -> None:
+    """Nothing that is made later, where they lay, is taken for them."""
+    assert run(
+        sim,
+        HELPERS
+        + """
+a, m = ok(d.cuArray3DCreate(array(512, 512, flags=2))), ok(d.cuMipmappedArrayCreate(array(64, 64), 3))
+level = ok(d.cuMipmappedArrayGetLevel(m, 1))
+t, s = ok(d.cuTexObjectCreate(of_array(a), how(), None)), ok(d.cuSurfObjectCreate(of_array(a)))
+ok(d.cuDevicePrimaryCtxReset(0)); context()
+later = [ok(d.cuMemAlloc(1 << 20)) for _ in range(4)]
+gone = [name(r) for r in (
+    d.cuArrayDestroy(a), d.cuMipmappedArrayDestroy(m), d.cuArray3DGetDescriptor(level), d.cuTexObjectDestroy(t),
+    d.cuSurfObjectDestroy(s), d.cuTexObjectCreate(of_array(a), how(), None))]
+say([gone, [name(d.cuMemsetD8(p, 1, 1 << 20)) for p in later], [name(d.cuMemFree(p)) for p in later]])
+""",
+    ) == [["INVALID_HANDLE"] * 6, ["SUCCESS"] * 4, ["SUCCESS"] * 4]
+
+
+def test_arrays_are_neither_made_nor_destroyed_while_streams_capture(sim: Machine) -> None:
+    assert (
+        run(
+            sim,
+            HELPERS
+            + """
+a, m = ok(d.cuArray3DCreate(array(64, 64))), ok(d.cuMipmappedArrayCreate(array(64, 64), 3))
+s, said = ok(d.cuStreamCreate(1)), []
+GLOBAL = list(d.CUstreamCaptureMode)[0]
+for call in (lambda: d.cuArray3DCreate(array(8)), lambda: d.cuMipmappedArrayCreate(array(8), 1),
+             lambda: d.cuArrayDestroy(a), lambda: d.cuMipmappedArrayDestroy(m)):
+    ok(d.cuStreamBeginCapture(s, GLOBAL))
+    said.append([name(call()), name(d.cuStreamEndCapture(s))])
+ok(d.cuArrayDestroy(a)); ok(d.cuMipmappedArrayDestroy(m))
+say(said)
+""",
+        )
+        == [["STREAM_CAPTURE_UNSUPPORTED", "STREAM_CAPTURE_INVALIDATED"]] * 4
+    )
+
+
 def test_a_kernel_that_reads_no_texture_fails(sim: Machine) -> None:
     """A number that is none, and an array that is gone, are what an illegal address is."""
     ptx = (

@@ -78,12 +78,16 @@ static struct clique *find(int file, const struct clique_id *id, unsigned ranks)
     return unused;
 }
 
+/* A lock of the file keeps other processes out; of this one, other threads. */
+static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
+
 int seat_take(struct seat *seat, struct clique_id id, unsigned ranks, unsigned rank) {
     *seat = (struct seat){.file = -1, .rank = rank};
     pthread_once(&once, map);
     int file = cliques == NULL ? -1 : egpuSimMachineFile();
     if (file < 0) return SYSTEM;
     int result = SYSTEM;
+    pthread_mutex_lock(&table);
     if (lock(file, F_OFD_SETLKW, F_WRLCK, 0, 1, NULL)) {
         struct clique *clique = find(file, &id, ranks);
         bool fits = clique != NULL && clique->ranks == ranks &&
@@ -97,6 +101,7 @@ int seat_take(struct seat *seat, struct clique_id id, unsigned ranks, unsigned r
         }
         lock(file, F_OFD_SETLK, F_UNLCK, 0, 1, NULL);
     }
+    pthread_mutex_unlock(&table);
     if (result == OK)
         clique_tell(seat->clique);
     else

@@ -38,7 +38,7 @@ struct clique_id {
 /* From one rank to another. `full` is what its data are worth: the writer waits until it is 0. */
 struct channel {
     _Atomic uint32_t full, bytes;
-    uint8_t data[PIECE_BYTES];
+    _Alignas(16) uint8_t data[PIECE_BYTES]; /* of any type */
 };
 
 /* Ranks that belong together. A rank is there while its process holds the lock of its byte. */

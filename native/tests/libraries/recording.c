@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static char line[1 << 16];
-static size_t length;
+static _Thread_local char line[1 << 16];
+static _Thread_local size_t length;
 
 static void saw_begin(const char *symbol) {
     length = (size_t)snprintf(line, sizeof line, "recorded %s", symbol);

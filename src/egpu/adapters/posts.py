@@ -84,8 +84,7 @@ class PostProtocol(asyncio.Protocol):
         self._writable.set()
         self._waiting: deque[tuple[Handler | AtOnce, bytes, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._refused = self._leaving = self._useful = self._coming = False
-        self._idle_until = 0.0
+        self._refused = self._leaving = self._useful = False
         self._aside_bytes = 0
         self._begin()
 

@@ -104,6 +104,11 @@ static void try_call(const char *name, long number) {
     say(name, !(got == -1 && errno == EPERM));
 }
 
+static void try_socket(const char *name, int family) {
+    errno = 0;
+    say(name, socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0) >= 0 || errno != EPERM);
+}
+
 static void try_calls(void) {
 #define TRY(name) try_call(#name, SYS_##name)
     TRY(process_vm_readv);
@@ -131,6 +136,10 @@ static void try_calls(void) {
     TRY(socket);
     TRY(socketpair);
     TRY(connect);
+    try_socket("a socket of its network", AF_INET);
+    try_socket("a socket to other machines' hosts", AF_VSOCK);
+    try_socket("a socket of the kernel's ciphers", AF_ALG);
+    try_socket("a socket of packets", AF_PACKET);
     TRY(setuid);
     TRY(setsid);
     TRY(setpgid);

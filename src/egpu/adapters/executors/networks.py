@@ -16,7 +16,7 @@ from typing import Final
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.record import ExecutorRecord, Owner
-from egpu.errors import CorruptData
+from egpu.errors import CorruptData, Unavailable
 
 _ENTER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.002
@@ -54,10 +54,13 @@ def _of(directory: Path, record: ExecutorRecord[Owner]) -> int | None:
 
 
 def await_entered(pid: int) -> None:
-    """Wait until the process has a network that is not ours; as long as that can be seen."""
+    """Wait until the process has a network that is not ours; as long as that can be seen. Raises Unavailable: it has
+    not by then, and the next one of its name would not find it there."""
     until = time.monotonic() + _ENTER_SECONDS
     with contextlib.suppress(OSError):
-        while _is_ours(os.stat(_path(pid))) and time.monotonic() < until:
+        while _is_ours(os.stat(_path(pid))):
+            if time.monotonic() > until:
+                raise Unavailable(f"process {pid} does not enter its network")
             time.sleep(_POLL_SECONDS)
 
 

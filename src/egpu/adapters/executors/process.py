@@ -199,6 +199,16 @@ class Executor(Generic[Owner]):
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
                 start_new_session=True, pass_fds=inherited,
             )  # fmt: skip
+        try:
+            self._note(confinement, user)
+        except (OSError, ElasticGPUError):  # what nobody has a note of, nobody would end
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+            raise
+
+    def _note(self, confinement: Confinement, user: User | None) -> None:
+        """Which process it is, once it is where it belongs."""
+        assert self._child is not None
         self.process = Process.of(self._child.pid)
         if confinement.has_networks:
             await_entered(self._child.pid)
