@@ -55,6 +55,7 @@ int main() {
     OK(cudaLibraryLoadData(&library, TEXT, nullptr, nullptr, 0, nullptr, nullptr, 0));
     check(library);
     check(from_file());
-    FAILS(cudaErrorFileNotFound, cudaLibraryLoadFromFile(&library, "/nonexistent", nullptr, nullptr, 0, nullptr, nullptr, 0));
+    FAILS(cudaErrorFileNotFound,
+          cudaLibraryLoadFromFile(&library, "/nonexistent", nullptr, nullptr, 0, nullptr, nullptr, 0));
     return 0;
 }
