@@ -110,18 +110,10 @@ CUresult call_locate_CUDA_RESOURCE_DESC(struct call *call, const CUDA_RESOURCE_D
                                         CUDA_RESOURCE_DESC *to);
 void call_found_CUDA_RESOURCE_DESC(const struct call *call, CUDA_RESOURCE_DESC *resource);
 
-/* Bytes that the value of an attribute has. Of a pool's some are ints, of a device's graph memory
- * none. */
-static inline size_t pool_attribute_bytes(int attribute) {
-    return attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
-                   attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
-               ? sizeof(int)
-               : sizeof(cuuint64_t);
+/* Bytes that the value of a pool's attribute (or of a device's graph memory) has. */
+static inline size_t attribute_bytes(int attribute) {
+    return attribute >= 1 && attribute <= 3 ? 4 : 8;
 }
-#define attribute_bytes(attribute)                            \
-    _Generic((attribute),                                     \
-        CUmemPool_attribute: pool_attribute_bytes(attribute), \
-        CUgraphMem_attribute: sizeof(cuuint64_t))
 
 /* ---- addresses.c ---- */
 

@@ -350,12 +350,6 @@ API CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
     return function_of(handle, context, &function);
 }
 
-API CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
-    if ((unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
-        return CUDA_ERROR_INVALID_VALUE;
-    return cuFuncSetCacheConfig(handle, CU_FUNC_CACHE_PREFER_NONE); /* no card has them any more */
-}
-
 API CUresult cuFuncGetModule(CUmodule *out, CUfunction handle) {
     NEED_CONTEXT(context);
     NEED(out);

@@ -82,9 +82,6 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *c
 void graph_remove(struct node *node);
 /* Whether it allocates or frees: then nothing of it may be removed, and it may not be copied. */
 bool graph_has_memory(const struct graph *graph);
-/* Whether edges are of no special kind, as those are that are not described: there are no others.
- */
-bool edges_plain(const CUgraphEdgeData *edges, size_t count);
 /* Into an order in which everything comes after what it depends on. False: there is a cycle. */
 bool graph_sort(struct graph *graph);
 

@@ -1,7 +1,5 @@
 """CUDA C++ programs over our runtime: bare on simulated cards, in a slice, and over the pool."""
 
-import json
-import re
 import shutil
 import subprocess
 import sys
@@ -21,14 +19,11 @@ from support.waiting import DEADLINE_SECONDS
 CARDS = ("A100-80G", 2)
 
 SOURCES: Final = Path(__file__).with_name("programs") / "runtime"
-TABLE: Final = Path(__file__).parents[2] / "native" / "runtime" / "runtime_table.json"
 NAMES: Final = sorted(source.stem for source in SOURCES.glob("*.cu"))
 LOCALLY: Final = dict.fromkeys(NAMES, "ok")
-# What no network carries: memory that both sides see, objects that the driver is to end by a call of the program. And a
-# graph has copies of addresses there, not of arrays.
-OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "managed", "user_objects"), "refused")
-LOOKED_UP: Final = re.compile(r'(?:"|\bOLDER\()(cuda[A-Z]\w+)[",]')
-HEADERS: Final = ("check.h", "atomic", "dlfcn.h", "fcntl.h", "thread", "sys/wait.h", "unistd.h")
+# What no network carries: memory that both sides see. And a graph has copies of addresses there, not of arrays.
+OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "managed"), "refused")
+HEADERS: Final = ("check.h", "atomic", "thread", "sys/wait.h", "unistd.h")
 
 
 def together() -> str:
@@ -64,14 +59,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "all"
 
 
-def called(programs: Path) -> set[str]:
-    """Functions that the programs import, or look up by name: those that this compiler's runtime lacks."""
-    listed = subprocess.run(["nm", "-D", "--undefined-only", programs], capture_output=True, text=True, check=True)
-    imported = {line.split()[-1].partition("@")[0] for line in listed.stdout.splitlines()}
-    sources = "".join(source.read_text() for source in SOURCES.glob("*.cu"))
-    return imported | set(LOOKED_UP.findall(sources))
-
-
 def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
     """By program how it went."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_SECONDS * 2, check=False)
@@ -79,14 +66,6 @@ def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
     return dict(
         line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.endswith((" ok", " refused", " failed"))
     )
-
-
-def test_the_programs_call_all_that_is_not_refused(programs: Path) -> None:
-    """By name: that one of the per-thread default stream is the same with another stream, the table's test says."""
-    table = json.loads(TABLE.read_text())["functions"]
-    there = {row["symbol"] for row in table if row["class"] in ("done", "forwarded")}
-    own = re.compile("_pt(ds|sz)$")
-    assert {own.sub("", name) for name in there} - {own.sub("", name) for name in called(programs)} == set()
 
 
 def test_programs_on_a_simulated_card(sim: Machine, programs: Path) -> None:

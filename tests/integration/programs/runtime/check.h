@@ -41,13 +41,3 @@
         if (refused_ == cudaErrorNotSupported) std::exit(REFUSED_STATUS); \
         OK(refused_);                                                     \
     } while (0)
-
-/* Whether the driver has this: where it does not, it says just that, and the program goes on
- * without. */
-#define HAS(call) has_(call, #call, __LINE__)
-static inline bool has_(cudaError_t result, const char *call, int line) {
-    if (result == cudaErrorNotSupported) return cudaGetLastError(), false;
-    if (result == cudaSuccess) return true;
-    std::printf("%d: %s: %s\n", line, call, cudaGetErrorName(result));
-    std::exit(1);
-}
