@@ -169,7 +169,7 @@ struct context {
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
     _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
-    volatile int cancel;
+    _Atomic int cancel;     /* kernels look at it that other threads run */
     /* the card's counts when the context was made: what happens later breaks it */
     uint32_t lost_seen;
     uint64_t ecc_seen;

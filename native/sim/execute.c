@@ -230,7 +230,7 @@ static void *run_block(void *argument) {
         egpu_ptx_run(block->function->kernel, &block->run, &block->stats, &fault);
     if (status != EGPU_PTX_OK) {
         of_run(block->context, block->function, status, &fault);
-        block->context->cancel = 1; /* the others may be waiting for this one */
+        atomic_store(&block->context->cancel, 1); /* the others may be waiting for this one */
     }
     return NULL;
 }
@@ -251,7 +251,7 @@ static void run_together(struct context *context, const struct function *functio
     if (started < count) {
         context_fail(context, CUDA_ERROR_LAUNCH_FAILED,
                      "no threads for the blocks of a cooperative launch");
-        context->cancel = 1;
+        atomic_store(&context->cancel, 1);
     }
     for (uint64_t i = 0; i < started; i++) {
         pthread_join(blocks[i].thread, NULL);
@@ -305,7 +305,7 @@ static void sleep_if_early(uint64_t deadline) {
 
 /* Until the end of what was taken, or until the kernel is cancelled. */
 static void spend(struct context *context, uint64_t start, uint64_t duration) {
-    while (duration && !context->cancel) {
+    while (duration && !atomic_load(&context->cancel)) {
         uint64_t piece = duration < CHARGE_NS ? duration : CHARGE_NS;
         machine_charge_time(&engine.machine, context->device->card, start, piece);
         start += piece;
@@ -329,7 +329,7 @@ static void execute_launch(struct stream *stream, const struct op *op, uint64_t 
     stream->runnable = true;
     /* In slices, so that other processes get their turn and a killed one leaves at most a slice
      * behind. */
-    while (remaining && !context->cancel) {
+    while (remaining && !atomic_load(&context->cancel)) {
         uint64_t slice = remaining;
         mps_begin();
         uint64_t start = machine_take_time(&engine.machine, card, end, &slice);
