@@ -303,6 +303,9 @@ struct op {
         struct {
             struct plan *plan;
             bool auto_free;
+            /* Of its nodes that record events and wait for them, in their order: which record, as
+             * the program counts at the launch. */
+            uint64_t *records;
         } graph;
         struct {
             struct context *context;

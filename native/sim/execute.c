@@ -393,7 +393,7 @@ static void execute_free(const struct op *op) {
 
 static void execute_graph(struct stream *stream, const struct op *op) {
     stream->in_graph = true;
-    plan_run(stream, op->graph.plan, op->graph.auto_free);
+    plan_run(stream, op);
     stream->in_graph = false;
 }
 
@@ -427,13 +427,11 @@ void op_execute(struct stream *stream, struct op *op) {
         stream->last_end_ns = start + LAUNCH_OVERHEAD_NS;
         break;
     case OP_RECORD:
-        event_reach(op->event.event,
-                    op->event.number ? op->event.number : event_next(op->event.event), start);
+        event_reach(op->event.event, op->event.number, start);
         stream->last_end_ns = start;
         break;
     case OP_WAIT_EVENT:
-        event_wait(op->event.event,
-                   op->event.number ? op->event.number : event_recorded(op->event.event));
+        event_wait(op->event.event, op->event.number); /* 0: nothing was recorded */
         if (event_timestamp(op->event.event) > start) start = event_timestamp(op->event.event);
         stream->last_end_ns = start;
         break;
@@ -453,7 +451,10 @@ void op_execute(struct stream *stream, struct op *op) {
         break;
     case OP_FREE: execute_free(op); break;
     case OP_GRAPH:
-        if (!failed) execute_graph(stream, op);
+        if (failed)
+            plan_skip(op);
+        else
+            execute_graph(stream, op);
         plan_over(op->graph.plan);
         break;
     case OP_GRAPH_ALLOC:
