@@ -174,10 +174,6 @@ CUresult violation(struct task *task);
 /* The struct that begins the payload; what is left after it becomes the task's data. */
 bool begins(struct task *task, void *message, size_t bytes, bool has_data);
 
-static inline size_t attribute_bytes(int attribute) {
-    return attribute >= 1 && attribute <= 3 ? 4 : 8;
-}
-
 /* ---- bulk.c ---- */
 
 /* `shown` is where the client sees which slots are held. */

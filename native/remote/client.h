@@ -110,7 +110,7 @@ CUresult call_locate_CUDA_RESOURCE_DESC(struct call *call, const CUDA_RESOURCE_D
                                         CUDA_RESOURCE_DESC *to);
 void call_found_CUDA_RESOURCE_DESC(const struct call *call, CUDA_RESOURCE_DESC *resource);
 
-/* Bytes that the value of a pool's attribute (or of a device's graph memory) has. */
+/* Bytes that the value of a pool's attribute has. */
 static inline size_t attribute_bytes(int attribute) {
     return attribute >= 1 && attribute <= 3 ? 4 : 8;
 }

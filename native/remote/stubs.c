@@ -505,7 +505,7 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
     put_bytes(&call.out, &attr, sizeof attr);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (value != NULL) get_bytes(&call.in, value, attribute_bytes(attr));
+        if (value != NULL) get_bytes(&call.in, value, 8);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -674,7 +674,7 @@ API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
     TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_device);
     put_bytes(&call.out, &attr, sizeof attr);
-    put_bytes(&call.out, value, attribute_bytes(attr));
+    put_bytes(&call.out, value, 8);
     return call_ask(&call);
 }
 

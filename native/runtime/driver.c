@@ -35,10 +35,11 @@ static void load(void) {
     __typeof__(cuGetProcAddress) *find =
         (__typeof__(cuGetProcAddress) *)dlsym(library, TEXT(cuGetProcAddress));
     if (!find) return;
+    /* First: what there is, a driver for cards elsewhere knows only once it has found them. */
+    outcome = (int)((__typeof__(cuInit) *)look_up(find, TEXT(cuInit)))(0);
 #define X(name) driver.name = (__typeof__(name) *)look_up(find, TEXT(name));
 #include "driver.def"
 #undef X
-    outcome = (int)driver.cuInit(0);
     pthread_atfork(NULL, NULL, after_fork);
 }
 

@@ -154,7 +154,7 @@ CUresult context_activate(struct context *context) {
     memcpy(context->limits, first_limits, sizeof first_limits);
     memset(context->held, 0, sizeof context->held);
     atomic_store(&context->local_bytes, 0);
-    context->cancel = 0;
+    atomic_store(&context->cancel, 0);
     atomic_store(&context->peers, 0);
     atomic_store(&context->error, CUDA_SUCCESS);
     atomic_store(&context->alive, true);
@@ -240,7 +240,7 @@ CUresult context_destroy(struct context *context) {
     bool was = true;
     if (!atomic_compare_exchange_strong(&context->alive, &was, false))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (atomic_load(&context->error) != CUDA_SUCCESS) context->cancel = 1;
+    if (atomic_load(&context->error) != CUDA_SUCCESS) atomic_store(&context->cancel, 1);
     context_synchronize(context);
     while (context->modules) module_unload(context->modules);
     for (;;) {

@@ -112,7 +112,10 @@ API CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     op->graph.plan = plan;
     op->graph.auto_free = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     atomic_fetch_add(&plan->refs, 2); /* the operation's, and ours */
-    CUresult result = plan_account(plan, op->graph.auto_free);
+    CUresult result = capture_allows(stream);
+    if (result == CUDA_SUCCESS) result = plan_account(plan, op->graph.auto_free);
+    if (result == CUDA_SUCCESS && (result = plan_count_records(op)) != CUDA_SUCCESS)
+        plan_over(plan);
     pthread_mutex_unlock(&exec->lock);
     if (result != CUDA_SUCCESS)
         op_free(op);

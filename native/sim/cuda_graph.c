@@ -158,7 +158,7 @@ static CUresult change_edges(CUgraph handle, const CUgraphNode *from, const CUgr
 }
 
 /* Edges carry nothing but their two ends here. */
-static bool plain(const CUgraphEdgeData *edges, size_t count) {
+bool edges_plain(const CUgraphEdgeData *edges, size_t count) {
     for (size_t i = 0; edges && i < count; i++)
         if (edges[i].from_port || edges[i].to_port || edges[i].type) return false;
     return true;
@@ -178,14 +178,14 @@ API CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *out,
 }
 API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                     const CUgraphEdgeData *edges, size_t count) {
-    return plain(edges, count) ? change_edges(graph, from, to, count, true)
-                               : CUDA_ERROR_NOT_SUPPORTED;
+    return edges_plain(edges, count) ? change_edges(graph, from, to, count, true)
+                                     : CUDA_ERROR_NOT_SUPPORTED;
 }
 API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from,
                                        const CUgraphNode *to, const CUgraphEdgeData *edges,
                                        size_t count) {
-    return plain(edges, count) ? change_edges(graph, from, to, count, false)
-                               : CUDA_ERROR_NOT_SUPPORTED;
+    return edges_plain(edges, count) ? change_edges(graph, from, to, count, false)
+                                     : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 API CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
@@ -417,54 +417,6 @@ API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *out) {
     return CUDA_SUCCESS;
 }
 
-static CUresult add_any(WHERE, CUgraphNodeParams *params) {
-    NEED(params);
-    switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-        CUDA_KERNEL_NODE_PARAMS kernel;
-        memcpy(&kernel, &params->kernel, sizeof kernel);
-        return cuGraphAddKernelNode(out, graph, before, count, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return cuGraphAddMemcpyNode(out, graph, before, count, &params->memcpy.copyParams, NULL);
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-        CUDA_MEMSET_NODE_PARAMS fill;
-        memcpy(&fill, &params->memset, sizeof fill);
-        return cuGraphAddMemsetNode(out, graph, before, count, &fill, NULL);
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-        CUDA_HOST_NODE_PARAMS host = {.fn = params->host.fn, .userData = params->host.userData};
-        return cuGraphAddHostNode(out, graph, before, count, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(out, graph, before, count);
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-        return cuGraphAddChildGraphNode(out, graph, before, count, params->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return cuGraphAddEventRecordNode(out, graph, before, count, params->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return cuGraphAddEventWaitNode(out, graph, before, count, params->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        return cuGraphAddMemFreeNode(out, graph, before, count, params->free.dptr);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = params->alloc.poolProps,
-                                            .bytesize = params->alloc.bytesize};
-        CUresult result = cuGraphAddMemAllocNode(out, graph, before, count, &alloc);
-        params->alloc.dptr = alloc.dptr;
-        return result;
-    }
-    default:
-        if (engine_verbose())
-            engine_say("cuGraphAddNode: nodes of type %d are not simulated", (int)params->type);
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-}
-
-API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before,
-                            const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
-    return plain(edges, count) ? add_any(out, graph, before, count, params)
-                               : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* ---- reading and changing nodes ---- */
 
 #define GET(name, kind, field, Params)                             \
@@ -515,6 +467,15 @@ SET(set_copy, CU_GRAPH_NODE_TYPE_MEMCPY, copy_op, copy, CUDA_MEMCPY3D)
 SET(set_fill, CU_GRAPH_NODE_TYPE_MEMSET, fill_op, fill, CUDA_MEMSET_NODE_PARAMS)
 SET(set_host, CU_GRAPH_NODE_TYPE_HOST, host_op, host, CUDA_HOST_NODE_PARAMS)
 
+static CUresult set_event(struct node *node, CUgraphNodeType type, enum op_kind kind,
+                          CUevent event) {
+    struct op *op = NULL;
+    CUresult result = event_op(kind, event, &op);
+    if (result == CUDA_SUCCESS) result = replace(node, type, op);
+    if (result == CUDA_SUCCESS) node->params.event = event;
+    return result;
+}
+
 API CUresult cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS *params) {
     NEED_NODE(node, handle);
     return set_kernel(node, params);
@@ -530,6 +491,15 @@ API CUresult cuGraphMemsetNodeSetParams(CUgraphNode handle, const CUDA_MEMSET_NO
 API CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS *params) {
     NEED_NODE(node, handle);
     return set_host(node, params);
+}
+
+API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode handle, CUevent event) {
+    NEED_NODE(node, handle);
+    return set_event(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, OP_RECORD, event);
+}
+API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode handle, CUevent event) {
+    NEED_NODE(node, handle);
+    return set_event(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, OP_WAIT_EVENT, event);
 }
 
 /* ---- instantiated graphs ---- */
@@ -672,6 +642,14 @@ API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec handle, CUgraphNode want
 API CUresult cuGraphExecHostNodeSetParams(CUgraphExec handle, CUgraphNode wanted,
                                           const CUDA_HOST_NODE_PARAMS *params) {
     IN_EXEC(set_host(node, params));
+}
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec handle, CUgraphNode wanted,
+                                                CUevent event) {
+    IN_EXEC(set_event(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, OP_RECORD, event));
+}
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec handle, CUgraphNode wanted,
+                                              CUevent event) {
+    IN_EXEC(set_event(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, OP_WAIT_EVENT, event));
 }
 API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode wanted,
                                                 CUgraph child) {
@@ -836,7 +814,7 @@ EARLIER(cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const 
     return change_edges(graph, from, to, count, false);
 }
 EARLIER(cuGraphAddNode(WHERE, CUgraphNodeParams *params)) {
-    return add_any(out, graph, before, count, params);
+    return graph_add_any(out, graph, before, count, params);
 }
 EARLIER(cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *at, char *log,
                            size_t size)) {

@@ -350,6 +350,13 @@ API CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
     return function_of(handle, context, &function);
 }
 
+API CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
+    (void)config; /* banks have one width since CUDA 5's cards */
+    NEED_CONTEXT(context);
+    struct function *function;
+    return function_of(handle, context, &function);
+}
+
 API CUresult cuFuncGetModule(CUmodule *out, CUfunction handle) {
     NEED_CONTEXT(context);
     NEED(out);

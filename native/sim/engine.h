@@ -171,7 +171,7 @@ struct context {
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
     _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
-    volatile int cancel;
+    _Atomic int cancel;     /* kernels look at it that other threads run */
     /* the card's counts when the context was made: what happens later breaks it */
     uint32_t lost_seen;
     uint64_t ecc_seen;
@@ -305,6 +305,9 @@ struct op {
         struct {
             struct plan *plan;
             bool auto_free;
+            /* Of its nodes that record events and wait for them, in their order: which record, as
+             * the program counts at the launch. */
+            uint64_t *records;
         } graph;
         struct {
             struct context *context;

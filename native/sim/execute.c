@@ -230,7 +230,7 @@ static void *run_block(void *argument) {
         egpu_ptx_run(block->function->kernel, &block->run, &block->stats, &fault);
     if (status != EGPU_PTX_OK) {
         of_run(block->context, block->function, status, &fault);
-        block->context->cancel = 1; /* the others may be waiting for this one */
+        atomic_store(&block->context->cancel, 1); /* the others may be waiting for this one */
     }
     return NULL;
 }
@@ -251,7 +251,7 @@ static void run_together(struct context *context, const struct function *functio
     if (started < count) {
         context_fail(context, CUDA_ERROR_LAUNCH_FAILED,
                      "no threads for the blocks of a cooperative launch");
-        context->cancel = 1;
+        atomic_store(&context->cancel, 1);
     }
     for (uint64_t i = 0; i < started; i++) {
         pthread_join(blocks[i].thread, NULL);
@@ -305,7 +305,7 @@ static void sleep_if_early(uint64_t deadline) {
 
 /* Until the end of what was taken, or until the kernel is cancelled. */
 static void spend(struct context *context, uint64_t start, uint64_t duration) {
-    while (duration && !context->cancel) {
+    while (duration && !atomic_load(&context->cancel)) {
         uint64_t piece = duration < CHARGE_NS ? duration : CHARGE_NS;
         machine_charge_time(&engine.machine, context->device->card, start, piece);
         start += piece;
@@ -329,7 +329,7 @@ static void execute_launch(struct stream *stream, const struct op *op, uint64_t 
     stream->runnable = true;
     /* In slices, so that other processes get their turn and a killed one leaves at most a slice
      * behind. */
-    while (remaining && !context->cancel) {
+    while (remaining && !atomic_load(&context->cancel)) {
         uint64_t slice = remaining;
         mps_begin();
         uint64_t start = machine_take_time(&engine.machine, card, end, &slice);
@@ -393,7 +393,7 @@ static void execute_free(const struct op *op) {
 
 static void execute_graph(struct stream *stream, const struct op *op) {
     stream->in_graph = true;
-    plan_run(stream, op->graph.plan, op->graph.auto_free);
+    plan_run(stream, op);
     stream->in_graph = false;
 }
 
@@ -427,13 +427,11 @@ void op_execute(struct stream *stream, struct op *op) {
         stream->last_end_ns = start + LAUNCH_OVERHEAD_NS;
         break;
     case OP_RECORD:
-        event_reach(op->event.event,
-                    op->event.number ? op->event.number : event_next(op->event.event), start);
+        event_reach(op->event.event, op->event.number, start);
         stream->last_end_ns = start;
         break;
     case OP_WAIT_EVENT:
-        event_wait(op->event.event,
-                   op->event.number ? op->event.number : event_recorded(op->event.event));
+        event_wait(op->event.event, op->event.number); /* 0: nothing was recorded */
         if (event_timestamp(op->event.event) > start) start = event_timestamp(op->event.event);
         stream->last_end_ns = start;
         break;
@@ -453,7 +451,10 @@ void op_execute(struct stream *stream, struct op *op) {
         break;
     case OP_FREE: execute_free(op); break;
     case OP_GRAPH:
-        if (!failed) execute_graph(stream, op);
+        if (failed)
+            plan_skip(op);
+        else
+            execute_graph(stream, op);
         plan_over(op->graph.plan);
         break;
     case OP_GRAPH_ALLOC:

@@ -303,11 +303,62 @@ struct node *exec_node(struct exec *exec, const struct node *original) {
     return clone_of(exec->plan->graph, original);
 }
 
-static void run_graph(struct stream *stream, struct graph *graph) {
-    for (struct node *node = graph->first; node; node = node->next) {
-        if (node->child) run_graph(stream, node->child);
-        if (node->op && node->enabled) op_execute(stream, node->op);
+static bool of_event(const struct node *node) {
+    return node->op && node->enabled &&
+           (node->op->kind == OP_RECORD || node->op->kind == OP_WAIT_EVENT);
+}
+
+static size_t count_of_events(const struct graph *graph) {
+    size_t count = 0;
+    for (const struct node *node = graph->first; node; node = node->next)
+        count += node->child ? count_of_events(node->child) : of_event(node);
+    return count;
+}
+
+static uint64_t *count_records(const struct graph *graph, uint64_t *at) {
+    for (const struct node *node = graph->first; node; node = node->next) {
+        if (node->child) at = count_records(node->child, at);
+        if (!of_event(node)) continue;
+        struct event *event = node->op->event.event;
+        *at++ = node->op->kind == OP_RECORD ? event_next(event) : event_recorded(event);
     }
+    return at;
+}
+
+CUresult plan_count_records(struct op *op) {
+    size_t count = count_of_events(op->graph.plan->graph);
+    if (count == 0) return CUDA_SUCCESS;
+    op->graph.records = calloc(count, sizeof *op->graph.records);
+    if (!op->graph.records) return CUDA_ERROR_OUT_OF_MEMORY;
+    count_records(op->graph.plan->graph, op->graph.records);
+    return CUDA_SUCCESS;
+}
+
+static const uint64_t *run_graph(struct stream *stream, struct graph *graph, const uint64_t *at) {
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (node->child) at = run_graph(stream, node->child, at);
+        if (of_event(node)) {
+            struct op op = *node->op;
+            op.event.number = *at++;
+            op_execute(stream, &op);
+        } else if (node->op && node->enabled)
+            op_execute(stream, node->op);
+    }
+    return at;
+}
+
+static const uint64_t *skip_graph(const struct graph *graph, const uint64_t *at) {
+    for (const struct node *node = graph->first; node; node = node->next) {
+        if (node->child) at = skip_graph(node->child, at);
+        if (!of_event(node)) continue;
+        if (node->op->kind == OP_RECORD) event_reach(node->op->event.event, *at, sim_now());
+        at++;
+    }
+    return at;
+}
+
+void plan_skip(const struct op *op) {
+    if (op->graph.records) skip_graph(op->graph.plan->graph, op->graph.records);
 }
 
 static void free_all(struct context *context, const struct graph *graph) {
@@ -318,9 +369,10 @@ static void free_all(struct context *context, const struct graph *graph) {
     }
 }
 
-void plan_run(struct stream *stream, struct plan *plan, bool auto_free) {
-    if (auto_free) free_all(stream->context, plan->graph);
-    run_graph(stream, plan->graph);
+void plan_run(struct stream *stream, const struct op *op) {
+    struct graph *graph = op->graph.plan->graph;
+    if (op->graph.auto_free) free_all(stream->context, graph);
+    run_graph(stream, graph, op->graph.records);
 }
 
 /* The driver has a graph's memory ready when a launch returns, long before the stream comes to

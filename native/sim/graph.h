@@ -73,6 +73,11 @@ bool nodes_have(const struct nodes *nodes, const struct node *node);
 void nodes_remove(struct nodes *nodes, const struct node *node);
 void nodes_clear(struct nodes *nodes);
 
+/* cuGraphAddNode without edges that carry anything */
+CUresult graph_add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                       CUgraphNodeParams *params);
+bool edges_plain(const CUgraphEdgeData *edges, size_t count); /* NULL is, too */
+
 struct graph *graph_create(void);
 void graph_destroy(struct graph *graph);
 struct graph *graph_clone(struct graph *graph);
@@ -91,7 +96,10 @@ void plan_release(struct plan *plan);
  * made with. */
 CUresult exec_own_plan(struct exec *exec);
 struct node *exec_node(struct exec *exec, const struct node *original);
-void plan_run(struct stream *stream, struct plan *plan, bool auto_free);
+void plan_run(struct stream *stream, const struct op *op);
+void plan_skip(const struct op *op); /* its context has failed: only its events are reached */
+/* Counts what the launch will record, and what it waits for. */
+CUresult plan_count_records(struct op *op);
 /* Notes what the graph allocates and frees. CUDA_ERROR_INVALID_VALUE: an allocation of an earlier
  * launch was not freed. */
 CUresult plan_account(struct plan *plan, bool auto_free);

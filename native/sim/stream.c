@@ -48,7 +48,10 @@ void op_free(struct op *op) {
     case OP_RECORD:
     case OP_WAIT_EVENT: event_unref(op->event.event); break;
     case OP_WAIT_STREAM: stream_unref(op->after.stream); break;
-    case OP_GRAPH: plan_release(op->graph.plan); break;
+    case OP_GRAPH:
+        plan_release(op->graph.plan);
+        free(op->graph.records);
+        break;
     default: break;
     }
     free(op->staged);

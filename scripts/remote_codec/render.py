@@ -47,6 +47,12 @@ def ops_header(numbers: Numbers) -> str:
 # ---- client -----------------------------------------------------------------------------------------------------------
 
 
+def attribute_bytes(function: Function) -> str:
+    """C for how many bytes the value of an attribute has. All of a device's graph memory have as many."""
+    of_graphs = any(p.ctype == "CUgraphMem_attribute" for p in function.parameters)
+    return "8" if of_graphs else "attribute_bytes(attr)"
+
+
 def stub(function: Function, name: str) -> str:
     """The function `name`: encodes, sends, and for functions that return something waits and decodes."""
     out: list[str] = [f"{name}({arguments(function.parameters)}) {{", f"    CALL({function.symbol});"]
@@ -77,7 +83,7 @@ def stub(function: Function, name: str) -> str:
             case "in_attribute":
                 out.append(f"    if ({n} == NULL) return CUDA_ERROR_INVALID_VALUE;")
                 size.append("8")
-                puts.append(f"put_bytes(&call.out, {n}, attribute_bytes(attr));")
+                puts.append(f"put_bytes(&call.out, {n}, {attribute_bytes(function)});")
             case "string":
                 out.append(f"    if ({n} == NULL) return CUDA_ERROR_INVALID_VALUE;")
                 size.append(f"8 + padded(strlen({n}) + 1)")
@@ -140,7 +146,7 @@ def stub(function: Function, name: str) -> str:
                 if p.detail in HANDLE_STRUCTS:
                     gets.append(f"if ({n} != NULL) call_found_{p.detail}(&call, {n});")
             case "out_attribute":
-                gets.append(f"if ({n} != NULL) get_bytes(&call.in, {n}, attribute_bytes(attr));")
+                gets.append(f"if ({n} != NULL) get_bytes(&call.in, {n}, {attribute_bytes(function)});")
             case "out_devptr":
                 gets.append(f"if ({n} != NULL) get_bytes(&call.in, {n}, 8);")
             case "found":

@@ -1,5 +1,7 @@
 """CUDA C++ programs over our runtime: bare on simulated cards, in a slice, and over the pool."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +23,11 @@ CARDS = ("A100-80G", 2)
 SOURCES: Final = Path(__file__).with_name("programs") / "runtime"
 NAMES: Final = sorted(source.stem for source in SOURCES.glob("*.cu"))
 LOCALLY: Final = dict.fromkeys(NAMES, "ok")
-# What no network carries: memory that both sides see. And a graph has copies of addresses there, not of arrays.
-OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "managed"), "refused")
+# What no network carries: memory that both sides see, and what a graph keeps of the program's. And a graph has copies of
+# addresses there, not of arrays.
+OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "graph_objects", "managed"), "refused")
+OF_CUDA_12: Final = SOURCES.with_name("of_cuda_12.c")
+TABLE: Final = Path(__file__).resolve().parents[2] / "native" / "runtime" / "runtime_table.json"
 HEADERS: Final = ("check.h", "atomic", "thread", "sys/wait.h", "unistd.h")
 
 
@@ -36,27 +41,29 @@ def together() -> str:
     return "\n".join([*lines, "};", '#include "main.h"', ""])
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that runs them all; its kernels are compressed PTX, as nvcc leaves them."""
+def compiled(folder: Path, *more: str) -> Path:
+    """All of them in one. They are linked to our library: the compiler's own may be older than what they call."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    folder = tmp_path_factory.mktemp("runtime")
     (folder / "all.cu").write_text(together())
-    flags = [
-        "-cudart",
-        "shared",
-        "-arch=compute_75",
-        "-Xcompiler",
-        "-Wno-deprecated-declarations",
-        "-I",
-        str(SOURCES),
-        "-o",
-        str(folder / "all"),
-    ]
-    subprocess.run([nvcc, *flags, str(folder / "all.cu")], check=True, timeout=DEADLINE_SECONDS * 4)
+    flags = ["-arch=compute_75", "-Xcompiler", "-Wno-deprecated-declarations", "-I", str(SOURCES), *more]
+    library = ["-cudart", "none", "-Xlinker", str(path("runtime/libcudart.so.13"))]
+    command = [nvcc, *flags, "-o", str(folder / "all"), str(folder / "all.cu"), *library]
+    subprocess.run(command, check=True, timeout=DEADLINE_SECONDS * 4)
     return folder / "all"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that runs them all; its kernels are compressed PTX, as nvcc leaves them."""
+    return compiled(tmp_path_factory.mktemp("runtime"))
+
+
+@pytest.fixture(scope="module")
+def programs_per_thread(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same where the default stream is each thread's own."""
+    return compiled(tmp_path_factory.mktemp("per_thread"), "--default-stream", "per-thread")
 
 
 def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
@@ -70,6 +77,59 @@ def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
 
 def test_programs_on_a_simulated_card(sim: Machine, programs: Path) -> None:
     assert outcomes([str(programs)], environment(sim.driver_dir)) == LOCALLY
+
+
+def called(sources: list[Path]) -> set[str]:
+    """What they call by name. A declaration, or the address of a function alone, is no call."""
+    text = "\n".join(re.sub(r"/\*.*?\*/|//[^\n]*", "", source.read_text(), flags=re.DOTALL) for source in sources)
+    text = re.sub(r'(?m)^extern "C" [^;]*;|^int (?:cuda\w+\([^;]*);', "", text)
+    return set(re.findall(r"\b(cuda\w+)\s*\(", text))
+
+
+@pytest.mark.parametrize("major", [12, 13])
+def test_every_function_of_the_runtime_is_called_by_a_program(major: int) -> None:
+    """By its name; what ends in _ptsz or _ptds is what that name becomes with --default-stream per-thread."""
+    rows = [row for row in json.loads(TABLE.read_text())["functions"] if row["class"] in ("done", "forwarded")]
+    ours = {row["symbol"] for row in rows if row["major"] == major}
+    known = called([*SOURCES.glob("*.cu")])
+    if major == 12:
+        known |= called([OF_CUDA_12])
+    assert len(ours) > 300
+    assert sorted(symbol for symbol in ours if re.sub("_pt[sd][sz]$", "", symbol) not in known) == []
+
+
+def test_programs_whose_threads_have_default_streams_of_their_own(sim: Machine, programs_per_thread: Path) -> None:
+    assert outcomes([str(programs_per_thread)], environment(sim.driver_dir)) == LOCALLY
+
+
+def test_programs_whose_threads_have_default_streams_of_their_own_over_the_pool(
+    sim: Machine, programs_per_thread: Path, tmp_path: Path
+) -> None:
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        assert outcomes([str(programs_per_thread)], environment(client)) == OVER_THE_POOL
+
+
+def of_cuda_12(folder: Path) -> Path:
+    """The program of what CUDA 12 alone has, which needs no compiler of NVIDIA's."""
+    program = folder / "of_cuda_12"
+    library = path("runtime/libcudart.so.12")
+    command = ["cc", str(OF_CUDA_12), str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_what_cuda_12_alone_has(sim: Machine, tmp_path: Path, state: Path, sliced: bool) -> None:
+    run = [sys.executable, "-m", "egpu", "run", "--state-dir", str(state), "--simulate", "A100-80G", "--core", "50", "--"]
+    command = [*(run if sliced else []), str(of_cuda_12(tmp_path))]
+    subprocess.run(command, env=environment(sim.driver_dir), check=True, timeout=DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "tls"])
+def test_what_cuda_12_alone_has_over_the_pool(sim: Machine, tmp_path: Path, transport: Transport) -> None:
+    with remote(sim, tmp_path, transport) as (client, _, _):
+        command = [str(of_cuda_12(tmp_path))]
+        subprocess.run(command, env=environment(client), check=True, timeout=DEADLINE_SECONDS)
 
 
 @pytest.fixture

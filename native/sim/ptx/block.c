@@ -1,6 +1,7 @@
 /* Launching: checks of the shape, and the schedule of one block's threads after another. */
 #include "exec.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,7 +143,7 @@ static bool run_one(struct block *b, struct thread *t) {
         x->status = EGPU_PTX_TIMEOUT;
         return false;
     }
-    if (x->launch->cancel && *x->launch->cancel) {
+    if (x->launch->cancel && atomic_load(x->launch->cancel)) {
         x->status = EGPU_PTX_CANCELLED;
         return false;
     }

@@ -199,7 +199,7 @@ typedef struct {
     uint64_t block_count; /* 0: to the end */
 
     uint64_t max_instructions;          /* 0: EGPU_PTX_DEFAULT_MAX_INSTRUCTIONS */
-    const volatile int *cancel;         /* may be NULL; looked at between time slices of threads */
+    const _Atomic int *cancel;          /* may be NULL; looked at between time slices of threads */
     uint64_t (*globaltimer)(void *ctx); /* %globaltimer in ns; NULL: the host's CLOCK_REALTIME */
     void *globaltimer_ctx;
 } egpu_ptx_launch;

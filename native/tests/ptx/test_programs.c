@@ -3,6 +3,8 @@
 #include "harness.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 static const char threads_ptx[] = HEADER
     ".global .align 4 .u32 table[4] = {10, 20, 30, 40};\n"
@@ -222,6 +224,23 @@ static void test_results(void) {
     CHECK(run_kernel(m, "window", l) == EGPU_PTX_ILLEGAL_ADDRESS, "past the end of shared memory");
 }
 
+static void *cancel_it(void *flag) {
+    atomic_store((_Atomic int *)flag, 1);
+    return NULL;
+}
+
+/* By another thread, while the kernel runs: with ThreadSanitizer this is a test of the flag. */
+static egpu_ptx_status cancelled_meanwhile(egpu_ptx_launch l) {
+    _Atomic int cancel = 0;
+    pthread_t other;
+    l.max_instructions = 0;
+    l.cancel = &cancel;
+    if (pthread_create(&other, NULL, cancel_it, &cancel) != 0) return EGPU_PTX_INTERNAL;
+    egpu_ptx_status status = run_kernel(m, "endless", l);
+    pthread_join(other, NULL);
+    return status;
+}
+
 static void test_failures(void) {
     uint64_t p = 0x10;
     CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS &&
@@ -240,9 +259,7 @@ static void test_failures(void) {
     egpu_ptx_launch l = shape(1, 1, NULL, 0);
     l.max_instructions = 100000;
     CHECK(run_kernel(m, "endless", l) == EGPU_PTX_TIMEOUT, "endless");
-    int cancel = 1;
-    l.cancel = &cancel;
-    CHECK(run_kernel(m, "endless", l) == EGPU_PTX_CANCELLED, "cancelled");
+    CHECK(cancelled_meanwhile(l) == EGPU_PTX_CANCELLED, "cancelled");
     CHECK(run_kernel(m, "deep", shape(1, 1, NULL, 0)) == EGPU_PTX_STACK_OVERFLOW, "stack overflow");
     CHECK(run_kernel(m, "stuck", shape(1, 64, NULL, 0)) == EGPU_PTX_DEADLOCK,
           "mismatched barriers");

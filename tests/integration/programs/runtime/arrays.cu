@@ -33,7 +33,9 @@ int main() {
     OK(cudaMalloc(&d, 128));
     OK(cudaMemcpyFromArrayAsync(d, a, 0, 0, 128, cudaMemcpyDeviceToDevice, stream));
     OK(cudaMemcpyToArrayAsync(b, 4, 0, d, 128, cudaMemcpyDeviceToDevice, stream));
+    OK(cudaStreamSynchronize(stream)); /* a thread's own default stream would not wait for it */
     OK(cudaMemcpy2DArrayToArray(a, 16, 0, a, 0, 0, 16, 4, cudaMemcpyDeviceToDevice));
+    OK(cudaDeviceSynchronize());
     OK(cudaMemcpyFromArrayAsync(out.data(), b, 4, 0, 128, cudaMemcpyDeviceToHost, stream));
     OK(cudaStreamSynchronize(stream));
     CHECK(same());
@@ -49,6 +51,7 @@ int main() {
     OK(cudaStreamEndCapture(stream, &graph));
     OK(cudaGraphInstantiate(&exec, graph, 0));
     OK(cudaMemset(d, 7, 128));
+    OK(cudaDeviceSynchronize());
     OK(cudaGraphLaunch(exec, stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaMemcpy2DFromArray(out.data(), 32, b, 0, 0, 32, 4, cudaMemcpyDeviceToHost));

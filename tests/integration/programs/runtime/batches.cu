@@ -28,11 +28,13 @@ static void check_volumes(cudaStream_t stream) {
     OK(cudaMalloc3D(&a, all));
     OK(cudaMalloc3D(&b, all));
     OK(cudaMemset3D(a, 1, all));
+    OK(cudaDeviceSynchronize());
     OK(cudaMemset3DAsync(a, 2, some, stream));
     OK(cudaStreamSynchronize(stream));
     cudaMemcpy3DPeerParms peers = {};
     peers.srcPtr = a, peers.dstPtr = b, peers.extent = all;
     OK(cudaMemcpy3DPeer(&peers));
+    OK(cudaDeviceSynchronize());
     peers.srcPos = make_cudaPos(0, 0, 0), peers.dstPos = make_cudaPos(16, 3, 0);
     peers.extent = some;
     OK(cudaMemcpy3DPeerAsync(&peers, stream));

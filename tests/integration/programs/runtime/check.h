@@ -32,6 +32,20 @@
         CHECK(cudaGetLastError() == cudaSuccess); \
     } while (0)
 
+/* A driver before this version does not have it, and says so. */
+static inline bool driver_since(int version) {
+    int is = 0;
+    OK(cudaDriverGetVersion(&is));
+    return is >= version;
+}
+#define SINCE(version, call)                    \
+    do {                                        \
+        if (driver_since(version))              \
+            OK(call);                           \
+        else                                    \
+            FAILS(cudaErrorNotSupported, call); \
+    } while (0)
+
 /* Where the driver says that it does not have this, the whole program is refused, and main.h says
  * so. */
 #define REFUSED_STATUS 3

@@ -7,6 +7,7 @@ int main() {
     float ms = -1;
     OK(cudaMalloc(&d, sizeof h));
     OK(cudaMemset(d, 0, sizeof h));
+    OK(cudaDeviceSynchronize());
     OK(cudaEventCreate(&begin));
     OK(cudaEventCreate(&end));
     OK(cudaEventCreateWithFlags(&bare, cudaEventDisableTiming));

@@ -9,6 +9,7 @@ int main() {
     cudaStreamCaptureStatus status;
     OK(cudaMalloc(&d, sizeof h));
     OK(cudaMemset(d, 0, sizeof h));
+    OK(cudaDeviceSynchronize());
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     OK(cudaStreamIsCapturing(stream, &status));

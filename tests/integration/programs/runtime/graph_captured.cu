@@ -67,6 +67,7 @@ int main() {
     int *d, h[64];
     OK(cudaMalloc(&d, sizeof h));
     OK(cudaMemset(d, 0, sizeof h));
+    OK(cudaDeviceSynchronize());
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     check_none(stream);

@@ -16,6 +16,17 @@ int main() {
     const auto how = cudaMemRangeAttributeReadMostly;
     OK(cudaMemRangeGetAttribute(&mostly_read, sizeof mostly_read, how, m, 128));
     CHECK(place == 0 && mostly_read == 1);
+    int again[2] = {-7, -7};
+    void *answers[] = {&again[0], &again[1]};
+    size_t sizes[] = {sizeof(int), sizeof(int)};
+    cudaMemRangeAttribute both[] = {how, where};
+    OK(cudaMemRangeGetAttributes(answers, sizes, both, 2, m, 128));
+    CHECK(again[0] == 1 && again[1] == 0);
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamAttachMemAsync(stream, m, 0, cudaMemAttachSingle));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
     int *d;
     OK(cudaMalloc(&d, 128));
     FAILS(cudaErrorInvalidValue, cudaMemPrefetchAsync(d, 128, card, 0, 0));

@@ -10,11 +10,13 @@ int main() {
     OK(cudaSetDevice(1));
     OK(cudaMalloc(&b, sizeof h));
     OK(cudaMemcpyPeer(b, 1, a, 0, sizeof h));
+    OK(cudaDeviceSynchronize());
     OK(cudaMemcpy(back, b, sizeof h, cudaMemcpyDeviceToHost));
     CHECK(!std::memcmp(h, back, sizeof h));
     cudaStream_t stream;
     OK(cudaStreamCreate(&stream));
     OK(cudaMemset(b, 0, sizeof h));
+    OK(cudaDeviceSynchronize());
     OK(cudaMemcpyPeerAsync(b, 1, a, 0, sizeof h, stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaMemcpy(back, b, sizeof h, cudaMemcpyDeviceToHost));

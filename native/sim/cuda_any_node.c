@@ -1,0 +1,109 @@
+/* Nodes of every kind by one call, which has the kind in its parameters: each is what the function
+ * of that kind does. */
+#include "cuda_api.h"
+#include "graph.h"
+
+#include <string.h>
+
+#define WHERE CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count
+
+static CUresult unknown(const char *call, CUgraphNodeType type) {
+    if (engine_verbose()) engine_say("%s: nodes of type %d are not simulated", call, (int)type);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Of a kernel, the newest parameters begin with those of before, and say more. */
+static CUDA_KERNEL_NODE_PARAMS kernel_of(const CUgraphNodeParams *params) {
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    memcpy(&kernel, &params->kernel, sizeof kernel);
+    return kernel;
+}
+
+static CUDA_MEMSET_NODE_PARAMS fill_of(const CUgraphNodeParams *params) {
+    CUDA_MEMSET_NODE_PARAMS fill;
+    memcpy(&fill, &params->memset, sizeof fill);
+    return fill;
+}
+
+static CUDA_HOST_NODE_PARAMS host_of(const CUgraphNodeParams *params) {
+    return (CUDA_HOST_NODE_PARAMS){.fn = params->host.fn, .userData = params->host.userData};
+}
+
+CUresult graph_add_any(WHERE, CUgraphNodeParams *params) {
+    NEED(params);
+    const CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(params);
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+    const CUDA_HOST_NODE_PARAMS host = host_of(params);
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode(out, graph, before, count, &kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphAddMemcpyNode(out, graph, before, count, &params->memcpy.copyParams, NULL);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return cuGraphAddMemsetNode(out, graph, before, count, &fill, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(out, graph, before, count, &host);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(out, graph, before, count);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(out, graph, before, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphAddEventRecordNode(out, graph, before, count, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphAddEventWaitNode(out, graph, before, count, params->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(out, graph, before, count, params->free.dptr);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = params->alloc.poolProps,
+                                            .bytesize = params->alloc.bytesize};
+        CUresult result = cuGraphAddMemAllocNode(out, graph, before, count, &alloc);
+        params->alloc.dptr = alloc.dptr;
+        return result;
+    }
+    default: return unknown("cuGraphAddNode", params->type);
+    }
+}
+
+API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before,
+                            const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    return edges_plain(edges, count) ? graph_add_any(out, graph, before, count, params)
+                                     : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+API CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params) {
+    NEED(params);
+    const CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(params);
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+    const CUDA_HOST_NODE_PARAMS host = host_of(params);
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphKernelNodeSetParams(node, &kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphMemsetNodeSetParams(node, &fill);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphHostNodeSetParams(node, &host);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphEventRecordNodeSetEvent(node, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphEventWaitNodeSetEvent(node, params->eventWait.event);
+    default: return unknown("cuGraphNodeSetParams", params->type);
+    }
+}
+
+API CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                      CUgraphNodeParams *params) {
+    NEED(params);
+    const CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(params);
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+    const CUDA_HOST_NODE_PARAMS host = host_of(params);
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphExecKernelNodeSetParams(exec, node, &kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphExecMemcpyNodeSetParams(exec, node, &params->memcpy.copyParams, NULL);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphExecMemsetNodeSetParams(exec, node, &fill, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphExecHostNodeSetParams(exec, node, &host);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphExecChildGraphNodeSetParams(exec, node, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphExecEventRecordNodeSetEvent(exec, node, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphExecEventWaitNodeSetEvent(exec, node, params->eventWait.event);
+    default: return unknown("cuGraphExecNodeSetParams", params->type);
+    }
+}
