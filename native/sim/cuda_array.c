@@ -88,6 +88,31 @@ API CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENT
     return CUDA_SUCCESS;
 }
 
+/* Of arrays of several planes, which are not simulated: so of none. */
+API CUresult cuArrayGetPlane(CUarray *out, CUarray handle, unsigned int plane) {
+    (void)plane;
+    NEED(out);
+    NEED_INIT();
+    NEED_HANDLE(handle, HANDLE_ARRAY);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Of sparse arrays, which are not simulated: so of none. */
+API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray handle) {
+    NEED(out);
+    NEED_INIT();
+    NEED_HANDLE(handle, HANDLE_ARRAY);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
+                                                 CUmipmappedArray handle) {
+    NEED(out);
+    NEED_INIT();
+    NEED_HANDLE(handle, HANDLE_MIPMAP);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
                                     const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                                     unsigned int levels) {

@@ -31,6 +31,74 @@ API CUresult cuStreamDestroy(CUstream handle) {
     return CUDA_SUCCESS;
 }
 
+/* ---- attributes ---- */
+
+static CUresult stream_of(CUstream handle, struct stream **out) {
+    NEED_CONTEXT(context);
+    return stream_resolve(handle, false, context, out);
+}
+
+API CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID which,
+                                  const CUstreamAttrValue *value) {
+    NEED(value);
+    struct stream *stream;
+    CUresult result = stream_of(handle, &stream);
+    if (result != CUDA_SUCCESS) return result;
+    struct stream_attributes *is = &stream->attributes;
+    pthread_mutex_lock(&stream->lock);
+    switch ((int)which) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: is->window = value->accessPolicyWindow; break;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        if (value->syncPolicy < CU_SYNC_POLICY_AUTO ||
+            value->syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            is->policy = value->syncPolicy;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: is->domain = value->memSyncDomain; break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: is->domains = value->memSyncDomainMap; break;
+    default: result = CUDA_ERROR_INVALID_VALUE; /* kernels' alone */
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return result;
+}
+
+API CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID which, CUstreamAttrValue *out) {
+    NEED(out);
+    struct stream *stream;
+    CUresult result = stream_of(handle, &stream);
+    if (result != CUDA_SUCCESS) return result;
+    const struct stream_attributes *is = &stream->attributes;
+    pthread_mutex_lock(&stream->lock);
+    switch ((int)which) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: out->accessPolicyWindow = is->window; break;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: out->syncPolicy = is->policy; break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: out->memSyncDomain = is->domain; break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: out->memSyncDomainMap = is->domains; break;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY: out->priority = stream->priority; break;
+    default: result = CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return result;
+}
+
+API CUresult cuStreamCopyAttributes(CUstream to_handle, CUstream from_handle) {
+    struct stream *to, *from;
+    CUresult result = stream_of(to_handle, &to);
+    if (result == CUDA_SUCCESS) result = stream_of(from_handle, &from);
+    if (result != CUDA_SUCCESS) return result;
+    NEED(to->context == from->context);
+    pthread_mutex_lock(&from->lock);
+    const struct stream_attributes copy = from->attributes;
+    pthread_mutex_unlock(&from->lock);
+    pthread_mutex_lock(&to->lock);
+    to->attributes = copy;
+    pthread_mutex_unlock(&to->lock);
+    return CUDA_SUCCESS;
+}
+
+/* ---- capturing, and events ---- */
+
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     NEED_INIT();
     NEED(mode && (unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED);

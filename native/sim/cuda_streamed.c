@@ -461,7 +461,9 @@ API CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t
     (void)flags;
     NEED_STREAM(stream, handle);
     struct extent extent;
-    return memory_find(pointer, &extent) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return memory_find(pointer, &extent) && extent.kind == EXTENT_MANAGED
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- launches ---- */

@@ -317,13 +317,22 @@ struct op {
     uint8_t *staged; /* freed with the operation */
 };
 
+/* What a program asks of a stream, and is only told again. */
+struct stream_attributes {
+    CUaccessPolicyWindow window;
+    CUsynchronizationPolicy policy;
+    CUlaunchMemSyncDomain domain;
+    CUlaunchMemSyncDomainMap domains;
+};
+
 struct stream {
     struct context *context;
     unsigned flags;
     int priority;
     unsigned long long id;
     bool legacy;
-    struct stream *next, *previous; /* of the context */
+    struct stream_attributes attributes; /* under the lock */
+    struct stream *next, *previous;      /* of the context */
     _Atomic int refs;
     pthread_mutex_t lock;
     pthread_cond_t changed;

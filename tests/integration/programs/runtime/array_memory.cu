@@ -15,9 +15,9 @@ int main() {
     OK(cudaMallocMipmappedArray(&levels, &format, extent, 3, cudaArrayDeferredMapping));
     OK(cudaMipmappedArrayGetMemoryRequirements(&needs, levels, 0));
     CHECK(needs.size >= 64 * 32 * 4 + 32 * 16 * 4 + 16 * 8 * 4);
-    FAILS(cudaErrorNotSupported, cudaArrayGetPlane(&plane, array, 0));
-    FAILS(cudaErrorNotSupported, cudaArrayGetSparseProperties(&tiles, array));
-    FAILS(cudaErrorNotSupported, cudaMipmappedArrayGetSparseProperties(&tiles, levels));
+    FAILS(cudaErrorInvalidValue, cudaArrayGetPlane(&plane, array, 0));
+    FAILS(cudaErrorInvalidValue, cudaArrayGetSparseProperties(&tiles, array));
+    FAILS(cudaErrorInvalidValue, cudaMipmappedArrayGetSparseProperties(&tiles, levels));
     OK(cudaFreeMipmappedArray(levels));
     OK(cudaFreeArray(later));
     OK(cudaFreeArray(array));

@@ -33,21 +33,12 @@ static void check_kernel() {
     OK(cudaFuncSetSharedMemConfig((const void *)three, cudaSharedMemBankSizeFourByte));
 }
 static void check_stream() {
-    cudaStream_t stream, other;
+    cudaStream_t stream;
     int device = -1;
     OK(cudaStreamCreate(&stream));
-    OK(cudaStreamCreate(&other));
     OK(cudaStreamGetDevice(stream, &device));
     CHECK(device == 0);
-    cudaStreamAttrValue value = {};
-    value.syncPolicy = cudaSyncPolicyYield;
-    FAILS(cudaErrorNotSupported,
-          cudaStreamSetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &value));
-    FAILS(cudaErrorNotSupported,
-          cudaStreamGetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &value));
-    FAILS(cudaErrorNotSupported, cudaStreamCopyAttributes(other, stream));
     OK(cudaStreamDestroy(stream));
-    OK(cudaStreamDestroy(other));
 }
 int main() {
     check_device();
