@@ -64,6 +64,16 @@ const egpu_driver_fn *egpu_driver_query(const char *name, int cuda_version, int 
     return best;
 }
 
+const egpu_driver_fn *egpu_driver_answer(const char *name, int asked, int has, int per_thread,
+                                         egpu_driver_status *status) {
+    /* What came later is no symbol of that driver, whichever version is asked for. */
+    if (egpu_driver_query(name, has, per_thread, status) == NULL) {
+        if (status != NULL) *status = EGPU_DRIVER_SYMBOL_NOT_FOUND;
+        return NULL;
+    }
+    return egpu_driver_query(name, asked < has ? asked : has, per_thread, status);
+}
+
 const egpu_driver_fn *egpu_driver_find(const char *name, int cuda_version, int per_thread) {
     return egpu_driver_query(name, cuda_version, per_thread, NULL);
 }

@@ -74,6 +74,11 @@ const egpu_driver_fn *egpu_driver_find(const char *name, int cuda_version, int p
 const egpu_driver_fn *egpu_driver_query(const char *name, int cuda_version, int per_thread,
                                         egpu_driver_status *status);
 
+/* What a driver of version `has` answers when it is asked for version `asked`: a function that it
+ * is too old for is a symbol that it has never heard of. */
+const egpu_driver_fn *egpu_driver_answer(const char *name, int asked, int has, int per_thread,
+                                         egpu_driver_status *status);
+
 /* The function exported under this very name ("cuMemAlloc_v2", "cuMemcpyHtoD_v2_ptds"), as dlsym
  * sees it, or NULL. */
 const egpu_driver_fn *egpu_driver_symbol(const char *symbol);

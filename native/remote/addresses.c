@@ -1,5 +1,6 @@
 /* Addresses of device memory are taken in this process, too: what is at a pointer is then the
- * card's or the program's, never both, and a copy that is told nothing else goes the right way.
+ * program's or one server's card's, never two of them, and a copy that is told nothing else goes
+ * the right way.
  *
  * In steps of 2 MiB, as drivers map memory; allocations may share one.
  */
@@ -12,7 +13,13 @@
 #define STEP_BITS 21
 #define STEPS (UINT64_C(1) << (47 - STEP_BITS)) /* above them no process has memory */
 
-static uint32_t *users; /* by step: allocations that lie on it; where there are any it is taken */
+/* By step: the allocations that lie on it, and the server whose they are; where there are any it is
+ * taken. */
+struct use {
+    uint32_t allocations : 24, server : 8;
+};
+static struct use *users;
+static_assert(MAX_SERVERS <= 1 << 8 && (1 << STEP_BITS) / 8 < 1 << 24, "fits into a use");
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct steps {
@@ -26,9 +33,9 @@ static struct steps steps_of(uint64_t base, uint64_t bytes) {
 /* The next of them that nobody uses, up to one that somebody does. */
 static bool next_unused(struct steps *found, struct steps all) {
     found->first = found->end;
-    while (found->first < all.end && users[found->first] != 0) found->first++;
+    while (found->first < all.end && users[found->first].allocations != 0) found->first++;
     found->end = found->first;
-    while (found->end < all.end && users[found->end] == 0) found->end++;
+    while (found->end < all.end && users[found->end].allocations == 0) found->end++;
     return found->first < found->end;
 }
 
@@ -56,7 +63,13 @@ static int map_unused(struct steps all) {
     return 0;
 }
 
-enum addresses addresses_take(uint64_t base, uint64_t bytes) {
+static bool of_another(struct steps all, unsigned server) {
+    for (uint64_t step = all.first; step < all.end; step++)
+        if (users[step].allocations != 0 && users[step].server != server) return true;
+    return false;
+}
+
+enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes) {
     struct steps all = steps_of(base, bytes);
     if (bytes == 0 || all.end > STEPS || all.end <= all.first) return ADDRESSES_UNKNOWN;
     pthread_mutex_lock(&lock);
@@ -69,17 +82,21 @@ enum addresses addresses_take(uint64_t base, uint64_t bytes) {
         else
             users = made;
     }
+    if (why == 0 && of_another(all, server)) why = EEXIST;
     if (why == 0) why = map_unused(all);
-    for (uint64_t step = all.first; why == 0 && step < all.end; step++) users[step]++;
+    for (uint64_t step = all.first; why == 0 && step < all.end; step++) {
+        users[step].allocations++;
+        users[step].server = server;
+    }
     pthread_mutex_unlock(&lock);
     /* Without room for addresses (a limit of the process) it is as it can be. */
-    return why == 0 ? ADDRESSES_TAKEN : why == EEXIST ? ADDRESSES_OF_PROGRAM : ADDRESSES_UNKNOWN;
+    return why == 0 ? ADDRESSES_TAKEN : why == EEXIST ? ADDRESSES_OF_OTHERS : ADDRESSES_UNKNOWN;
 }
 
 void addresses_give(uint64_t base, uint64_t bytes) {
     struct steps all = steps_of(base, bytes);
     pthread_mutex_lock(&lock);
-    for (uint64_t step = all.first; step < all.end; step++) users[step]--;
+    for (uint64_t step = all.first; step < all.end; step++) users[step].allocations--;
     unmap_unused(all);
     pthread_mutex_unlock(&lock);
 }
@@ -87,7 +104,7 @@ void addresses_give(uint64_t base, uint64_t bytes) {
 bool addresses_of_program(uint64_t pointer) {
     pthread_mutex_lock(&lock);
     uint64_t step = pointer >> STEP_BITS;
-    bool taken = step >= STEPS || (users != NULL && users[step] != 0);
+    bool taken = step >= STEPS || (users != NULL && users[step].allocations != 0);
     pthread_mutex_unlock(&lock);
     unsigned char resident;
     void *page = (void *)(uintptr_t)(pointer & ~UINT64_C(4095));

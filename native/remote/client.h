@@ -14,7 +14,8 @@
  *   node.c     nodes of graphs that have pointers or handles in them
  *   room.c     memory over there for what their copies have here
  *   capture.c  what streams write into graphs
- *   lookup.c   cuInit, cuGetProcAddress
+ *   virtual.c  ranges of addresses that memory is mapped into
+ *   lookup.c   cuInit, cuGetProcAddress, cuDriverGetVersion
  */
 #ifndef EGPU_REMOTE_CLIENT_H
 #define EGPU_REMOTE_CLIENT_H
@@ -117,9 +118,10 @@ static inline size_t attribute_bytes(int attribute) {
 
 /* ---- addresses.c ---- */
 
-enum addresses { ADDRESSES_TAKEN, ADDRESSES_OF_PROGRAM, ADDRESSES_UNKNOWN };
-/* Only what was TAKEN is to be given back. OF_PROGRAM: it has memory there. */
-enum addresses addresses_take(uint64_t base, uint64_t bytes);
+enum addresses { ADDRESSES_TAKEN, ADDRESSES_OF_OTHERS, ADDRESSES_UNKNOWN };
+/* Only what was TAKEN is to be given back. OF_OTHERS: the program has memory there, or a card of
+ * another server. */
+enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes);
 void addresses_give(uint64_t base, uint64_t bytes);
 bool addresses_of_program(uint64_t pointer); /* it has memory there */
 
@@ -137,6 +139,9 @@ struct allocation {
 };
 
 bool allocation_find(const struct link *link, uint64_t pointer, struct allocation *out);
+/* A context of another server than `link`, whose card's memory the pointer means; NULL: it does
+ * not. */
+CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer);
 static inline bool allocation_covers(const struct allocation *a, uint64_t pointer, size_t bytes) {
     return bytes <= a->bytes && pointer - a->base <= a->bytes - bytes;
 }

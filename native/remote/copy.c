@@ -168,18 +168,48 @@ bool on_device(CUdeviceptr pointer) {
     return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }
 
+static CUresult between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                        CUcontext from_context, size_t bytes, CUstream stream, bool wait);
+
+/* What is done before a copy that the stream itself cannot wait for. */
+static CUresult reach(CUstream stream) {
+    return stream == NULL ? cuCtxSynchronize() : cuStreamSynchronize(stream);
+}
+
+/* One end at least is on a card of another server than that of the current context. */
+static CUresult across(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                       CUcontext from_context, size_t bytes, CUstream stream) {
+    CUcontext here, before;
+    CUresult result = cuCtxGetCurrent(&here);
+    if (to_context == NULL && on_device(to)) to_context = here;
+    if (from_context == NULL && on_device(from)) from_context = here;
+    if (result == CUDA_SUCCESS) result = reach(stream);
+    if (result != CUDA_SUCCESS) return result;
+    if (to_context != NULL && from_context != NULL)
+        return between(to, to_context, from, from_context, bytes, NULL, true);
+    result = cuCtxPushCurrent_v2(to_context != NULL ? to_context : from_context);
+    if (result != CUDA_SUCCESS) return result;
+    result = to_context != NULL ? copy_in(to, (const void *)(uintptr_t)from, bytes, NULL, true)
+                                : copy_out((void *)(uintptr_t)to, from, bytes, NULL, true);
+    cuCtxPopCurrent_v2(&before);
+    return result;
+}
+
 /* Copies whose pointers say themselves where they point. */
 static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream,
                         bool wait) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
+    CUcontext to_other = allocation_elsewhere(link, to);
+    CUcontext from_other = allocation_elsewhere(link, from);
+    if (to_other != NULL || from_other != NULL)
+        return across(to, to_other, from, from_other, bytes, stream);
     bool to_device = on_device(to), from_device = on_device(from);
     if (to_device && from_device) return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
     if (to_device) return copy_in(to, (const void *)(uintptr_t)from, bytes, stream, wait);
     if (from_device) return copy_out((void *)(uintptr_t)to, from, bytes, stream, wait);
-    if ((result = stream == NULL ? cuCtxSynchronize() : cuStreamSynchronize(stream)) ==
-        CUDA_SUCCESS)
+    if ((result = reach(stream)) == CUDA_SUCCESS)
         memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return result;
 }
@@ -202,6 +232,7 @@ static CUresult between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
     if (wire_server(a) == wire_server(b))
         return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
     /* Two servers have nothing in common but this process. */
+    if (stream != NULL && (result = cuStreamSynchronize(stream)) != CUDA_SUCCESS) return result;
     CUcontext before;
     uint8_t *through = malloc(bytes ? bytes : 1);
     if (through == NULL) return CUDA_ERROR_OUT_OF_MEMORY;

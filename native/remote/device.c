@@ -125,15 +125,6 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUde
     return CUDA_SUCCESS;
 }
 
-API CUresult cuDriverGetVersion(int *version) {
-    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *version = 0x7fffffff;
-    for (unsigned i = 0; i < link_count; i++)
-        if ((int)links[i]->driver_version < *version) *version = (int)links[i]->driver_version;
-    if (link_count == 0) *version = CUDA_VERSION; /* before cuInit nobody has been asked */
-    return CUDA_SUCCESS;
-}
-
 /* Cards of two servers do not reach each other. */
 API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     unsigned local;

@@ -1,4 +1,4 @@
-/* The servers that a program has, from cuInit to its end. */
+/* The servers that a program has, from cuInit or a question before it to its end. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -12,7 +12,9 @@
 struct link *links[MAX_SERVERS];
 unsigned link_count;
 
+static _Atomic int opened;      /* the pid, once all servers have been reached */
 static _Atomic int initialised; /* the pid, once cuInit has succeeded */
+static bool used;               /* cuInit has succeeded, here or before a fork */
 
 CUresult call_ready(void) {
     return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS
@@ -51,7 +53,7 @@ void link_callback_done(struct link *link, uint64_t number) {
 }
 
 static void goodbye(void) {
-    if (atomic_load(&initialised) != getpid()) return;
+    if (atomic_load(&opened) != getpid()) return;
     for (unsigned i = 0; i < link_count; i++) {
         struct link *link = links[i];
         /* some thread is still at it: the socket's end says it as well */
@@ -66,13 +68,16 @@ static void goodbye(void) {
 __attribute__((destructor)) static void at_exit(void) { goodbye(); }
 
 /* The child of a fork has no GPU, as with the real driver. Its parent's sockets are not its to
- * use. */
+ * use; if there was no cuInit yet, it may have its own. */
 static void in_child(void) {
     atomic_store(&initialised, 0);
     for (unsigned i = 0; i < link_count; i++) {
         atomic_store(&links[i]->dead, true);
         close(links[i]->fd);
     }
+    if (used) return;
+    link_count = 0; /* what they hold stays: a thread of the parent's may have had their locks */
+    atomic_store(&opened, 0);
 }
 
 static struct link *link_new(unsigned index, const char *path) {
@@ -119,6 +124,8 @@ static bool find_lease(const char *folder, unsigned server, char *path, size_t r
 }
 
 CUresult links_open(void) {
+    static bool watched;
+    if (atomic_load(&opened)) return CUDA_SUCCESS;
     Dl_info here;
     char folder[3072], path[4096];
     if (dladdr((const void *)&links, &here) == 0) return CUDA_ERROR_UNKNOWN;
@@ -133,7 +140,14 @@ CUresult links_open(void) {
     if (result == CUDA_ERROR_NO_DEVICE)
         fprintf(stderr, "egpu: no lease.sock beside %s\n", here.dli_fname);
     if (result != CUDA_SUCCESS) return result;
-    pthread_atfork(NULL, NULL, in_child);
-    atomic_store_explicit(&initialised, getpid(), memory_order_release);
+    if (!watched) pthread_atfork(NULL, NULL, in_child);
+    watched = true;
+    atomic_store(&opened, getpid());
     return CUDA_SUCCESS;
+}
+
+void links_use(void) {
+    if (used) return; /* a child does not become what its parent was */
+    used = true;
+    atomic_store_explicit(&initialised, getpid(), memory_order_release);
 }

@@ -172,7 +172,8 @@ extern unsigned link_count;
 
 /* ---- link.c ---- */
 
-CUresult links_open(void); /* by cuInit: connects to all servers */
+CUresult links_open(void); /* connects to all servers, if that is not done; one thread at a time */
+void links_use(void);      /* by cuInit: they are what the program computes on */
 CUresult call_ready(void); /* initialised, in this very process, with a living lease */
 void link_die(struct link *link, const char *why);
 void link_flush(struct link *link);

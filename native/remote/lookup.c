@@ -4,23 +4,44 @@
 #include "client.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "driver_table.h"
 #include "common/export_table.h"
 #include "not_supported.h"
 
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+
 API CUresult cuInit(unsigned int flags) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static bool tried;
-    static CUresult answer;
     if (flags) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    if (!tried || answer != CUDA_SUCCESS) { /* a lease that was not there may be there now */
-        answer = links_open();
-        tried = true;
-    }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&opening);
+    CUresult answer = links_open(); /* a lease that was not there may be there now */
+    if (answer == CUDA_SUCCESS) links_use();
+    pthread_mutex_unlock(&opening);
     return answer == CUDA_SUCCESS ? call_ready() : answer;
+}
+
+/* Programs ask for it, and for functions by name, before cuInit: the servers are asked then. Where
+ * there are none it is cuInit that fails, and this says what the table knows. */
+static int driver_version(void) {
+    static int asked; /* the pid */
+    int oldest = CUDA_VERSION;
+    pthread_mutex_lock(&opening);
+    if (asked != getpid()) {
+        asked = getpid();
+        links_open();
+    }
+    for (unsigned i = 0; i < link_count; i++)
+        if (i == 0 || (int)links[i]->driver_version < oldest)
+            oldest = (int)links[i]->driver_version;
+    pthread_mutex_unlock(&opening);
+    return oldest;
+}
+
+API CUresult cuDriverGetVersion(int *version) {
+    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *version = driver_version();
+    return CUDA_SUCCESS;
 }
 
 /* ---- functions by name ---- */
@@ -33,11 +54,9 @@ static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_
         flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     egpu_driver_status found;
-    int known = CUDA_VERSION;
-    if (link_count) known = (int)links[0]->driver_version;
     const egpu_driver_fn *function =
-        egpu_driver_query(symbol, version < known ? version : known,
-                          flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
+        egpu_driver_answer(symbol, version, driver_version(),
+                           flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
     *entry = function == NULL ? NULL : driver_entry((int)(function - egpu_driver_functions));
     if (status != NULL) *status = (CUdriverProcAddressQueryResult)found;
     return function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;

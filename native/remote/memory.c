@@ -56,6 +56,14 @@ bool allocation_find(const struct link *link, uint64_t pointer, struct allocatio
     return a != NULL;
 }
 
+CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer) {
+    struct allocation a;
+    if (link_count < 2 || allocation_find(link, pointer, &a) ||
+        !allocation_find(NULL, pointer, &a) || a.kind != ALLOCATION_DEVICE)
+        return NULL;
+    return (CUcontext)(uintptr_t)a.context;
+}
+
 static bool add(struct allocation made) {
     pthread_rwlock_wrlock(&allocation_lock);
     bool room = allocation_count < allocation_room;
@@ -109,13 +117,15 @@ void context_forget(uint64_t context) {
 
 #define ATTEMPTS 16
 #define OF_ITS_OWN ((size_t)2 << 20) /* so much is not put beside other allocations */
+#define MOST_DOUBLINGS 9             /* of what is allocated to get past somebody's addresses */
 
-/* An allocation that may have to be made again, because the program has memory at its addresses.
- * What was refused so is kept until the end: it would come again. */
+/* An allocation that may have to be made again, because the program has memory at its addresses, or
+ * a card of another server. What was refused so is kept until the end: it would come again. */
 struct attempts {
-    CUdeviceptr refused[ATTEMPTS];
-    unsigned count;
-    size_t bytes; /* of each of them */
+    bool ordered; /* in `stream`: freed there, too */
+    CUstream stream;
+    unsigned count, passed;
+    CUdeviceptr refused[ATTEMPTS], past[ATTEMPTS];
 };
 
 static size_t bytes_to_ask(const struct attempts *attempts, size_t bytes) {
@@ -123,8 +133,25 @@ static size_t bytes_to_ask(const struct attempts *attempts, size_t bytes) {
 }
 
 static CUresult end_attempts(struct attempts *attempts, CUresult result) {
-    while (attempts->count != 0) forward_cuMemFree_v2(attempts->refused[--attempts->count]);
+    while (attempts->passed != 0) forward_cuMemFree_v2(attempts->past[--attempts->passed]);
+    while (attempts->count != 0) {
+        CUdeviceptr refused = attempts->refused[--attempts->count];
+        if (attempts->ordered)
+            forward_cuMemFreeAsync(refused, attempts->stream);
+        else
+            forward_cuMemFree_v2(refused);
+    }
     return result;
+}
+
+/* Another server's card may hold as much as it has at the addresses that come next: fill them up,
+ * with ever more. In a stream that is captured it would be an error. */
+static void pass_by(struct attempts *attempts) {
+    unsigned doublings = attempts->count < MOST_DOUBLINGS ? attempts->count : MOST_DOUBLINGS;
+    CUdeviceptr *past = &attempts->past[attempts->passed];
+    if (!attempts->ordered && attempts->count > 1 &&
+        forward_cuMemAlloc_v2(past, OF_ITS_OWN << doublings) == CUDA_SUCCESS)
+        attempts->passed++;
 }
 
 /* Whether to allocate once more; if not, `result` is the answer, and a good one written down. */
@@ -132,16 +159,17 @@ static bool again(struct attempts *attempts, CUresult *result, CUdeviceptr *poin
     uint64_t context = context_current();
     enum addresses where = ADDRESSES_UNKNOWN;
     if (pointer == NULL) return false;
-    if (*result == CUDA_SUCCESS) where = addresses_take(*pointer, bytes);
-    if (where == ADDRESSES_OF_PROGRAM) {
+    if (*result == CUDA_SUCCESS) where = addresses_take(wire_server(context), *pointer, bytes);
+    if (where == ADDRESSES_OF_OTHERS) {
         attempts->refused[attempts->count++] = *pointer;
-        attempts->bytes = bytes;
-        if (attempts->count < ATTEMPTS) return true;
+        if (attempts->count < ATTEMPTS) {
+            pass_by(attempts);
+            return true;
+        }
         *result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && attempts->count != 0) {
         *pointer = attempts->refused[--attempts->count]; /* the card has no other place for it */
-        bytes = attempts->bytes;
         where = ADDRESSES_UNKNOWN;
         *result = CUDA_SUCCESS;
     }
@@ -175,7 +203,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t widt
 }
 
 API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    struct attempts attempts = {.count = 0};
+    struct attempts attempts = {.ordered = true, .stream = stream};
     CUresult result;
     do result = forward_cuMemAllocAsync(pointer, bytes_to_ask(&attempts, bytes), stream);
     while (again(&attempts, &result, pointer, bytes));
@@ -184,7 +212,7 @@ API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream
 
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
                                      CUstream stream) {
-    struct attempts attempts = {.count = 0};
+    struct attempts attempts = {.ordered = true, .stream = stream};
     CUresult result;
     do
         result =
@@ -196,7 +224,15 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemor
 API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     struct link *link;
     CUresult result = context_needed(&link);
-    if (result == CUDA_SUCCESS) result = forward_cuMemFree_v2(pointer);
+    if (result != CUDA_SUCCESS) return result;
+    CUcontext elsewhere = allocation_elsewhere(link, pointer), before;
+    if (elsewhere != NULL) {
+        if ((result = cuCtxPushCurrent_v2(elsewhere)) != CUDA_SUCCESS) return result;
+        result = cuMemFree_v2(pointer);
+        cuCtxPopCurrent_v2(&before);
+        return result;
+    }
+    result = forward_cuMemFree_v2(pointer);
     if (result == CUDA_SUCCESS) forget(link, pointer);
     return result;
 }
@@ -472,7 +508,7 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
     struct allocation a;
     struct link *link = NULL;
     if (context_current()) link = links[wire_server(context_current())];
-    bool known = allocation_find(link, pointer, &a);
+    bool known = allocation_find(link, pointer, &a) || allocation_find(NULL, pointer, &a);
     bool host = known && a.kind != ALLOCATION_DEVICE;
     struct handle_entry *context = known ? handle_entry(a.context) : NULL;
     switch ((int)attribute) {
@@ -502,7 +538,7 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
         *(uint64_t *)data = a.base;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        if (!host) return ask(data, attribute, pointer, 8);
+        if (!host && (!known || a.link == link)) return ask(data, attribute, pointer, 8);
         *(size_t *)data = a.bytes;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:

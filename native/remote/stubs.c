@@ -2093,7 +2093,7 @@ API CUresult cuLinkDestroy(CUlinkState state) {
     return result;
 }
 
-API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     CALL(cuMemAddressFree);
     TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &ptr, sizeof ptr);
@@ -2101,8 +2101,8 @@ API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     return call_ask(&call);
 }
 
-API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                                 unsigned long long flags) {
+CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                     CUdeviceptr addr, unsigned long long flags) {
     CALL(cuMemAddressReserve);
     TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(ptr != NULL) << 0);

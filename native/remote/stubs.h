@@ -15,6 +15,9 @@ CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attri
 CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
+CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size);
+CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                     CUdeviceptr addr, unsigned long long flags);
 CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                          CUstream hStream);

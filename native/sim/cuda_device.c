@@ -52,10 +52,9 @@ static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_
     if (!symbol || !*symbol || !entry || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     egpu_driver_status found;
-    int known = driver_version();
     const egpu_driver_fn *function =
-        egpu_driver_query(symbol, version < known ? version : known,
-                          flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
+        egpu_driver_answer(symbol, version, driver_version(),
+                           flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
     *entry = function ? driver_entry((int)(function - egpu_driver_functions)) : NULL;
     if (status) *status = (CUdriverProcAddressQueryResult)found;
     return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -39,9 +39,9 @@ static bool look_once(struct shared_tail *tail, uint64_t seen) {
 #include "../../remote/bulk.c"
 
 /* An executor may name any address; here none is taken, and some are said to be. */
-enum addresses addresses_take(uint64_t base, uint64_t bytes) {
-    (void)bytes;
-    return base & 64 ? ADDRESSES_OF_PROGRAM : ADDRESSES_UNKNOWN;
+enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes) {
+    (void)server, (void)bytes;
+    return base & 64 ? ADDRESSES_OF_OTHERS : ADDRESSES_UNKNOWN;
 }
 void addresses_give(uint64_t base, uint64_t bytes) { (void)base, (void)bytes; }
 bool addresses_of_program(uint64_t pointer) { return (pointer & 64) != 0; }

@@ -72,6 +72,9 @@ LIBRARIES: Final = (
     "libcudnn.so.9",
     "libcufft.so.12",
     "libcurand.so.10",
+    "libcusolver.so.12",
+    "libcusparse.so.12",
+    "libcusparseLt.so.0",
     "libnccl.so.2",
 )
 PRELOADED: Final = (*RUNTIMES, *(name for name in LIBRARIES if name in FORWARDED), *REFUSED)

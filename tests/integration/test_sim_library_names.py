@@ -1,0 +1,76 @@
+"""Simulated libraries have every name that is carried over a pool, and refuse by name what they do not compute."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from egpu.adapters.native import path
+from egpu.core.provisioners.preparation import FORWARDED
+from support.simulated_gpu import machine, run
+
+EXPORTS: Final = Path(__file__).resolve().parents[2] / "native/libraries"
+
+
+def exported(library: Path) -> set[str]:
+    """The names that a library offers, each with its version."""
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name for name, kind, *_ in map(str.split, said.splitlines()) if kind in "TWti"}
+
+
+def refused_by(soname: str) -> int:
+    """The status by which a library says that it does not support something."""
+    stem = soname.split(".so", maxsplit=1)[0].removeprefix("lib").lower()
+    found = re.search(r"EXPORTS_NOT_SUPPORTED = (\d+)", (EXPORTS / f"exports_{stem}.h").read_text())
+    assert found
+    return int(found[1])
+
+
+@pytest.mark.parametrize("soname", FORWARDED)
+def test_a_slice_resolves_the_names_that_a_pool_does(soname: str) -> None:
+    carried = exported(path(f"libraries/{soname}"))
+    assert carried
+    assert exported(path(f"sim/{soname}")) == carried
+
+
+@pytest.mark.parametrize(
+    ("soname", "symbol"),
+    [
+        ("libcublas.so.13", "cublasChpr_v2"),
+        ("libcudnn.so.9", "cudnnCTCLoss"),
+        ("libcusolver.so.12", "cusolverDnCreate"),
+        ("libcusparse.so.12", "cusparseCreate"),
+        ("libcusparseLt.so.0", "cusparseLtInit"),
+        ("libnccl.so.2", "ncclCommWindowRegister"),
+    ],
+)
+def test_what_a_library_does_not_have_it_refuses_by_name_once(tmp_path: Path, soname: str, symbol: str) -> None:
+    with machine(tmp_path, "T4") as made:
+        said = run(
+            made,
+            f"""
+            read, write = os.pipe()
+            os.dup2(write, 2)
+            library = ctypes.CDLL({soname!r})
+            say([[library.{symbol}(), library.{symbol}()], os.read(read, 4096).decode()])
+            """,
+        )
+    assert said == [[refused_by(soname)] * 2, f"egpu: {symbol} is not among what the simulated library has\n"]
+
+
+@pytest.mark.parametrize(("soname", "prefix"), [("cusparse.so.12", "cusparse"), ("cusparseLt.so.0", "cusparseLt")])
+def test_a_refusal_has_a_text(tmp_path: Path, soname: str, prefix: str) -> None:
+    """Programs print it: it is no status."""
+    program = f"""
+    library, said = ctypes.CDLL("lib" + {soname!r}), []
+    for function in ("GetErrorName", "GetErrorString"):
+        text = library[{prefix!r} + function]
+        text.restype = ctypes.c_char_p
+        said.append(text({refused_by("lib" + soname)}).decode())
+    say(said)
+    """
+    with machine(tmp_path, "T4") as made:
+        assert run(made, program) == ["CUSPARSE_STATUS_NOT_SUPPORTED"] * 2
