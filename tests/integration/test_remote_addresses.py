@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -89,7 +89,7 @@ PERSONALITY_ASKED = 0xFFFFFFFF
 
 
 @contextlib.contextmanager
-def where_all_others_are() -> Iterator[None]:
+def where_all_others_are() -> Generator[None]:
     """Processes that are started here have what they map at equal addresses."""
     libc = ctypes.CDLL(None)
     before = libc.personality(PERSONALITY_ASKED)
@@ -101,7 +101,7 @@ def where_all_others_are() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def two_servers(folder: Path) -> Iterator[Path]:
+def two_servers(folder: Path) -> Generator[Path]:
     """A client of two servers that give equal addresses."""
     client = client_dir(folder / "client")
     with machine(folder / "0", "T4", node="a") as one, machine(folder / "1", "T4", node="b") as two:
