@@ -23,8 +23,8 @@ CARDS = ("A100-80G", 2)
 SOURCES: Final = Path(__file__).with_name("programs") / "runtime"
 NAMES: Final = sorted(source.stem for source in SOURCES.glob("*.cu"))
 LOCALLY: Final = dict.fromkeys(NAMES, "ok")
-# What no network carries: memory that both sides see, and what a graph keeps of the program's. And a graph has copies of
-# addresses there, not of arrays.
+# What no network carries: memory that both sides see, and what a graph keeps of the program's. And a graph has copies
+# of addresses there, not of arrays.
 OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "graph_objects", "managed"), "refused")
 OF_CUDA_12: Final = SOURCES.with_name("of_cuda_12.c")
 TABLE: Final = Path(__file__).resolve().parents[2] / "native" / "runtime" / "runtime_table.json"
@@ -120,8 +120,8 @@ def of_cuda_12(folder: Path) -> Path:
 
 @pytest.mark.parametrize("sliced", [False, True])
 def test_what_cuda_12_alone_has(sim: Machine, tmp_path: Path, state: Path, sliced: bool) -> None:
-    run = [sys.executable, "-m", "egpu", "run", "--state-dir", str(state), "--simulate", "A100-80G", "--core", "50", "--"]
-    command = [*(run if sliced else []), str(of_cuda_12(tmp_path))]
+    run = [sys.executable, "-m", "egpu", "run", "--state-dir", str(state), "--simulate", "A100-80G", "--core", "50"]
+    command = [*([*run, "--"] if sliced else []), str(of_cuda_12(tmp_path))]
     subprocess.run(command, env=environment(sim.driver_dir), check=True, timeout=DEADLINE_SECONDS)
 
 
