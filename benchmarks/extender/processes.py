@@ -14,6 +14,7 @@ from typing import Final
 import yaml
 
 from egpu.adapters.certificates import issue
+from egpu.embedded.ports import ports
 
 READY_SECONDS: Final = 300.0
 
@@ -49,20 +50,23 @@ def said_its_port(*command: str) -> Generator[Process]:
 def component(name: str, folder: Path, api_port: int, *options: str) -> Generator[Process]:
     """`egpu NAME` against the API server on `api_port`: an extender, a webhook, a controller or a dashboard; ready when
     the block begins. `options` beside those that make it so."""
-    port, health = _free_port(), _free_port()
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(_kubeconfig(folder, api_port))
-    tls = ["--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key")]
-    listening = {
-        "extender": ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}"],
-        "webhook": ["--webhook-listen", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{health}"],
-    }.get(name, ["--listen", f"127.0.0.1:{health}"])
-    own = {"extender": [*tls, "--client-ca", str(folder / "ca.crt")], "webhook": tls}.get(name, [])
-    command = [sys.executable, "-m", "egpu", name, "--kubeconfig", str(kubeconfig), *listening, *own]
-    process = subprocess.Popen([*command, *options, "--log-level", "info"], stderr=(folder / f"{name}.log").open("wb"))
-    with _ended(process):
-        _until_ready(name, health, process, folder / f"{name}.log")
-        yield Process(port, process.pid, health)
+    with ports() as taken:
+        port, health = taken.take(), taken.take()
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(_kubeconfig(folder, api_port))
+        tls = ["--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key")]
+        listening = {
+            "extender": ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}"],
+            "webhook": ["--webhook-listen", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{health}"],
+        }.get(name, ["--listen", f"127.0.0.1:{health}"])
+        own = {"extender": [*tls, "--client-ca", str(folder / "ca.crt")], "webhook": tls}.get(name, [])
+        command = [sys.executable, "-m", "egpu", name, "--kubeconfig", str(kubeconfig), *listening, *own]
+        process = subprocess.Popen(
+            [*command, *options, "--log-level", "info"], stderr=(folder / f"{name}.log").open("wb")
+        )
+        with _ended(process):
+            _until_ready(name, health, process, folder / f"{name}.log")
+            yield Process(port, process.pid, health)
 
 
 @contextlib.contextmanager
@@ -89,12 +93,6 @@ def _until_ready(name: str, health_port: int, process: subprocess.Popen[bytes], 
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the {name} is not ready: {log.read_text()[-500:]}")
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def _kubeconfig(folder: Path, api_port: int) -> str:

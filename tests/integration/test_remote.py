@@ -644,7 +644,7 @@ def test_replies_that_nobody_acknowledges_are_bounded(victim: tuple[Path, Execut
             raw.post("COPY_OUT", struct.pack("<QQII", memory, 0, 1 << 20, 1))
             for _ in range(((1 << 20) + 24) * reads // 65536):
                 raw.take(65536)
-    with contextlib.suppress(FileNotFoundError, IndexError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError):  # it may have ended, and be ending
         assert resident_mib(session) - before < 24
     if reads:
         assert executor.wait_for("session", "closed")["reason"] == "violation", executor.stderr()

@@ -1,9 +1,11 @@
 """Ports of this machine that nobody listens on."""
 
-import socket
+from egpu.embedded.ports import Ports
+
+_TAKEN = Ports()
+"""For as long as the tests of this process run."""
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that stays free for whoever is told of it."""
+    return _TAKEN.take()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -45,6 +44,7 @@ from egpu.embedded.controllers import Controllers
 from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
 from egpu.embedded.installation import install
 from egpu.embedded.kubelet import end_all, images
+from egpu.embedded.ports import Ports, ports
 from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
@@ -121,6 +121,7 @@ class Cluster:
     node_names: tuple[str, ...]
     extender_url: str
     credentials: ExtenderCredentials
+    ports: Ports
     ready_urls: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -160,6 +161,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
     async with contextlib.AsyncExitStack() as stack:
         state = stack.enter_context(state_directory(config.state_dir))
         state_dir = state.path
+        taken = stack.enter_context(ports())
         progress("simulating the cards")
         machines = [_machine(stack, state_dir, node, config) for node in node_names]
         stack.enter_context(_janitor(state, [one.state for one in machines]))
@@ -181,7 +183,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         stack.push_async_callback(_end_containers, state_dir)
         stack.push_async_callback(fleet.stop)
         credentials = extender_credentials(state_dir / EXTENDER_PKI)
-        running = Cluster(config, state_dir, server, fleet, node_names, extender_url="", credentials=credentials)
+        running = Cluster(config, state_dir, server, fleet, node_names, "", credentials, taken)
         async with running.client() as client:
             await install(client)
             progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
@@ -210,9 +212,9 @@ def _specs(
     """What to run, each component exactly as on a real cluster but for its addresses and directories. `services` is
     told what is behind the Services of the installation."""
     config, state_dir = running.config, running.state_dir
-    ports = iter(free_ports(5 + len(running.node_names)))
-    health = {name: next(ports) for name in ("webhook", "controller", "extender")}
-    admission, extender = next(ports), next(ports)
+    take = running.ports.take
+    health = {name: take() for name in ("webhook", "controller", "extender")}
+    admission, extender = take(), take()
     running.extender_url = f"https://127.0.0.1:{extender}"
     services[WEBHOOK_SERVICE] = "127.0.0.1", admission
     running.ready_urls = {name: f"http://127.0.0.1:{port}/readyz" for name, port in health.items()}
@@ -235,7 +237,7 @@ def _specs(
     own_images = [] if config.images is None else ["--images", str(config.images.absolute())]
     for node, machine in zip(running.node_names, machines, strict=True):
         home = running.node_dir(node)
-        agent = next(ports)
+        agent = take()
         nvml = machine.driver_dir / "libnvidia-ml.so.1"
         running.ready_urls[f"agent-{node}"] = f"http://127.0.0.1:{agent}/readyz"
         mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
@@ -359,12 +361,3 @@ async def _end_containers(state_dir: Path) -> None:
     for kubelet_dir in await asyncio.to_thread(lambda: sorted(state_dir.glob("nodes/*/kubelet"))):
         with contextlib.suppress(ElasticGPUError):
             await end_all(kubelet_dir)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -9,7 +9,7 @@ import httpx2
 from egpu.adapters.files import write_atomically
 from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
-from egpu.embedded.cluster import NAMESPACE, POLL_SECONDS, START_SECONDS, Cluster, free_ports
+from egpu.embedded.cluster import NAMESPACE, POLL_SECONDS, START_SECONDS, Cluster
 from egpu.embedded.processes import ChildSpec, python_module
 from egpu.errors import Unavailable
 
@@ -33,7 +33,7 @@ async def start_dashboard(running: Cluster) -> str:
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": VIEWER}
         binding = {"metadata": {"name": VIEWER}, "roleRef": reference, "subjects": [subject]}
         await client.raw("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body=binding)
-    [port] = free_ports(1)
+    port = running.ports.take()
     config = running.config
     command = python_module(
         "egpu", NAME, "--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{port}", "--log-level", config.log_level,
