@@ -23,7 +23,7 @@ from egpu.apps.agent.cards.instances import Instances
 from egpu.errors import ElasticGPUError
 
 library, record, card = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4, "4g.20gb": 4, "7g.40gb": 8}
+SIZES = {"1g.5gb": 1, "1g.5gb+me": 1, "2g.10gb": 2, "3g.20gb": 4, "4g.20gb": 4, "7g.40gb": 8}
 STEPS = ("create_gpu_instance", "create_compute_instance", "destroy_compute_instances", "destroy_gpu_instance")
 
 def at(text):
@@ -141,6 +141,18 @@ print(json.dumps(in_child(lambda: asyncio.run(have("2g.10gb@2", "4g.20gb@0", "1g
     (refused,) = found["refused"]
     assert refused.startswith("Unavailable: 2g.10gb at 2 of card")
     assert "somebody else made" in refused
+
+
+def test_what_the_driver_refuses_is_not_called_its_own(cut: Machine) -> None:
+    """Somebody else may make it next, and it must stay then. One instance of a card may have the media engines."""
+    found = run(
+        cut,
+        """
+in_child(lambda: by_hand("1g.5gb+me@0"))
+print(json.dumps(in_child(lambda: asyncio.run(have("1g.5gb+me@1")))))
+""",
+    )
+    assert (found["there"], found["own"], len(found["refused"])) == (["1g.5gb+me@0"], [], 1)
 
 
 def test_an_instance_in_use_is_not_destroyed(cut: Machine) -> None:

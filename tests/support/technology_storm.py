@@ -298,7 +298,8 @@ class Storm:
         if card.mig is None:
             return
         agent = self._agents[self._node_of(card.index)]
-        assert {one.place for one in card.mig.instances} == agent.own(card.uuid), "nobody knows of an instance"
+        there, known = {one.place for one in card.mig.instances}, agent.own(card.uuid)
+        assert there == known, f"there is {there - known} that nobody knows of, and no {known - there}"
         assert all(one.whole for one in card.mig.instances), "an instance is half made"
         largest = max(card.mig.profiles, key=lambda each: each.size)
         assert (await agent.have(card.uuid, InstancePlace(profile=largest.name, start=0, size=largest.size))).whole

@@ -18,7 +18,7 @@ import structlog
 from egpu.adapters.files import write_atomically
 from egpu.adapters.mig import FoundInstance, MigReading
 from egpu.api.mig import InstancePlace
-from egpu.errors import Unavailable
+from egpu.errors import ElasticGPUError, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -88,8 +88,12 @@ class Instances:
 
     def _make(self, uuid: str, place: InstancePlace) -> None:
         self._write(uuid, (*self.own(uuid), place))
-        self._source.create_gpu_instance(uuid, place)
-        self._source.create_compute_instance(uuid, place)
+        try:
+            self._source.create_gpu_instance(uuid, place)
+            self._source.create_compute_instance(uuid, place)
+        except ElasticGPUError:
+            self._mend(uuid)  # what was refused is not ours: somebody else may make it next
+            raise
         log.info("an instance is made", card=uuid, instance=str(place))
 
     def _destroy(self, uuid: str, place: InstancePlace) -> None:
