@@ -171,3 +171,20 @@ API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     atomic_store(&capture_modes, true);
     return CUDA_SUCCESS;
 }
+
+/* Posted as ever where a stream runs it. Where one writes it down the driver may refuse: a graph
+ * with memory of its own becomes no part of another. */
+API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    if (!capturing(stream)) return forward_cuGraphLaunch(exec, stream);
+    struct call call;
+    uint64_t wire_exec, wire_stream;
+    call_start(&call, OP_cuGraphLaunch);
+    CUresult result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)exec, &wire_exec);
+    if (result == CUDA_SUCCESS)
+        result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result == CUDA_SUCCESS) result = call_begin(&call, 2 * sizeof(uint64_t), CALL_WAITS);
+    if (result != CUDA_SUCCESS) return result;
+    put_word(&call.out, wire_exec);
+    put_word(&call.out, wire_stream);
+    return call_ask(&call);
+}

@@ -1516,7 +1516,7 @@ API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
     return call_ask(&call);
 }
 
-API CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
     CALL(cuGraphLaunch);
     HANDLE(graph_exec, hGraph);
     HANDLE(stream, hStream);

@@ -12,6 +12,7 @@ CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags);
 CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags);
 CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
+CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);

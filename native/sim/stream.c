@@ -72,6 +72,8 @@ CUresult stream_create(struct context *context, unsigned flags, int priority, bo
     stream->flags = flags;
     stream->priority = priority;
     stream->legacy = legacy;
+    stream->attributes.policy = CU_SYNC_POLICY_AUTO;
+    stream->attributes.domains.remote = 1; /* and the default one is 0 */
     stream->id = atomic_fetch_add(&next_id, 1);
     atomic_store(&stream->refs, 1);
     pthread_mutex_init(&stream->lock, NULL);
