@@ -410,6 +410,7 @@ def test_what_is_not_there_says_what_to_do(kubectl: Tool) -> None:
 
 
 ECHO = """import socketserver as s
+s.TCPServer.allow_reuse_address = True
 class H(s.StreamRequestHandler):
     def handle(self): self.wfile.write(self.rfile.read())
 """

@@ -1,6 +1,7 @@
 """The embedded cluster: an API server, kubelets and a scheduler small enough for a laptop.
 
 cluster      the API server in this process, every component as a process of its own, simulated nodes
+ports        what components listen on, reserved as long as the cluster lives
 processes    those processes: started, watched, started again, ended
 dashboard    its dashboard, and a user who may only look
 installation  what deploy/ installs beside workloads
