@@ -16,6 +16,7 @@ from egpu.api.allocation import decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
+from egpu.core.placement.mirror import Mirror
 from egpu.core.placement.node_names import NodeNames
 from egpu.embedded.credentials import extender_credentials
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, LeadershipLost, Unavailable
@@ -123,6 +124,19 @@ async def test_bind_sets_node_and_allocation_in_one_call():
         await one.binder.bind(args(obj))  # asked again: harmless
         with pytest.raises(Conflict):
             await one.binder.bind(args(obj, "n1"))
+
+
+async def test_what_a_bind_changed_is_taken_in_before_the_next_pod_is_asked_about(monkeypatch: pytest.MonkeyPatch):
+    api = cluster(nodes=2)
+    first, second = api.put("pods", pod("a")), api.put("pods", pod("b"))
+    async with extender(api) as one:
+        ranking = one.view.cache.ranking
+        await seen(one, second)
+        asked = one.view.cache.request(one.view.waiting[second["metadata"]["uid"]])
+        assert ranking.rated(asked, ["n0", "n1"], one.policies).tolist()[0] > 0
+        await one.binder.bind(args(first))
+        monkeypatch.setattr(Mirror, "_copy", None)
+        assert ranking.rated(asked, ["n0", "n1"], one.policies).tolist() == [0, 1]
 
 
 async def test_the_same_pod_bound_twice_at_once_is_bound_once():

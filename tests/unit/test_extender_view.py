@@ -6,11 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
+from egpu.core.placement import requests
 from egpu.core.placement.hosts import Room, pod_requests
+from egpu.errors import InvalidInput
 from support.fake_api import FakeAPI, Json
 from support.objects import BINPACK, card, cluster, place, placed, slice_pod
 from support.waiting import until
@@ -101,3 +104,29 @@ async def test_a_node_is_usable_while_it_is_ready_and_not_cordoned() -> None:
         api.put("nodes", node("n1"))
         api.put("nodes", node("n0", unschedulable=True))
         await until(lambda: view.usable_nodes() == ["n1"])
+
+
+def waiting(name: str, core: int = 20) -> Json:
+    """A pod as the webhook lets it in."""
+    made = sent(slice_pod(name, core=core))
+    made["metadata"]["annotations"] = {names.DEMAND: '{"version":1,"containers":{}}'}
+    return made
+
+
+async def test_what_a_waiting_pod_asks_for_is_known_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-scheduler hears of a pod when we do, and waits for the answer to its first question."""
+    api = FakeAPI()
+    api.put("pods", waiting("waits"))
+    async with watching(api) as view:
+        (pod,) = view.waiting.values()
+        monkeypatch.setattr(requests, "pod_request", None)
+        assert "app" in view.cache.request(msgspec.convert(msgspec.to_builtins(pod), Pod)).local
+
+
+async def test_a_pod_whose_demand_cannot_be_read_is_still_followed() -> None:
+    api = FakeAPI()
+    api.put("pods", waiting("bad", core=1234))
+    async with watching(api) as view:
+        (bad,) = view.waiting.values()
+        with pytest.raises(InvalidInput):
+            view.cache.request(bad)

@@ -107,6 +107,8 @@ class Binder:
         for member, allocation, _ in chosen:
             self._view.cache.assume_pod(member, allocation)
             self._assume(member, allocation, ())
+        # While the API server is waited for.
+        asyncio.get_running_loop().call_soon(self._view.cache.ranking.catch_up)
         written: dict[str, tuple[ElasticGPUClaim, ...]] = {}
         try:
             if alone:

@@ -1,5 +1,6 @@
 """What the extender knows: the API server's objects, followed by watches into the core's ledger. Nothing else."""
 
+import contextlib
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Change, Client
@@ -12,6 +13,7 @@ from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
+from egpu.errors import CorruptData, InvalidInput
 
 
 class View(FollowedCache):
@@ -77,6 +79,8 @@ class View(FollowedCache):
             self.waiting.pop(uid, None)
         else:
             self.waiting[uid] = new
+            with contextlib.suppress(InvalidInput, CorruptData):  # whoever asks for it is told
+                self.cache.request(new)  # kube-scheduler asks for it in a moment, and waits for the answer then
         had_reserved = uid in self.cache.reservations
         super()._pod(change)
         if new is None:

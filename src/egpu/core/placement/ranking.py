@@ -136,6 +136,10 @@ class Ranking:
         """The ledger as a fleet, as of now."""
         return self._mirror.fleet()
 
+    def catch_up(self) -> None:
+        """Take in what changed in the ledger now, when there is time, and not when the next pod is asked about."""
+        self.fleet()
+
     @contextmanager
     def supposing(self) -> Generator[None]:
         """What is held and given back inside was only a thought: it does not count as turnover."""

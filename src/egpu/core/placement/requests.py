@@ -23,7 +23,7 @@ CLAIM_CONTAINER: Final = "claim"
 """Container name under which a claim by itself is placed and held."""
 
 
-KNOWN_LIMIT: Final = 64
+KNOWN_LIMIT: Final = 256
 """Pods whose requests are kept."""
 POLICY_PARAMETER: Final = "policy"
 """Class parameter: the policy, for node and cards, of demands of that class."""
