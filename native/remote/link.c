@@ -132,16 +132,17 @@ CUresult links_open(void) {
     const char *slash = strrchr(here.dli_fname, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - here.dli_fname) : 1,
              slash ? here.dli_fname : ".");
-    CUresult result = CUDA_ERROR_NO_DEVICE;
-    for (unsigned server = 0; server < MAX_SERVERS; server++) {
+    if (!watched) pthread_atfork(NULL, NULL, in_child);
+    watched = true;
+    /* Those that an earlier attempt reached stay: it failed at the next one. */
+    CUresult result = link_count == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+    for (unsigned server = link_count; server < MAX_SERVERS; server++) {
         if (!find_lease(folder, server, path, sizeof path)) break;
         if ((result = link_open(server, path)) != CUDA_SUCCESS) return result;
     }
     if (result == CUDA_ERROR_NO_DEVICE)
         fprintf(stderr, "egpu: no lease.sock beside %s\n", here.dli_fname);
     if (result != CUDA_SUCCESS) return result;
-    if (!watched) pthread_atfork(NULL, NULL, in_child);
-    watched = true;
     atomic_store(&opened, getpid());
     return CUDA_SUCCESS;
 }

@@ -1,6 +1,9 @@
 """A program over the pool finds the functions that the server's driver has, and no newer ones."""
 
+import contextlib
+import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -83,3 +86,41 @@ os.waitpid(pid, 0)
 say([asked, os.read(r, 64).decode(), name(d.cuInit(0))])
 """,
         ) == [13000, "SUCCESS 13000", "SUCCESS"]
+
+
+def hang_up(listener: socket.socket) -> None:
+    """On everybody who calls, until nobody can."""
+    with contextlib.suppress(OSError):
+        while True:
+            with listener.accept()[0] as caller:
+                caller.recv(4096)
+                caller.sendall(bytes(256))  # no greeting of ours
+
+
+def test_who_reaches_one_of_two_servers_has_one_session_there_however_often_it_asks(tmp_path: Path) -> None:
+    client = client_dir(tmp_path / "client")
+    with machine(tmp_path / "0", "T4", node="a") as one, machine(tmp_path / "1", "T4", node="b") as two:
+        first, second = client / "lease0.sock", client / "lease1.sock"
+        executors = [Executor(one, tmp_path / "executor0", "--listen", str(first))]
+        try:
+            executors.append(Executor(two, tmp_path / "executor1", "--listen", str(tmp_path / "later.sock")))
+            stranger = socket.socket(socket.AF_UNIX)
+            stranger.bind(str(second))
+            stranger.listen()
+            threading.Thread(target=hang_up, args=[stranger], daemon=True).start()
+            said = run(
+                client,
+                f"""
+tries = [name(d.cuInit(0)) for _ in range(3)]
+os.replace({str(tmp_path / "later.sock")!r}, {str(second)!r})
+say([tries, name(d.cuInit(0)), ok(d.cuDeviceGetCount())])
+""",
+            )
+            sessions = [event for event in executors[0].events if event["event"] == "session"]
+        finally:
+            for executor in executors:
+                executor.stop()
+    assert said[1:] == ["SUCCESS", 2]
+    assert len(set(said[0])) == 1
+    assert "SUCCESS" not in said[0]
+    assert [event["state"] for event in sessions].count("opened") == 1, sessions

@@ -95,6 +95,7 @@ static void set_up(void) {
     close(memory);
     links[0] = lease;
     link_count = 1;
+    atomic_store(&opened, getpid());
     atomic_store(&initialised, getpid());
     FILE *nowhere = fopen("/dev/null", "w"); /* a lease is lost with every input */
     if (nowhere != NULL) stderr = nowhere;
