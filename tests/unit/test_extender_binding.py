@@ -161,7 +161,7 @@ async def test_while_the_lease_is_asked_for_nobody_else_is_offered_the_cards(
         assert other is not None
         offered: list[bool] = []
 
-        async def meanwhile() -> None:
+        async def meanwhile(_: float) -> None:
             offered.extend(one.placing.filter(other, NodeNames(["n0"])).ok.tolist())
             if not leads:
                 raise LeadershipLost("lost")
@@ -329,6 +329,45 @@ async def test_an_old_extender_that_wakes_up_may_not_write():
         with pytest.raises(ElasticGPUError, match="lease"):
             await old.binder.bind(args(second))
         assert "nodeName" not in api.get("pods", "b", "ns")["spec"]
+
+
+async def test_one_question_about_the_lease_does_for_all_pods_that_had_been_read_before_it():
+    api = cluster(cards=4)
+    early = [api.put("pods", pod(name)) for name in "ab"]
+
+    def questions() -> int:
+        return sum(method == "GET" and "/leases/" in path for method, path in api.log)
+
+    async with extender(api) as one:
+        before = questions()
+        for obj in early:
+            await one.binder.bind(args(obj))
+        assert questions() == before + 1
+        later = api.put("pods", pod("c"))
+        await seen(one, later)
+        await one.binder.bind(args(later))
+        assert questions() == before + 2
+        claimed = [api.put("pods", pod(name, annotations={names.CLAIM_PREFIXES[0] + "app": "c"})) for name in "de"]
+        api.put("elasticgpuclasses", gpu_class("waits", "WaitForFirstConsumer"))
+        api.put("elasticgpuclaims", claim("c", "waits"))
+        await until(lambda: one.view.cache.claim("ns", "c") is not None)
+        await seen(one, claimed[0])
+        await one.binder.bind(args(claimed[0]))
+        assert questions() > before + 2, "the claim was read as well"
+
+
+async def test_an_old_extender_that_had_asked_in_time_writes_nothing_that_was_touched_since():
+    api = cluster(cards=2)
+    first, second = api.put("pods", pod("a")), api.put("pods", pod("b"))
+    async with extender(api) as old:
+        await old.binder.bind(args(first))
+        api.hold_watches = True
+        async with extender(api) as new:
+            with pytest.raises(ElasticGPUError, match="lease"):
+                await old.binder.bind(args(second))
+            assert "nodeName" not in api.get("pods", "b", "ns")["spec"]
+            await new.binder.bind(args(second))
+        assert max(given_out(api).values()) == 60
 
 
 async def test_immediate_claims_are_bound_at_once_and_reserve_their_card():

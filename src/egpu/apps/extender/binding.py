@@ -10,6 +10,7 @@ Until that is known the cards stay assumed.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -111,8 +112,9 @@ class Binder:
         asyncio.get_running_loop().call_soon(self._view.cache.ranking.catch_up)
         written: dict[str, tuple[ElasticGPUClaim, ...]] = {}
         try:
-            if alone:
-                await self._fence.check()  # whoever is looked at meanwhile is not offered the same cards
+            if alone:  # whoever is looked at meanwhile is not offered the same cards
+                ((_, _, unbound),) = chosen
+                await self._fence.check(math.inf if unbound else self._view.read_at(pod))
             for member, _, waiting in chosen:
                 written[member.uid] = await self._claims.bind_waiting(member, waiting)
         except BaseException:

@@ -24,9 +24,13 @@ and refused as well. Nobody's object keeps an extender from leading.
 
 A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it can
 only ask about the lease later still, and is told no.
+
+Nothing of this asks how long ago the answer came: one question does for every object that had been read when it was
+sent. Of a crowd of pods that wait, the first one asks.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from typing import Final, TypeVar
@@ -75,6 +79,8 @@ class Fence:
     def __init__(self, client: Client, election: LeaseElection) -> None:
         self._client = client
         self._election = election
+        self._asked_at = -math.inf
+        """When the latest question was sent that was answered well, by `time.monotonic`."""
 
     async def take_over(self) -> None:
         """Rule 3, for a process that has just got the lease: touches everything that waits for a placement.
@@ -93,9 +99,14 @@ class Fence:
                 log.info("fenced", pods=len(pods), claims=len(claims))
                 return
 
-    async def check(self) -> None:
-        """Rule 2. Raises LeadershipLost, or Unavailable when nobody can be asked: then nothing may be written."""
+    async def check(self, read_at: float = math.inf) -> None:
+        """Rule 2 for what was read at `read_at`, by `time.monotonic`, or just now. Raises LeadershipLost, or
+        Unavailable when nobody can be asked: then nothing may be written."""
+        if read_at < self._asked_at:
+            return
+        asked_at = time.monotonic()
         await self._election.verify()
+        self._asked_at = max(self._asked_at, asked_at)
 
     async def _touch(self, objects: Iterable[Pod | ElasticGPUClaim]) -> None:
         gate = asyncio.Semaphore(TOUCHES_AT_ONCE)

@@ -1,6 +1,8 @@
 """What the extender knows: the API server's objects, followed by watches into the core's ledger. Nothing else."""
 
 import contextlib
+import math
+import time
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Change, Client
@@ -24,6 +26,7 @@ class View(FollowedCache):
         self.budgets = self.caches.add(PodDisruptionBudget)
         self.waiting: dict[str, Pod] = {}
         """Pods that ask for cards and have no node, by UID: few of all pods."""
+        self._read_at: dict[str, float] = {}
         self.population = Population(self.pods.by_uid)
         self._usable: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -35,6 +38,12 @@ class View(FollowedCache):
     def usable_nodes(self) -> list[str]:
         """Nodes on which a claim may be bound before any pod is there to be scheduled."""
         return sorted(self._usable)
+
+    def read_at(self, pod: Pod) -> float:
+        """When this version of a pod that waits was read, by `time.monotonic`; endless for any other."""
+        known = self.waiting.get(pod.uid)
+        same = known is not None and known.metadata.resource_version == pod.metadata.resource_version
+        return self._read_at[pod.uid] if same else math.inf
 
     def scene(self, policies: Policies) -> Scene:
         """What a plan to evict somebody looks at."""
@@ -77,8 +86,9 @@ class View(FollowedCache):
             self.population.changed(new)
         if new is None or not awaits_placement(new):
             self.waiting.pop(uid, None)
+            self._read_at.pop(uid, None)
         else:
-            self.waiting[uid] = new
+            self.waiting[uid], self._read_at[uid] = new, time.monotonic()
             with contextlib.suppress(InvalidInput, CorruptData):  # whoever asks for it is told
                 self.cache.request(new)  # kube-scheduler asks for it in a moment, and waits for the answer then
         had_reserved = uid in self.cache.reservations
