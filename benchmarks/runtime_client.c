@@ -56,7 +56,8 @@ static void (*register_function)(void **, const char *, char *, const char *, in
 static const char stub;
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry work(.param .u64 at, .param .u32 value)\n{\n.pragma \"egpu.duration_us 200\";\n"
+    ".visible .entry work(.param .u64 at, .param .u32 value)\n"
+    "{\n.pragma \"egpu.duration_us 200\";\n"
     ".reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [at];\nld.param.u32 %r1, [value];\n"
     "st.global.u32 [%d1], %r1;\nret;\n}\n";
 static const struct {
