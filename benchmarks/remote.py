@@ -1,11 +1,12 @@
 """The remote pair against what it is made of, in the same run: bare rings, batched sends, ping-pongs, loopback, memcpy.
 
-The program under test is C (remote_client.c): it measures calls of `libcuda.so.1` over a lease, or the bare thing. Each
-round measures everything once, what is compared one right after the other: processors of virtual machines change their
-distance. The figures are medians of the rounds, and so are the ratios. Single calls are compared where the driver of
-the executor does nothing (remote_null.c), since whoever answers a bare ping-pong does nothing, either. Links with a
-longer way are made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this
-machine, all of which, the program and its GPU share its processors.
+The programs under test are C: one measures calls of `libcuda.so.1` over a lease, or the bare thing (remote_client.c),
+the other calls of our runtime and of carried libraries beside the driver's (runtime_client.c). Each round measures
+everything once, what is compared one right after the other: processors of virtual machines change their distance. The
+figures are medians of the rounds, and so are the ratios. Single calls are compared where the driver of the executor
+does nothing (remote_null.c), since whoever answers a bare ping-pong does nothing, either. Links with a longer way are
+made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this machine, all
+of which, the program and its GPU share its processors.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from egpu.core.provisioners.preparation import RUNTIMES
 from support.remote_gpu import remote
 from support.simulated_gpu import environment, machine
 
@@ -39,6 +41,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
 LIBRARY_GOAL: Final = 1.3
 """What a library's call that returns nothing may cost, of what one of the driver's as long on the wire costs."""
+RUNTIME_GOAL_NS: Final = 15.0
+"""What a call of the runtime may add to the driver's call that it makes."""
+RUNTIME_CALLS: Final = {"launch": "cudaLaunchKernel", "copy": "cudaMemcpyAsync", "query": "cudaStreamQuery"}
 SHARE_PERCENT: Final = 30
 SHARE_GOAL_POINTS: Final = 3.0
 START_TRIPS: Final = 4
@@ -51,9 +56,9 @@ def run(report: Report) -> dict[str, Any]:
     found: dict[str, list[Figures]] = {}
     rounds, scale = (1, "0.1") if report.options.quick else (5, "0.3")
     with tempfile.TemporaryDirectory(prefix="egpu-bench-") as scratch, machine(Path(scratch), "A100-80G", 1) as sim:
-        program, nothing = _build(Path(scratch))
+        program, over, nothing = _build(Path(scratch))
         for number in range(rounds):
-            for name, measure in _cases(sim, nothing, program, scale).items():
+            for name, measure in _cases(sim, nothing, program, over, scale).items():
                 report.progress(f"round {number + 1} of {rounds}: {name}")
                 found.setdefault(name, []).append(measure(Path(scratch) / f"{number}-{name.replace(' ', '-')}"))
         report.progress("start-up and death")
@@ -83,14 +88,19 @@ class Nothing:
     driver_dir: Path
 
 
-def _build(folder: Path) -> tuple[Path, Nothing]:
-    """The measuring program, and a driver that does nothing, which is a cuBLAS that does nothing as well."""
-    program, driver = folder / "remote_client", folder / "nothing/libcuda.so.1"
+def _build(folder: Path) -> tuple[Path, Path, Nothing]:
+    """The measuring programs, and a driver that does nothing, which is a cuBLAS that does nothing as well."""
+    driver = folder / "nothing/libcuda.so.1"
     driver.parent.mkdir()
-    subprocess.run(["cc", "-O2", "-o", program, ROOT / "benchmarks/remote_client.c", "-ldl", "-lpthread"], check=True)
+    programs = [folder / "remote_client", folder / "runtime_client"]
+    for program in programs:
+        source = ROOT / f"benchmarks/{program.name}.c"
+        subprocess.run(["cc", "-O2", "-o", program, source, "-ldl", "-lpthread"], check=True)
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", driver, ROOT / "benchmarks/remote_null.c"], check=True)
     driver.with_name("libcublas.so.13").symlink_to(driver)
-    return program, Nothing(driver.parent)
+    runtime = "libcudart.so.13"
+    driver.with_name(runtime).symlink_to(native.path(RUNTIMES[runtime]))
+    return programs[0], programs[1], Nothing(driver.parent)
 
 
 def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Figures:
@@ -103,12 +113,20 @@ def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Fi
     return json.loads(done.stdout)
 
 
-def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[str, Callable[[Path], Figures]]:
-    def both(env: Mapping[str, str]) -> Figures:
-        return _measure(program, "calls", env, scale) | _measure(program, "client", env, scale)
+def _cases(
+    sim: Machine, nothing: Nothing, program: Path, over: Path, scale: str
+) -> dict[str, Callable[[Path], Figures]]:
+    """`program` uses the driver, `over` the runtime and libraries over it."""
+    steps = ((program, "calls"), (program, "client"), (over, "loop"))
+
+    def all_of(env: Mapping[str, str]) -> Figures:
+        return {key: value for who, what in steps for key, value in _measure(who, what, env, scale).items()}
 
     def local(_: Path) -> Figures:
-        return both(environment(sim.driver_dir))
+        return all_of(environment(sim.driver_dir))
+
+    def runtime(_: Path) -> Figures:
+        return _measure(over, "calls", environment(nothing.driver_dir), scale)
 
     def bare(transport: str) -> Callable[[Path], Figures]:
         return lambda _: _measure(program, f"bare-{transport}", os.environ, scale)
@@ -116,7 +134,7 @@ def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[st
     def far(transport: Any) -> Callable[[Path], Figures]:
         def once(folder: Path) -> Figures:
             with remote(sim, folder, transport) as (client, _, _):
-                return both(environment(client))
+                return all_of(environment(client))
 
         return once
 
@@ -124,7 +142,7 @@ def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[st
         def once(folder: Path) -> Figures:
             with remote(nothing, folder, transport) as (client, _, _):
                 env = environment(client)
-                return _measure(program, "calls", env, scale) | _measure(program, "library", env, scale)
+                return _measure(program, "calls", env, scale) | _measure(over, "library", env, scale)
 
         return once
 
@@ -132,20 +150,21 @@ def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[st
         def once(folder: Path) -> Figures:
             figures: Figures = {}
             with remote(sim, folder, "tcp") as (client, executor, _):
-                for what in ("calls", "client"):
+                for who, what in steps:
                     with _delay(program, executor.ready["port"], delay_us) as port:
                         (client / "lease.addr").write_text(f"127.0.0.1:{port}\n")
-                        figures |= _measure(program, what, environment(client), scale)
+                        figures |= _measure(who, what, environment(client), scale)
             return figures
 
         return once
 
     def tls(folder: Path) -> Figures:
         with remote(sim, folder, "shm") as (client, _, _), _relayed(folder, client):
-            return both(environment(client))
+            return all_of(environment(client))
 
     return {
         "local": local,
+        "runtime, no driver": runtime,
         "bare shm": bare("shm"),
         "shm, no driver": alone("shm"),
         "shm": far("shm"),
@@ -281,26 +300,37 @@ def _rows(report: Report, found: Mapping[str, list[Figures]]) -> list[tuple[str,
             met = ratio <= goal if slower else ratio >= goal
             report.verdict(f"{name}: {what}", f"{ratio:.2f}", f"{'≤' if slower else '≥'} {goal:.2f}", met)
 
+    def loops(name: str, goal: float | None = None) -> None:
+        key = "steps_per_second"
+        row(name, "training-like loop", key, "local", key, "steps/s", goal)
+        row(name, "the same, runtime and cuBLAS", f"runtime_{key}", "local", f"runtime_{key}", "steps/s", goal)
+
+    name = "runtime, no driver"
+    for call, function in RUNTIME_CALLS.items():
+        row(name, function, f"runtime_{call}_ns", name, f"{call}_ns", "ns")
+        more = median(figures[f"runtime_{call}_ns"] - figures[f"{call}_ns"] for figures in found[name])
+        goal_met = more <= RUNTIME_GOAL_NS
+        report.verdict(f"{function} adds to the driver's", f"{more:.1f} ns", f"≤ {RUNTIME_GOAL_NS:g} ns", goal_met)
     for name, goal in (("shm", 1.5), ("tcp", 2.0)):
         bare = f"bare {name}"
         row(f"{name}, no driver", "asynchronous call", "async_ns", bare, "async_ns", "ns", goal)
         row(f"{name}, no driver", "synchronous call", "sync_ns", bare, "sync_ns", "ns", 1.15)
         alone = f"{name}, no driver"
-        row(alone, "library call that returns nothing", "library_ns", alone, "beside_ns", "ns", LIBRARY_GOAL)
-        row(alone, "cublasSaxpy, twice as long on the wire", "axpy_ns", alone, "beside_ns", "ns")
+        row(alone, "cublasSetMathMode beside an event's record", "set_ns", alone, "record_ns", "ns", LIBRARY_GOAL)
+        row(alone, "cublasSaxpy beside a launch", "axpy_ns", alone, "launch_ns", "ns", LIBRARY_GOAL)
         row(name, "asynchronous call", "async_ns", "local", "async_ns", "ns")
         row(name, "synchronous call", "sync_ns", bare, "sync_ns", "ns")
         row(name, "copy to the device, 64 MiB", "in_gbps", bare, "copy_gbps", "GB/s", 0.90)
         row(name, "copy from the device, 64 MiB", "out_gbps", bare, "copy_gbps", "GB/s", 0.90)
         row(name, "pinned copy to the device", "pinned_in_gbps", bare, "copy_gbps", "GB/s", 0.90)
-        row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s", 0.97)
+        loops(name, 0.97)
         row(name, "start-up of a small program", "start_ms", "local", "start_ms", "ms")
     for delay_us, goal in DELAYS_US.items():
         name = f"tcp + {delay_us} us"
-        row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s", goal)
+        loops(name, goal)
         row(name, "synchronous call", "sync_ns", "tcp", "sync_ns", "ns")
     name = "relay, TLS"
-    row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s")
+    loops(name)
     row(name, "synchronous call", "sync_ns", "bare tcp", "sync_ns", "ns")
     row(name, "copy to the device, 64 MiB", "in_gbps", "bare tcp", "copy_gbps", "GB/s")
     row(name, "copy from the device, 64 MiB", "out_gbps", "bare tcp", "copy_gbps", "GB/s")

@@ -2,23 +2,19 @@
  * JSON object. See remote.py. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "measure.h"
+
 typedef unsigned long long pointer;
-static void *library;
 static int (*init)(unsigned), (*retain)(void **, int), (*set_current)(void *),
     (*load)(void **, const void *), (*get)(void **, void *, const char *),
     (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
@@ -27,56 +23,21 @@ static int (*init)(unsigned), (*retain)(void **, int), (*set_current)(void *),
     (*out)(void *, pointer, size_t), (*host_alloc)(void **, size_t),
     (*event_create)(void **, unsigned), (*event_record)(void *, void *), (*query)(void *);
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void check(int result, const char *what) {
-    if (result == 0) return;
-    fprintf(stderr, "%s: error %d\n", what, result);
-    exit(1);
-}
-#define OK(call) check(call, #call)
-
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry work(.param .u64 at, .param .u32 value)\n{\n.pragma \"egpu.duration_us 200\";\n"
     ".reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [at];\nld.param.u32 %r1, [value];\nst.global.u32 [%d1], %r1;\nret;\n}\n";
 
-static void find(void *to, const char *name) {
-    void *symbol = dlsym(library, name);
-    if (symbol == NULL) exit(1);
-    memcpy(to, &symbol, sizeof symbol);
-}
-
 #define COPY (64u << 20)
-#define FIRST_LAPS \
-    140 /* bursts that are not measured: they go through new pages of a ring, twice */
-
-static int by_value(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
 
 static void open_driver(void) {
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
     void *context;
+    open_library("libcuda.so.1");
     find(&init, "cuInit"), find(&retain, "cuDevicePrimaryCtxRetain"),
         find(&set_current, "cuCtxSetCurrent");
     find(&synchronize, "cuCtxSynchronize"), find(&event_create, "cuEventCreate"),
         find(&event_record, "cuEventRecord"), find(&query, "cuStreamQuery");
     OK(init(0)), OK(retain(&context, 0)), OK(set_current(context));
-}
-
-/* The middle one of `rounds`, in ns. */
-static double middle(double *each, int rounds) {
-    qsort(each, (size_t)rounds, sizeof *each, by_value);
-    return each[rounds / 2] * 1e9;
 }
 
 /* Calls that return nothing: what the program's thread pays, as long as the pipe is not full; and
@@ -103,36 +64,6 @@ static void calls(double scale) {
         each[r] = (now() - t) / count;
     }
     printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f}\n", async_ns, middle(each, rounds));
-}
-
-/* Calls of a library that return nothing, one as short as the driver's beside it and one with a
- * scalar and two vectors, and calls of the driver that return nothing. */
-static void library_calls(double scale) {
-    int (*create)(void **), (*set)(void *, int),
-        (*axpy)(void *, int, const float *, void *, int, void *, int);
-    void *event, *handle;
-    open_driver();
-    OK(event_create(&event, 0));
-    library = dlopen("libcublas.so.13", RTLD_NOW);
-    if (library == NULL) exit(1);
-    find(&create, "cublasCreate_v2"), find(&set, "cublasSetMathMode");
-    find(&axpy, "cublasSaxpy_v2");
-    OK(create(&handle));
-    int rounds = (int)(200 * scale), count = 500;
-    double *each[3], t;
-    for (int i = 0; i < 3; i++) each[i] = calloc((size_t)rounds + 1, sizeof *each[i]);
-    const float alpha = 2;
-    for (int r = -FIRST_LAPS; r < rounds; r++)
-        for (int which = 0; which < 3; which++) {
-            t = now();
-            for (int i = 0; i < count && which == 0; i++) event_record(event, NULL);
-            for (int i = 0; i < count && which == 1; i++) set(handle, 0);
-            for (int i = 0; i < count && which == 2; i++) axpy(handle, 8, &alpha, NULL, 1, NULL, 1);
-            each[which][r < 0 ? 0 : r] = (now() - t) / count;
-            OK(synchronize());
-        }
-    printf("{\"beside_ns\": %.1f, \"library_ns\": %.1f, \"axpy_ns\": %.1f}\n",
-           middle(each[0], rounds), middle(each[1], rounds), middle(each[2], rounds));
 }
 
 /* Asks until the other side is dead, and says when that was known: seconds of the monotonic
@@ -424,8 +355,6 @@ int main(int argc, char **argv) {
         client(scale);
     else if (strcmp(what, "calls") == 0)
         calls(scale);
-    else if (strcmp(what, "library") == 0)
-        library_calls(scale);
     else if (strcmp(what, "outlive") == 0)
         outlive();
     else if (strcmp(what, "start") == 0)

@@ -4768,6 +4768,3947 @@ static CUresult decode_cublasZtrsv_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCaxpy_v2_64(struct task *task) {
+    REAL(cublas, cublasCaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCcopy_v2_64(struct task *task) {
+    REAL(cublas, cublasCcopy_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCdotc_v2_64(struct task *task) {
+    REAL(cublas, cublasCdotc_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCdotu_v2_64(struct task *task) {
+    REAL(cublas, cublasCdotu_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemmBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemmStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm_v2_64(struct task *task) {
+    REAL(cublas, cublasCgemm_v2_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemv_v2_64(struct task *task) {
+    REAL(cublas, cublasCgemv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgerc_v2_64(struct task *task) {
+    REAL(cublas, cublasCgerc_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgeru_v2_64(struct task *task) {
+    REAL(cublas, cublasCgeru_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChemm_v2_64(struct task *task) {
+    REAL(cublas, cublasChemm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChemv_v2_64(struct task *task) {
+    REAL(cublas, cublasChemv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCher2_v2_64(struct task *task) {
+    REAL(cublas, cublasCher2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCher2k_v2_64(struct task *task) {
+    REAL(cublas, cublasCher2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCher_v2_64(struct task *task) {
+    REAL(cublas, cublasCher_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCherk_v2_64(struct task *task) {
+    REAL(cublas, cublasCherk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCrot_v2_64(struct task *task) {
+    REAL(cublas, cublasCrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCscal_v2_64(struct task *task) {
+    REAL(cublas, cublasCscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsrot_v2_64(struct task *task) {
+    REAL(cublas, cublasCsrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsscal_v2_64(struct task *task) {
+    REAL(cublas, cublasCsscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCswap_v2_64(struct task *task) {
+    REAL(cublas, cublasCswap_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsymm_v2_64(struct task *task) {
+    REAL(cublas, cublasCsymm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsymv_v2_64(struct task *task) {
+    REAL(cublas, cublasCsymv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyr2_v2_64(struct task *task) {
+    REAL(cublas, cublasCsyr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyr2k_v2_64(struct task *task) {
+    REAL(cublas, cublasCsyr2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyr_v2_64(struct task *task) {
+    REAL(cublas, cublasCsyr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyrk_v2_64(struct task *task) {
+    REAL(cublas, cublasCsyrk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtrmm_v2_64(struct task *task) {
+    REAL(cublas, cublasCtrmm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtrmv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtrmv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtrsmBatched_64(struct task *task) {
+    REAL(cublas, cublasCtrsmBatched_64, int, void *, int, int, int, int, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtrsm_v2_64(struct task *task) {
+    REAL(cublas, cublasCtrsm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtrsv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtrsv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDasum_v2_64(struct task *task) {
+    REAL(cublas, cublasDasum_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDaxpy_v2_64(struct task *task) {
+    REAL(cublas, cublasDaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDcopy_v2_64(struct task *task) {
+    REAL(cublas, cublasDcopy_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDdgmm_64(struct task *task) {
+    REAL(cublas, cublasDdgmm_64, int, void *, int, int64_t, int64_t, void *, int64_t, void *,
+         int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDdot_v2_64(struct task *task) {
+    REAL(cublas, cublasDdot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgeam_64(struct task *task) {
+    REAL(cublas, cublasDgeam_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemmBatched_64(struct task *task) {
+    REAL(cublas, cublasDgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemmStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasDgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemm_v2_64(struct task *task) {
+    REAL(cublas, cublasDgemm_v2_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemv_v2_64(struct task *task) {
+    REAL(cublas, cublasDgemv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDger_v2_64(struct task *task) {
+    REAL(cublas, cublasDger_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDnrm2_v2_64(struct task *task) {
+    REAL(cublas, cublasDnrm2_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDotEx_64(struct task *task) {
+    REAL(cublas, cublasDotEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int64_t,
+         void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&result),
+                    resultType, executionType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDrot_v2_64(struct task *task) {
+    REAL(cublas, cublasDrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDrotm_v2_64(struct task *task) {
+    REAL(cublas, cublasDrotm_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar param;
+    library_get_scalar(task, &param, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(param, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDscal_v2_64(struct task *task) {
+    REAL(cublas, cublasDscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDswap_v2_64(struct task *task) {
+    REAL(cublas, cublasDswap_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsymm_v2_64(struct task *task) {
+    REAL(cublas, cublasDsymm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsymv_v2_64(struct task *task) {
+    REAL(cublas, cublasDsymv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsyr2_v2_64(struct task *task) {
+    REAL(cublas, cublasDsyr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsyr2k_v2_64(struct task *task) {
+    REAL(cublas, cublasDsyr2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsyr_v2_64(struct task *task) {
+    REAL(cublas, cublasDsyr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsyrk_v2_64(struct task *task) {
+    REAL(cublas, cublasDsyrk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtrmm_v2_64(struct task *task) {
+    REAL(cublas, cublasDtrmm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtrmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtrmv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtrsmBatched_64(struct task *task) {
+    REAL(cublas, cublasDtrsmBatched_64, int, void *, int, int, int, int, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtrsm_v2_64(struct task *task) {
+    REAL(cublas, cublasDtrsm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtrsv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtrsv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDzasum_v2_64(struct task *task) {
+    REAL(cublas, cublasDzasum_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDznrm2_v2_64(struct task *task) {
+    REAL(cublas, cublasDznrm2_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasGemmBatchedEx_64(struct task *task) {
+    REAL(cublas, cublasGemmBatchedEx_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int, int64_t, void *, int, int64_t, const void *, void *, int,
+         int64_t, int64_t, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int algo = 0;
+    get_bytes(&task->in, &algo, sizeof algo);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, Atype, lda,
+                    Barray, Btype, ldb, library_scalar_at(&beta), Carray, Ctype, ldc, batchCount,
+                    computeType, algo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasGemmEx_64(struct task *task) {
+    REAL(cublas, cublasGemmEx_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int algo = 0;
+    get_bytes(&task->in, &algo, sizeof algo);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc, computeType, algo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasGemmStridedBatchedEx_64(struct task *task) {
+    REAL(cublas, cublasGemmStridedBatchedEx_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int, int64_t, int64_t, void *, int, int64_t, int64_t, const void *,
+         void *, int, int64_t, int64_t, int64_t, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    int algo = 0;
+    get_bytes(&task->in, &algo, sizeof algo);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    strideA, B, Btype, ldb, strideB, library_scalar_at(&beta), C, Ctype, ldc,
+                    strideC, batchCount, computeType, algo);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIcamax_v2_64(struct task *task) {
+    REAL(cublas, cublasIcamax_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIcamin_v2_64(struct task *task) {
+    REAL(cublas, cublasIcamin_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIdamax_v2_64(struct task *task) {
+    REAL(cublas, cublasIdamax_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIdamin_v2_64(struct task *task) {
+    REAL(cublas, cublasIdamin_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIsamax_v2_64(struct task *task) {
+    REAL(cublas, cublasIsamax_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIsamin_v2_64(struct task *task) {
+    REAL(cublas, cublasIsamin_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIzamax_v2_64(struct task *task) {
+    REAL(cublas, cublasIzamax_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIzamin_v2_64(struct task *task) {
+    REAL(cublas, cublasIzamin_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSasum_v2_64(struct task *task) {
+    REAL(cublas, cublasSasum_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSaxpy_v2_64(struct task *task) {
+    REAL(cublas, cublasSaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasScasum_v2_64(struct task *task) {
+    REAL(cublas, cublasScasum_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasScnrm2_v2_64(struct task *task) {
+    REAL(cublas, cublasScnrm2_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasScopy_v2_64(struct task *task) {
+    REAL(cublas, cublasScopy_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSdgmm_64(struct task *task) {
+    REAL(cublas, cublasSdgmm_64, int, void *, int, int64_t, int64_t, void *, int64_t, void *,
+         int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSdot_v2_64(struct task *task) {
+    REAL(cublas, cublasSdot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgeam_64(struct task *task) {
+    REAL(cublas, cublasSgeam_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemmBatched_64(struct task *task) {
+    REAL(cublas, cublasSgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemmEx_64(struct task *task) {
+    REAL(cublas, cublasSgemmEx_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemmStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasSgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemm_v2_64(struct task *task) {
+    REAL(cublas, cublasSgemm_v2_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemv_v2_64(struct task *task) {
+    REAL(cublas, cublasSgemv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSger_v2_64(struct task *task) {
+    REAL(cublas, cublasSger_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSnrm2_v2_64(struct task *task) {
+    REAL(cublas, cublasSnrm2_v2_64, int, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSrot_v2_64(struct task *task) {
+    REAL(cublas, cublasSrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSrotm_v2_64(struct task *task) {
+    REAL(cublas, cublasSrotm_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar param;
+    library_get_scalar(task, &param, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(param, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&param));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSscal_v2_64(struct task *task) {
+    REAL(cublas, cublasSscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSswap_v2_64(struct task *task) {
+    REAL(cublas, cublasSswap_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsymm_v2_64(struct task *task) {
+    REAL(cublas, cublasSsymm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsymv_v2_64(struct task *task) {
+    REAL(cublas, cublasSsymv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsyr2_v2_64(struct task *task) {
+    REAL(cublas, cublasSsyr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsyr2k_v2_64(struct task *task) {
+    REAL(cublas, cublasSsyr2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsyr_v2_64(struct task *task) {
+    REAL(cublas, cublasSsyr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSsyrk_v2_64(struct task *task) {
+    REAL(cublas, cublasSsyrk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStrmm_v2_64(struct task *task) {
+    REAL(cublas, cublasStrmm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStrmv_v2_64(struct task *task) {
+    REAL(cublas, cublasStrmv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStrsmBatched_64(struct task *task) {
+    REAL(cublas, cublasStrsmBatched_64, int, void *, int, int, int, int, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStrsm_v2_64(struct task *task) {
+    REAL(cublas, cublasStrsm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStrsv_v2_64(struct task *task) {
+    REAL(cublas, cublasStrsv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZaxpy_v2_64(struct task *task) {
+    REAL(cublas, cublasZaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZcopy_v2_64(struct task *task) {
+    REAL(cublas, cublasZcopy_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdotc_v2_64(struct task *task) {
+    REAL(cublas, cublasZdotc_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdotu_v2_64(struct task *task) {
+    REAL(cublas, cublasZdotu_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdrot_v2_64(struct task *task) {
+    REAL(cublas, cublasZdrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdscal_v2_64(struct task *task) {
+    REAL(cublas, cublasZdscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemmBatched_64(struct task *task) {
+    REAL(cublas, cublasZgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemmStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasZgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemm_v2_64(struct task *task) {
+    REAL(cublas, cublasZgemm_v2_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemv_v2_64(struct task *task) {
+    REAL(cublas, cublasZgemv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgerc_v2_64(struct task *task) {
+    REAL(cublas, cublasZgerc_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgeru_v2_64(struct task *task) {
+    REAL(cublas, cublasZgeru_v2_64, int, void *, int64_t, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhemm_v2_64(struct task *task) {
+    REAL(cublas, cublasZhemm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhemv_v2_64(struct task *task) {
+    REAL(cublas, cublasZhemv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZher2_v2_64(struct task *task) {
+    REAL(cublas, cublasZher2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZher2k_v2_64(struct task *task) {
+    REAL(cublas, cublasZher2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZher_v2_64(struct task *task) {
+    REAL(cublas, cublasZher_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZherk_v2_64(struct task *task) {
+    REAL(cublas, cublasZherk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZrot_v2_64(struct task *task) {
+    REAL(cublas, cublasZrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
+         const void *, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, incx, y, incy, library_scalar_at(&c), library_scalar_at(&s));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZscal_v2_64(struct task *task) {
+    REAL(cublas, cublasZscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZswap_v2_64(struct task *task) {
+    REAL(cublas, cublasZswap_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsymm_v2_64(struct task *task) {
+    REAL(cublas, cublasZsymm_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, side, uplo, m, n, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsymv_v2_64(struct task *task) {
+    REAL(cublas, cublasZsymv_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsyr2_v2_64(struct task *task) {
+    REAL(cublas, cublasZsyr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsyr2k_v2_64(struct task *task) {
+    REAL(cublas, cublasZsyr2k_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsyr_v2_64(struct task *task) {
+    REAL(cublas, cublasZsyr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsyrk_v2_64(struct task *task) {
+    REAL(cublas, cublasZsyrk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtrmm_v2_64(struct task *task) {
+    REAL(cublas, cublasZtrmm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtrmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtrmv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtrsmBatched_64(struct task *task) {
+    REAL(cublas, cublasZtrsmBatched_64, int, void *, int, int, int, int, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B,
+                    ldb, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtrsm_v2_64(struct task *task) {
+    REAL(cublas, cublasZtrsm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int side = 0;
+    get_bytes(&task->in, &side, sizeof side);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said =
+        real(handle, side, uplo, trans, diag, m, n, library_scalar_at(&alpha), A, lda, B, ldb);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtrsv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtrsv_v2_64, int, void *, int, int, int, int64_t, void *, int64_t, void *,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasLtCreate(struct task *task) {
     REAL(cublasLt, cublasLtCreate, int, void **);
     uint8_t *status = library_begin(task);
@@ -20299,6 +24240,141 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasZtrsmBatched] = {decode_cublasZtrsmBatched, 0},
     [OP_cublasZtrsm_v2] = {decode_cublasZtrsm_v2, 0},
     [OP_cublasZtrsv_v2] = {decode_cublasZtrsv_v2, 0},
+    [OP_cublasCaxpy_v2_64] = {decode_cublasCaxpy_v2_64, 0},
+    [OP_cublasCcopy_v2_64] = {decode_cublasCcopy_v2_64, 0},
+    [OP_cublasCdotc_v2_64] = {decode_cublasCdotc_v2_64, 0},
+    [OP_cublasCdotu_v2_64] = {decode_cublasCdotu_v2_64, 0},
+    [OP_cublasCgemmBatched_64] = {decode_cublasCgemmBatched_64, 0},
+    [OP_cublasCgemmStridedBatched_64] = {decode_cublasCgemmStridedBatched_64, 0},
+    [OP_cublasCgemm_v2_64] = {decode_cublasCgemm_v2_64, 0},
+    [OP_cublasCgemv_v2_64] = {decode_cublasCgemv_v2_64, 0},
+    [OP_cublasCgerc_v2_64] = {decode_cublasCgerc_v2_64, 0},
+    [OP_cublasCgeru_v2_64] = {decode_cublasCgeru_v2_64, 0},
+    [OP_cublasChemm_v2_64] = {decode_cublasChemm_v2_64, 0},
+    [OP_cublasChemv_v2_64] = {decode_cublasChemv_v2_64, 0},
+    [OP_cublasCher2_v2_64] = {decode_cublasCher2_v2_64, 0},
+    [OP_cublasCher2k_v2_64] = {decode_cublasCher2k_v2_64, 0},
+    [OP_cublasCher_v2_64] = {decode_cublasCher_v2_64, 0},
+    [OP_cublasCherk_v2_64] = {decode_cublasCherk_v2_64, 0},
+    [OP_cublasCrot_v2_64] = {decode_cublasCrot_v2_64, 0},
+    [OP_cublasCscal_v2_64] = {decode_cublasCscal_v2_64, 0},
+    [OP_cublasCsrot_v2_64] = {decode_cublasCsrot_v2_64, 0},
+    [OP_cublasCsscal_v2_64] = {decode_cublasCsscal_v2_64, 0},
+    [OP_cublasCswap_v2_64] = {decode_cublasCswap_v2_64, 0},
+    [OP_cublasCsymm_v2_64] = {decode_cublasCsymm_v2_64, 0},
+    [OP_cublasCsymv_v2_64] = {decode_cublasCsymv_v2_64, 0},
+    [OP_cublasCsyr2_v2_64] = {decode_cublasCsyr2_v2_64, 0},
+    [OP_cublasCsyr2k_v2_64] = {decode_cublasCsyr2k_v2_64, 0},
+    [OP_cublasCsyr_v2_64] = {decode_cublasCsyr_v2_64, 0},
+    [OP_cublasCsyrk_v2_64] = {decode_cublasCsyrk_v2_64, 0},
+    [OP_cublasCtrmm_v2_64] = {decode_cublasCtrmm_v2_64, 0},
+    [OP_cublasCtrmv_v2_64] = {decode_cublasCtrmv_v2_64, 0},
+    [OP_cublasCtrsmBatched_64] = {decode_cublasCtrsmBatched_64, 0},
+    [OP_cublasCtrsm_v2_64] = {decode_cublasCtrsm_v2_64, 0},
+    [OP_cublasCtrsv_v2_64] = {decode_cublasCtrsv_v2_64, 0},
+    [OP_cublasDasum_v2_64] = {decode_cublasDasum_v2_64, 0},
+    [OP_cublasDaxpy_v2_64] = {decode_cublasDaxpy_v2_64, 0},
+    [OP_cublasDcopy_v2_64] = {decode_cublasDcopy_v2_64, 0},
+    [OP_cublasDdgmm_64] = {decode_cublasDdgmm_64, 0},
+    [OP_cublasDdot_v2_64] = {decode_cublasDdot_v2_64, 0},
+    [OP_cublasDgeam_64] = {decode_cublasDgeam_64, 0},
+    [OP_cublasDgemmBatched_64] = {decode_cublasDgemmBatched_64, 0},
+    [OP_cublasDgemmStridedBatched_64] = {decode_cublasDgemmStridedBatched_64, 0},
+    [OP_cublasDgemm_v2_64] = {decode_cublasDgemm_v2_64, 0},
+    [OP_cublasDgemv_v2_64] = {decode_cublasDgemv_v2_64, 0},
+    [OP_cublasDger_v2_64] = {decode_cublasDger_v2_64, 0},
+    [OP_cublasDnrm2_v2_64] = {decode_cublasDnrm2_v2_64, 0},
+    [OP_cublasDotEx_64] = {decode_cublasDotEx_64, 0},
+    [OP_cublasDrot_v2_64] = {decode_cublasDrot_v2_64, 0},
+    [OP_cublasDrotm_v2_64] = {decode_cublasDrotm_v2_64, 0},
+    [OP_cublasDscal_v2_64] = {decode_cublasDscal_v2_64, 0},
+    [OP_cublasDswap_v2_64] = {decode_cublasDswap_v2_64, 0},
+    [OP_cublasDsymm_v2_64] = {decode_cublasDsymm_v2_64, 0},
+    [OP_cublasDsymv_v2_64] = {decode_cublasDsymv_v2_64, 0},
+    [OP_cublasDsyr2_v2_64] = {decode_cublasDsyr2_v2_64, 0},
+    [OP_cublasDsyr2k_v2_64] = {decode_cublasDsyr2k_v2_64, 0},
+    [OP_cublasDsyr_v2_64] = {decode_cublasDsyr_v2_64, 0},
+    [OP_cublasDsyrk_v2_64] = {decode_cublasDsyrk_v2_64, 0},
+    [OP_cublasDtrmm_v2_64] = {decode_cublasDtrmm_v2_64, 0},
+    [OP_cublasDtrmv_v2_64] = {decode_cublasDtrmv_v2_64, 0},
+    [OP_cublasDtrsmBatched_64] = {decode_cublasDtrsmBatched_64, 0},
+    [OP_cublasDtrsm_v2_64] = {decode_cublasDtrsm_v2_64, 0},
+    [OP_cublasDtrsv_v2_64] = {decode_cublasDtrsv_v2_64, 0},
+    [OP_cublasDzasum_v2_64] = {decode_cublasDzasum_v2_64, 0},
+    [OP_cublasDznrm2_v2_64] = {decode_cublasDznrm2_v2_64, 0},
+    [OP_cublasGemmBatchedEx_64] = {decode_cublasGemmBatchedEx_64, 0},
+    [OP_cublasGemmEx_64] = {decode_cublasGemmEx_64, 0},
+    [OP_cublasGemmStridedBatchedEx_64] = {decode_cublasGemmStridedBatchedEx_64, 0},
+    [OP_cublasIcamax_v2_64] = {decode_cublasIcamax_v2_64, 0},
+    [OP_cublasIcamin_v2_64] = {decode_cublasIcamin_v2_64, 0},
+    [OP_cublasIdamax_v2_64] = {decode_cublasIdamax_v2_64, 0},
+    [OP_cublasIdamin_v2_64] = {decode_cublasIdamin_v2_64, 0},
+    [OP_cublasIsamax_v2_64] = {decode_cublasIsamax_v2_64, 0},
+    [OP_cublasIsamin_v2_64] = {decode_cublasIsamin_v2_64, 0},
+    [OP_cublasIzamax_v2_64] = {decode_cublasIzamax_v2_64, 0},
+    [OP_cublasIzamin_v2_64] = {decode_cublasIzamin_v2_64, 0},
+    [OP_cublasSasum_v2_64] = {decode_cublasSasum_v2_64, 0},
+    [OP_cublasSaxpy_v2_64] = {decode_cublasSaxpy_v2_64, 0},
+    [OP_cublasScasum_v2_64] = {decode_cublasScasum_v2_64, 0},
+    [OP_cublasScnrm2_v2_64] = {decode_cublasScnrm2_v2_64, 0},
+    [OP_cublasScopy_v2_64] = {decode_cublasScopy_v2_64, 0},
+    [OP_cublasSdgmm_64] = {decode_cublasSdgmm_64, 0},
+    [OP_cublasSdot_v2_64] = {decode_cublasSdot_v2_64, 0},
+    [OP_cublasSgeam_64] = {decode_cublasSgeam_64, 0},
+    [OP_cublasSgemmBatched_64] = {decode_cublasSgemmBatched_64, 0},
+    [OP_cublasSgemmEx_64] = {decode_cublasSgemmEx_64, 0},
+    [OP_cublasSgemmStridedBatched_64] = {decode_cublasSgemmStridedBatched_64, 0},
+    [OP_cublasSgemm_v2_64] = {decode_cublasSgemm_v2_64, 0},
+    [OP_cublasSgemv_v2_64] = {decode_cublasSgemv_v2_64, 0},
+    [OP_cublasSger_v2_64] = {decode_cublasSger_v2_64, 0},
+    [OP_cublasSnrm2_v2_64] = {decode_cublasSnrm2_v2_64, 0},
+    [OP_cublasSrot_v2_64] = {decode_cublasSrot_v2_64, 0},
+    [OP_cublasSrotm_v2_64] = {decode_cublasSrotm_v2_64, 0},
+    [OP_cublasSscal_v2_64] = {decode_cublasSscal_v2_64, 0},
+    [OP_cublasSswap_v2_64] = {decode_cublasSswap_v2_64, 0},
+    [OP_cublasSsymm_v2_64] = {decode_cublasSsymm_v2_64, 0},
+    [OP_cublasSsymv_v2_64] = {decode_cublasSsymv_v2_64, 0},
+    [OP_cublasSsyr2_v2_64] = {decode_cublasSsyr2_v2_64, 0},
+    [OP_cublasSsyr2k_v2_64] = {decode_cublasSsyr2k_v2_64, 0},
+    [OP_cublasSsyr_v2_64] = {decode_cublasSsyr_v2_64, 0},
+    [OP_cublasSsyrk_v2_64] = {decode_cublasSsyrk_v2_64, 0},
+    [OP_cublasStrmm_v2_64] = {decode_cublasStrmm_v2_64, 0},
+    [OP_cublasStrmv_v2_64] = {decode_cublasStrmv_v2_64, 0},
+    [OP_cublasStrsmBatched_64] = {decode_cublasStrsmBatched_64, 0},
+    [OP_cublasStrsm_v2_64] = {decode_cublasStrsm_v2_64, 0},
+    [OP_cublasStrsv_v2_64] = {decode_cublasStrsv_v2_64, 0},
+    [OP_cublasZaxpy_v2_64] = {decode_cublasZaxpy_v2_64, 0},
+    [OP_cublasZcopy_v2_64] = {decode_cublasZcopy_v2_64, 0},
+    [OP_cublasZdotc_v2_64] = {decode_cublasZdotc_v2_64, 0},
+    [OP_cublasZdotu_v2_64] = {decode_cublasZdotu_v2_64, 0},
+    [OP_cublasZdrot_v2_64] = {decode_cublasZdrot_v2_64, 0},
+    [OP_cublasZdscal_v2_64] = {decode_cublasZdscal_v2_64, 0},
+    [OP_cublasZgemmBatched_64] = {decode_cublasZgemmBatched_64, 0},
+    [OP_cublasZgemmStridedBatched_64] = {decode_cublasZgemmStridedBatched_64, 0},
+    [OP_cublasZgemm_v2_64] = {decode_cublasZgemm_v2_64, 0},
+    [OP_cublasZgemv_v2_64] = {decode_cublasZgemv_v2_64, 0},
+    [OP_cublasZgerc_v2_64] = {decode_cublasZgerc_v2_64, 0},
+    [OP_cublasZgeru_v2_64] = {decode_cublasZgeru_v2_64, 0},
+    [OP_cublasZhemm_v2_64] = {decode_cublasZhemm_v2_64, 0},
+    [OP_cublasZhemv_v2_64] = {decode_cublasZhemv_v2_64, 0},
+    [OP_cublasZher2_v2_64] = {decode_cublasZher2_v2_64, 0},
+    [OP_cublasZher2k_v2_64] = {decode_cublasZher2k_v2_64, 0},
+    [OP_cublasZher_v2_64] = {decode_cublasZher_v2_64, 0},
+    [OP_cublasZherk_v2_64] = {decode_cublasZherk_v2_64, 0},
+    [OP_cublasZrot_v2_64] = {decode_cublasZrot_v2_64, 0},
+    [OP_cublasZscal_v2_64] = {decode_cublasZscal_v2_64, 0},
+    [OP_cublasZswap_v2_64] = {decode_cublasZswap_v2_64, 0},
+    [OP_cublasZsymm_v2_64] = {decode_cublasZsymm_v2_64, 0},
+    [OP_cublasZsymv_v2_64] = {decode_cublasZsymv_v2_64, 0},
+    [OP_cublasZsyr2_v2_64] = {decode_cublasZsyr2_v2_64, 0},
+    [OP_cublasZsyr2k_v2_64] = {decode_cublasZsyr2k_v2_64, 0},
+    [OP_cublasZsyr_v2_64] = {decode_cublasZsyr_v2_64, 0},
+    [OP_cublasZsyrk_v2_64] = {decode_cublasZsyrk_v2_64, 0},
+    [OP_cublasZtrmm_v2_64] = {decode_cublasZtrmm_v2_64, 0},
+    [OP_cublasZtrmv_v2_64] = {decode_cublasZtrmv_v2_64, 0},
+    [OP_cublasZtrsmBatched_64] = {decode_cublasZtrsmBatched_64, 0},
+    [OP_cublasZtrsm_v2_64] = {decode_cublasZtrsm_v2_64, 0},
+    [OP_cublasZtrsv_v2_64] = {decode_cublasZtrsv_v2_64, 0},
     [OP_cublasLtCreate] = {decode_cublasLtCreate, 0},
     [OP_cublasLtDestroy] = {decode_cublasLtDestroy, 0},
     [OP_cublasLtMatmul] = {decode_cublasLtMatmul, 0},

@@ -33,33 +33,49 @@ static int copy(const char *function, struct side from, struct side to, bool in,
     return copy_rows(function, &plan, stream);
 }
 
-/* A matrix is stored by columns: each is a row of the copy. A vector's elements are rows. */
-#define COPY_MATRIX(symbol, in)                                                                  \
-    API int symbol(int rows, int columns, int element, const void *a, int lda, void *b, int ldb, \
-                   void *stream);                                                                \
-    int symbol(int rows, int columns, int element, const void *a, int lda, void *b, int ldb,     \
-               void *stream) {                                                                   \
-        if (element <= 0) return COPY_INVALID;                                                   \
-        struct side from = {a, (int64_t)lda * element}, to = {b, (int64_t)ldb * element};        \
-        return copy(#symbol, from, to, in, (int64_t)rows * element, columns, stream);            \
-    }
+/* So many bytes; below 0, which no copy takes, where that is more than there could be. */
+static int64_t bytes_of(int64_t elements, int64_t element) {
+    int64_t bytes;
+    return __builtin_mul_overflow(elements, element, &bytes) ? -1 : bytes;
+}
+
+static int copy_matrix(const char *function, bool in, int64_t rows, int64_t columns,
+                       int64_t element, struct side from, struct side to, void *stream) {
+    if (element <= 0) return COPY_INVALID;
+    return copy(function, from, to, in, bytes_of(rows, element), columns, stream);
+}
 static int copy_vector(const char *function, bool in, int64_t n, int64_t element, struct side from,
                        struct side to, void *stream) {
     if (element <= 0 || n < 0) return COPY_INVALID;
     bool dense = from.pitch == element && to.pitch == element;
-    if (dense) from.pitch = to.pitch = n * element;
-    return copy(function, from, to, in, dense ? n * element : element, dense ? 1 : n, stream);
+    if (dense) from.pitch = to.pitch = bytes_of(n, element);
+    return copy(function, from, to, in, dense ? from.pitch : element, dense ? 1 : n, stream);
 }
-#define COPY_VECTOR(symbol, in)                                                                   \
-    API int symbol(int n, int element, const void *x, int incx, void *y, int incy, void *stream); \
-    int symbol(int n, int element, const void *x, int incx, void *y, int incy, void *stream) {    \
-        struct side from = {x, (int64_t)incx * element}, to = {y, (int64_t)incy * element};       \
-        return copy_vector(#symbol, in, n, element, from, to, stream);                            \
+
+/* A matrix is stored by columns: each is a row of the copy. A vector's elements are rows. */
+#define COPY_MATRIX(symbol, in, size)                                                             \
+    API int symbol(size rows, size columns, size element, const void *a, size lda, void *b,       \
+                   size ldb, void *stream);                                                       \
+    int symbol(size rows, size columns, size element, const void *a, size lda, void *b, size ldb, \
+               void *stream) {                                                                    \
+        struct side from = {a, bytes_of(lda, element)}, to = {b, bytes_of(ldb, element)};         \
+        return copy_matrix(#symbol, in, rows, columns, element, from, to, stream);                \
+    }
+#define COPY_VECTOR(symbol, in, size)                                                              \
+    API int symbol(size n, size element, const void *x, size incx, void *y, size incy,             \
+                   void *stream);                                                                  \
+    int symbol(size n, size element, const void *x, size incx, void *y, size incy, void *stream) { \
+        struct side from = {x, bytes_of(incx, element)}, to = {y, bytes_of(incy, element)};        \
+        return copy_vector(#symbol, in, n, element, from, to, stream);                             \
     }
 
-COPY_MATRIX(cublasSetMatrixAsync, true)
-COPY_MATRIX(cublasGetMatrixAsync, false)
-COPY_VECTOR(cublasSetVectorAsync, true)
-COPY_VECTOR(cublasGetVectorAsync, false)
+COPY_MATRIX(cublasSetMatrixAsync, true, int)
+COPY_MATRIX(cublasGetMatrixAsync, false, int)
+COPY_VECTOR(cublasSetVectorAsync, true, int)
+COPY_VECTOR(cublasGetVectorAsync, false, int)
+COPY_MATRIX(cublasSetMatrixAsync_64, true, int64_t)
+COPY_MATRIX(cublasGetMatrixAsync_64, false, int64_t)
+COPY_VECTOR(cublasSetVectorAsync_64, true, int64_t)
+COPY_VECTOR(cublasGetVectorAsync_64, false, int64_t)
 
 #endif

@@ -3720,6 +3720,3109 @@ API int cublasZtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
     return DONE();
 }
 
+API int cublasCaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
+                          void *y, int64_t incy) {
+    CALL(cublasCaxpy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasCcopy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCdotc_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          void *result) {
+    CALL(cublasCdotc_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasCdotu_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          void *result) {
+    CALL(cublasCdotu_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasCgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                              const void *alpha, void *Aarray, int64_t lda, void *Barray,
+                              int64_t ldb, const void *beta, void *Carray, int64_t ldc,
+                              int64_t batchCount) {
+    CALL(cublasCgemmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                     int64_t k, const void *alpha, void *A, int64_t lda,
+                                     int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                     const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                     int64_t batchCount) {
+    CALL(cublasCgemmStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          const void *beta, void *C, int64_t ldc) {
+    CALL(cublasCgemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasCgemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgerc_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasCgerc_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasCgeru_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChemm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasChemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChemv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasChemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCher2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasCher2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCher2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasCher2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCher_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasCher_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasCherk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         const void *c, const void *s) {
+    CALL(cublasCrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 4, false);
+    SCALAR(s, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasCscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          const void *c, const void *s) {
+    CALL(cublasCsrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 4, false);
+    SCALAR(s, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasCsscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasCswap_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasCsymm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasCsymv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasCsyr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasCsyr2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasCsyr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasCsyrk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          void *C, int64_t ldc) {
+    CALL(cublasCtrmm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasCtrmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                              int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                              int64_t ldb, int64_t batchCount) {
+    CALL(cublasCtrsmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                          int64_t ldb) {
+    CALL(cublasCtrsm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasCtrsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasDasum_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
+                          void *y, int64_t incy) {
+    CALL(cublasDaxpy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasDcopy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                       int64_t incx, void *C, int64_t ldc) {
+    CALL(cublasDdgmm_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         void *result) {
+    CALL(cublasDdot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                       const void *alpha, void *A, int64_t lda, const void *beta, void *B,
+                       int64_t ldb, void *C, int64_t ldc) {
+    CALL(cublasDgeam_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                              const void *alpha, void *Aarray, int64_t lda, void *Barray,
+                              int64_t ldb, const void *beta, void *Carray, int64_t ldc,
+                              int64_t batchCount) {
+    CALL(cublasDgemmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                     int64_t k, const void *alpha, void *A, int64_t lda,
+                                     int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                     const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                     int64_t batchCount) {
+    CALL(cublasDgemmStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          const void *beta, void *C, int64_t ldc) {
+    CALL(cublasDgemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasDgemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDger_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasDger_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasDnrm2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDotEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y,
+                       int yType, int64_t incy, void *result, int resultType, int executionType) {
+    CALL(cublasDotEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executionType, sizeof executionType);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         const void *c, const void *s) {
+    CALL(cublasDrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 8, false);
+    SCALAR(s, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          const void *param) {
+    CALL(cublasDrotm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(param, 40, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_param);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasDscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasDswap_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasDsymm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasDsymv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasDsyr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasDsyr2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasDsyr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasDsyrk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          void *C, int64_t ldc) {
+    CALL(cublasDtrmm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasDtrmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                              int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                              int64_t ldb, int64_t batchCount) {
+    CALL(cublasDtrsmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                          int64_t ldb) {
+    CALL(cublasDtrsm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasDtrsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDzasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasDzasum_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDznrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasDznrm2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasGemmBatchedEx_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                               int64_t k, const void *alpha, void *Aarray, int Atype, int64_t lda,
+                               void *Barray, int Btype, int64_t ldb, const void *beta, void *Carray,
+                               int Ctype, int64_t ldc, int64_t batchCount, int computeType,
+                               int algo) {
+    CALL(cublasGemmBatchedEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, scale_bytes(computeType, Ctype), false);
+    SCALAR(beta, scale_bytes(computeType, Ctype), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 +
+              8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    put_bytes(&call.out, &computeType, sizeof computeType);
+    put_bytes(&call.out, &algo, sizeof algo);
+    FINISH();
+    return DONE();
+}
+
+API int cublasGemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                        const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                        int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc,
+                        int computeType, int algo) {
+    CALL(cublasGemmEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, scale_bytes(computeType, Ctype), false);
+    SCALAR(beta, scale_bytes(computeType, Ctype), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 +
+              8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &computeType, sizeof computeType);
+    put_bytes(&call.out, &algo, sizeof algo);
+    FINISH();
+    return DONE();
+}
+
+API int cublasGemmStridedBatchedEx_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                      int64_t k, const void *alpha, void *A, int Atype, int64_t lda,
+                                      int64_t strideA, void *B, int Btype, int64_t ldb,
+                                      int64_t strideB, const void *beta, void *C, int Ctype,
+                                      int64_t ldc, int64_t strideC, int64_t batchCount,
+                                      int computeType, int algo) {
+    CALL(cublasGemmStridedBatchedEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, scale_bytes(computeType, Ctype), false);
+    SCALAR(beta, scale_bytes(computeType, Ctype), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 +
+              8 + 8 + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    put_bytes(&call.out, &computeType, sizeof computeType);
+    put_bytes(&call.out, &algo, sizeof algo);
+    FINISH();
+    return DONE();
+}
+
+API int cublasIcamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIcamax_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIcamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIcamin_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIdamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIdamax_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIdamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIdamin_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIsamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIsamax_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIsamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIsamin_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIzamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIzamax_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIzamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasIzamin_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasSasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasSasum_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasSaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
+                          void *y, int64_t incy) {
+    CALL(cublasSaxpy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasScasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasScasum_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasScnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasScnrm2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasScopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasScopy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                       int64_t incx, void *C, int64_t ldc) {
+    CALL(cublasSdgmm_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         void *result) {
+    CALL(cublasSdot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasSgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                       const void *alpha, void *A, int64_t lda, const void *beta, void *B,
+                       int64_t ldb, void *C, int64_t ldc) {
+    CALL(cublasSgeam_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                              const void *alpha, void *Aarray, int64_t lda, void *Barray,
+                              int64_t ldb, const void *beta, void *Carray, int64_t ldc,
+                              int64_t batchCount) {
+    CALL(cublasSgemmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                         const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                         int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc) {
+    CALL(cublasSgemmEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                     int64_t k, const void *alpha, void *A, int64_t lda,
+                                     int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                     const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                     int64_t batchCount) {
+    CALL(cublasSgemmStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          const void *beta, void *C, int64_t ldc) {
+    CALL(cublasSgemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasSgemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSger_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasSger_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    CALL(cublasSnrm2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasSrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         const void *c, const void *s) {
+    CALL(cublasSrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 4, false);
+    SCALAR(s, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          const void *param) {
+    CALL(cublasSrotm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(param, 20, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_param);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasSscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasSswap_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasSsymm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasSsymv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasSsyr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasSsyr2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasSsyr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasSsyrk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          void *C, int64_t ldc) {
+    CALL(cublasStrmm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasStrmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                              int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                              int64_t ldb, int64_t batchCount) {
+    CALL(cublasStrsmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                          int64_t ldb) {
+    CALL(cublasStrsm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasStrsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
+                          void *y, int64_t incy) {
+    CALL(cublasZaxpy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasZcopy_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZdotc_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          void *result) {
+    CALL(cublasZdotc_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasZdotu_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          void *result) {
+    CALL(cublasZdotu_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasZdrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                          const void *c, const void *s) {
+    CALL(cublasZdrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 8, false);
+    SCALAR(s, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZdscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasZdscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                              const void *alpha, void *Aarray, int64_t lda, void *Barray,
+                              int64_t ldb, const void *beta, void *Carray, int64_t ldc,
+                              int64_t batchCount) {
+    CALL(cublasZgemmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                     int64_t k, const void *alpha, void *A, int64_t lda,
+                                     int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                     const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                     int64_t batchCount) {
+    CALL(cublasZgemmStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          const void *beta, void *C, int64_t ldc) {
+    CALL(cublasZgemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasZgemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgerc_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasZgerc_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasZgeru_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhemm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasZhemm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhemv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasZhemv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZher2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasZher2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZher2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasZher2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZher_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasZher_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasZherk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                         const void *c, const void *s) {
+    CALL(cublasZrot_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, 8, false);
+    SCALAR(s, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    CALL(cublasZscal_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    CALL(cublasZswap_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                          void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasZsymm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasZsymv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *A, int64_t lda) {
+    CALL(cublasZsyr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                           const void *beta, void *C, int64_t ldc) {
+    CALL(cublasZsyr2k_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *A, int64_t lda) {
+    CALL(cublasZsyr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                          const void *alpha, void *A, int64_t lda, const void *beta, void *C,
+                          int64_t ldc) {
+    CALL(cublasZsyrk_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          void *C, int64_t ldc) {
+    CALL(cublasZtrmm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasZtrmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                              int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                              int64_t ldb, int64_t batchCount) {
+    CALL(cublasZtrsmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B,
+                          int64_t ldb) {
+    CALL(cublasZtrsm_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &side, sizeof side);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A,
+                          int64_t lda, void *x, int64_t incx) {
+    CALL(cublasZtrsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
 REFUSED(cublasAlloc)
 REFUSED(cublasCaxpy)
 REFUSED(cublasCcopy)
@@ -3930,114 +7033,47 @@ REFUSED(cublasXtZtrmm)
 REFUSED(cublasXtZtrsm)
 REFUSED(cublasAsumEx_64)
 REFUSED(cublasAxpyEx_64)
-REFUSED(cublasCaxpy_v2_64)
-REFUSED(cublasCcopy_v2_64)
 REFUSED(cublasCdgmm_64)
-REFUSED(cublasCdotc_v2_64)
-REFUSED(cublasCdotu_v2_64)
 REFUSED(cublasCgbmv_v2_64)
 REFUSED(cublasCgeam_64)
 REFUSED(cublasCgemm3mBatched_64)
 REFUSED(cublasCgemm3mEx_64)
 REFUSED(cublasCgemm3mStridedBatched_64)
 REFUSED(cublasCgemm3m_64)
-REFUSED(cublasCgemmBatched_64)
 REFUSED(cublasCgemmEx_64)
-REFUSED(cublasCgemmStridedBatched_64)
-REFUSED(cublasCgemm_v2_64)
 REFUSED(cublasCgemvBatched_64)
 REFUSED(cublasCgemvStridedBatched_64)
-REFUSED(cublasCgemv_v2_64)
-REFUSED(cublasCgerc_v2_64)
-REFUSED(cublasCgeru_v2_64)
 REFUSED(cublasChbmv_v2_64)
-REFUSED(cublasChemm_v2_64)
-REFUSED(cublasChemv_v2_64)
-REFUSED(cublasCher2_v2_64)
-REFUSED(cublasCher2k_v2_64)
-REFUSED(cublasCher_v2_64)
 REFUSED(cublasCherk3mEx_64)
 REFUSED(cublasCherkEx_64)
-REFUSED(cublasCherk_v2_64)
 REFUSED(cublasCherkx_64)
 REFUSED(cublasChpmv_v2_64)
 REFUSED(cublasChpr2_v2_64)
 REFUSED(cublasChpr_v2_64)
 REFUSED(cublasCopyEx_64)
-REFUSED(cublasCrot_v2_64)
-REFUSED(cublasCscal_v2_64)
-REFUSED(cublasCsrot_v2_64)
-REFUSED(cublasCsscal_v2_64)
-REFUSED(cublasCswap_v2_64)
-REFUSED(cublasCsymm_v2_64)
-REFUSED(cublasCsymv_v2_64)
-REFUSED(cublasCsyr2_v2_64)
-REFUSED(cublasCsyr2k_v2_64)
-REFUSED(cublasCsyr_v2_64)
 REFUSED(cublasCsyrk3mEx_64)
 REFUSED(cublasCsyrkEx_64)
-REFUSED(cublasCsyrk_v2_64)
 REFUSED(cublasCsyrkx_64)
 REFUSED(cublasCtbmv_v2_64)
 REFUSED(cublasCtbsv_v2_64)
 REFUSED(cublasCtpmv_v2_64)
 REFUSED(cublasCtpsv_v2_64)
-REFUSED(cublasCtrmm_v2_64)
-REFUSED(cublasCtrmv_v2_64)
-REFUSED(cublasCtrsmBatched_64)
-REFUSED(cublasCtrsm_v2_64)
-REFUSED(cublasCtrsv_v2_64)
-REFUSED(cublasDasum_v2_64)
-REFUSED(cublasDaxpy_v2_64)
-REFUSED(cublasDcopy_v2_64)
-REFUSED(cublasDdgmm_64)
-REFUSED(cublasDdot_v2_64)
 REFUSED(cublasDgbmv_v2_64)
-REFUSED(cublasDgeam_64)
-REFUSED(cublasDgemmBatched_64)
 REFUSED(cublasDgemmGroupedBatched_64)
-REFUSED(cublasDgemmStridedBatched_64)
-REFUSED(cublasDgemm_v2_64)
 REFUSED(cublasDgemvBatched_64)
 REFUSED(cublasDgemvStridedBatched_64)
-REFUSED(cublasDgemv_v2_64)
-REFUSED(cublasDger_v2_64)
-REFUSED(cublasDnrm2_v2_64)
-REFUSED(cublasDotEx_64)
 REFUSED(cublasDotcEx_64)
-REFUSED(cublasDrot_v2_64)
-REFUSED(cublasDrotm_v2_64)
 REFUSED(cublasDsbmv_v2_64)
-REFUSED(cublasDscal_v2_64)
 REFUSED(cublasDspmv_v2_64)
 REFUSED(cublasDspr2_v2_64)
 REFUSED(cublasDspr_v2_64)
-REFUSED(cublasDswap_v2_64)
-REFUSED(cublasDsymm_v2_64)
-REFUSED(cublasDsymv_v2_64)
-REFUSED(cublasDsyr2_v2_64)
-REFUSED(cublasDsyr2k_v2_64)
-REFUSED(cublasDsyr_v2_64)
-REFUSED(cublasDsyrk_v2_64)
 REFUSED(cublasDsyrkx_64)
 REFUSED(cublasDtbmv_v2_64)
 REFUSED(cublasDtbsv_v2_64)
 REFUSED(cublasDtpmv_v2_64)
 REFUSED(cublasDtpsv_v2_64)
-REFUSED(cublasDtrmm_v2_64)
-REFUSED(cublasDtrmv_v2_64)
-REFUSED(cublasDtrsmBatched_64)
-REFUSED(cublasDtrsm_v2_64)
-REFUSED(cublasDtrsv_v2_64)
-REFUSED(cublasDzasum_v2_64)
-REFUSED(cublasDznrm2_v2_64)
-REFUSED(cublasGemmBatchedEx_64)
-REFUSED(cublasGemmEx_64)
 REFUSED(cublasGemmGroupedBatchedEx_64)
-REFUSED(cublasGemmStridedBatchedEx_64)
-REFUSED(cublasGetMatrixAsync_64)
 REFUSED(cublasGetMatrix_64)
-REFUSED(cublasGetVectorAsync_64)
 REFUSED(cublasGetVector_64)
 REFUSED(cublasHSHgemvBatched_64)
 REFUSED(cublasHSHgemvStridedBatched_64)
@@ -4048,118 +7084,46 @@ REFUSED(cublasHgemmStridedBatched_64)
 REFUSED(cublasHgemm_64)
 REFUSED(cublasIamaxEx_64)
 REFUSED(cublasIaminEx_64)
-REFUSED(cublasIcamax_v2_64)
-REFUSED(cublasIcamin_v2_64)
-REFUSED(cublasIdamax_v2_64)
-REFUSED(cublasIdamin_v2_64)
-REFUSED(cublasIsamax_v2_64)
-REFUSED(cublasIsamin_v2_64)
-REFUSED(cublasIzamax_v2_64)
-REFUSED(cublasIzamin_v2_64)
 REFUSED(cublasNrm2Ex_64)
 REFUSED(cublasRotEx_64)
 REFUSED(cublasRotmEx_64)
-REFUSED(cublasSasum_v2_64)
-REFUSED(cublasSaxpy_v2_64)
 REFUSED(cublasScalEx_64)
-REFUSED(cublasScasum_v2_64)
-REFUSED(cublasScnrm2_v2_64)
-REFUSED(cublasScopy_v2_64)
-REFUSED(cublasSdgmm_64)
-REFUSED(cublasSdot_v2_64)
-REFUSED(cublasSetMatrixAsync_64)
 REFUSED(cublasSetMatrix_64)
-REFUSED(cublasSetVectorAsync_64)
 REFUSED(cublasSetVector_64)
 REFUSED(cublasSgbmv_v2_64)
-REFUSED(cublasSgeam_64)
-REFUSED(cublasSgemmBatched_64)
-REFUSED(cublasSgemmEx_64)
 REFUSED(cublasSgemmGroupedBatched_64)
-REFUSED(cublasSgemmStridedBatched_64)
-REFUSED(cublasSgemm_v2_64)
 REFUSED(cublasSgemvBatched_64)
 REFUSED(cublasSgemvStridedBatched_64)
-REFUSED(cublasSgemv_v2_64)
-REFUSED(cublasSger_v2_64)
-REFUSED(cublasSnrm2_v2_64)
-REFUSED(cublasSrot_v2_64)
-REFUSED(cublasSrotm_v2_64)
 REFUSED(cublasSsbmv_v2_64)
-REFUSED(cublasSscal_v2_64)
 REFUSED(cublasSspmv_v2_64)
 REFUSED(cublasSspr2_v2_64)
 REFUSED(cublasSspr_v2_64)
-REFUSED(cublasSswap_v2_64)
-REFUSED(cublasSsymm_v2_64)
-REFUSED(cublasSsymv_v2_64)
-REFUSED(cublasSsyr2_v2_64)
-REFUSED(cublasSsyr2k_v2_64)
-REFUSED(cublasSsyr_v2_64)
-REFUSED(cublasSsyrk_v2_64)
 REFUSED(cublasSsyrkx_64)
 REFUSED(cublasStbmv_v2_64)
 REFUSED(cublasStbsv_v2_64)
 REFUSED(cublasStpmv_v2_64)
 REFUSED(cublasStpsv_v2_64)
-REFUSED(cublasStrmm_v2_64)
-REFUSED(cublasStrmv_v2_64)
-REFUSED(cublasStrsmBatched_64)
-REFUSED(cublasStrsm_v2_64)
-REFUSED(cublasStrsv_v2_64)
 REFUSED(cublasSwapEx_64)
 REFUSED(cublasTSSgemvBatched_64)
 REFUSED(cublasTSSgemvStridedBatched_64)
 REFUSED(cublasTSTgemvBatched_64)
 REFUSED(cublasTSTgemvStridedBatched_64)
-REFUSED(cublasZaxpy_v2_64)
-REFUSED(cublasZcopy_v2_64)
 REFUSED(cublasZdgmm_64)
-REFUSED(cublasZdotc_v2_64)
-REFUSED(cublasZdotu_v2_64)
-REFUSED(cublasZdrot_v2_64)
-REFUSED(cublasZdscal_v2_64)
 REFUSED(cublasZgbmv_v2_64)
 REFUSED(cublasZgeam_64)
 REFUSED(cublasZgemm3m_64)
-REFUSED(cublasZgemmBatched_64)
-REFUSED(cublasZgemmStridedBatched_64)
-REFUSED(cublasZgemm_v2_64)
 REFUSED(cublasZgemvBatched_64)
 REFUSED(cublasZgemvStridedBatched_64)
-REFUSED(cublasZgemv_v2_64)
-REFUSED(cublasZgerc_v2_64)
-REFUSED(cublasZgeru_v2_64)
 REFUSED(cublasZhbmv_v2_64)
-REFUSED(cublasZhemm_v2_64)
-REFUSED(cublasZhemv_v2_64)
-REFUSED(cublasZher2_v2_64)
-REFUSED(cublasZher2k_v2_64)
-REFUSED(cublasZher_v2_64)
-REFUSED(cublasZherk_v2_64)
 REFUSED(cublasZherkx_64)
 REFUSED(cublasZhpmv_v2_64)
 REFUSED(cublasZhpr2_v2_64)
 REFUSED(cublasZhpr_v2_64)
-REFUSED(cublasZrot_v2_64)
-REFUSED(cublasZscal_v2_64)
-REFUSED(cublasZswap_v2_64)
-REFUSED(cublasZsymm_v2_64)
-REFUSED(cublasZsymv_v2_64)
-REFUSED(cublasZsyr2_v2_64)
-REFUSED(cublasZsyr2k_v2_64)
-REFUSED(cublasZsyr_v2_64)
-REFUSED(cublasZsyrk_v2_64)
 REFUSED(cublasZsyrkx_64)
 REFUSED(cublasZtbmv_v2_64)
 REFUSED(cublasZtbsv_v2_64)
 REFUSED(cublasZtpmv_v2_64)
 REFUSED(cublasZtpsv_v2_64)
-REFUSED(cublasZtrmm_v2_64)
-REFUSED(cublasZtrmv_v2_64)
-REFUSED(cublasZtrsmBatched_64)
-REFUSED(cublasZtrsm_v2_64)
-REFUSED(cublasZtrsv_v2_64)
 REFUSED(cublasAsumEx)
 REFUSED(cublasAxpyEx)
 REFUSED(cublasCdgmm)

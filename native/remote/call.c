@@ -118,6 +118,7 @@ void call_dispatch(struct link *link, const struct wire_header *header, const ui
     }
     pthread_mutex_lock(&link->receive_lock);
     struct call *call = find_waiting(link, header->seq);
+    if (call != NULL && call->done) call = NULL; /* answered twice: the first one counts */
     if (call != NULL) {
         deliver(call, &reply, data, bytes);
         call_arrived(link, call);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <search.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "common/fat_binary.h"
@@ -30,6 +31,16 @@ static _Atomic int load_failure; /* for launches of a kernel that there is not: 
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static void *by_host; /* tree of struct symbol */
+
+/* Each launch asks for its kernel: what a thread has found lately it finds again without the lock,
+ * until something is registered or goes. */
+enum { RECENT_KERNELS = 64 };
+static _Atomic unsigned registrations = 1;
+static _Thread_local struct {
+    const void *host;
+    CUkernel kernel;
+    unsigned registrations; /* when it was found */
+} recent[RECENT_KERNELS];
 
 static int compare(const void *a, const void *b) {
     const void *left = ((const struct symbol *)a)->host, *right = ((const struct symbol *)b)->host;
@@ -60,6 +71,7 @@ API void __cudaUnregisterFatBinary(void **handle) {
         tdelete(symbol, &by_host, compare);
         free(symbol);
     }
+    atomic_fetch_add(&registrations, 1);
     pthread_rwlock_unlock(&lock);
     if (binary->library) driver.cuLibraryUnload(binary->library);
     pthread_mutex_destroy(&binary->lock);
@@ -80,6 +92,7 @@ static void add(void **handle, const void *host, const char *name) {
     } else {
         free(symbol); /* the same inline function in two binaries: the first one is it */
     }
+    atomic_fetch_add(&registrations, 1);
     pthread_rwlock_unlock(&lock);
 }
 
@@ -132,9 +145,7 @@ cudaError_t runtime_load_failure(void) {
     return failure ? (cudaError_t)failure : cudaErrorInvalidDeviceFunction;
 }
 
-cudaError_t runtime_kernel(const void *host, CUkernel *kernel) {
-    int error = runtime_context();
-    if (error) return (cudaError_t)error;
+static cudaError_t find_kernel(const void *host, CUkernel *kernel) {
     struct symbol *symbol = find(host);
     if (!symbol) { /* what cudaGetKernel and cudaLibraryGetKernel gave stands for itself */
         *kernel = (CUkernel)host;
@@ -150,6 +161,23 @@ cudaError_t runtime_kernel(const void *host, CUkernel *kernel) {
     if (result == CUDA_SUCCESS)
         atomic_store_explicit(&symbol->kernel, *kernel, memory_order_release);
     return (cudaError_t)result;
+}
+
+cudaError_t runtime_kernel(const void *host, CUkernel *kernel) {
+    int error = runtime_context();
+    if (error) return (cudaError_t)error;
+    unsigned now = atomic_load_explicit(&registrations, memory_order_acquire);
+    __typeof__(&recent[0]) known = &recent[(uintptr_t)host / 16 % RECENT_KERNELS];
+    if (known->host == host && known->registrations == now) {
+        *kernel = known->kernel;
+        return cudaSuccess;
+    }
+    cudaError_t found = find_kernel(host, kernel);
+    if (found != cudaSuccess) return found;
+    known->host = host;
+    known->kernel = *kernel;
+    known->registrations = now;
+    return cudaSuccess;
 }
 
 cudaError_t runtime_variable(const void *host, CUdeviceptr *address, size_t *bytes) {

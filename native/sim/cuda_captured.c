@@ -146,11 +146,18 @@ API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
 
 /* ---- managed memory ---- */
 
+/* `bytes` from there on are managed, and of one allocation. */
+static CUresult find_managed(CUdeviceptr pointer, size_t bytes, struct extent *extent) {
+    if (!bytes || !memory_find(pointer, extent) || extent->kind != EXTENT_MANAGED)
+        return CUDA_ERROR_INVALID_VALUE;
+    return bytes > extent->size - (pointer - extent->base) ? CUDA_ERROR_INVALID_VALUE
+                                                           : CUDA_SUCCESS;
+}
+
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, int place, struct stream *stream) {
     struct extent extent;
-    if (!bytes || !memory_find(pointer, &extent) || extent.kind != EXTENT_MANAGED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > extent.size - (pointer - extent.base)) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = find_managed(pointer, bytes, &extent);
+    if (result != CUDA_SUCCESS) return result;
     if (place != MANAGED_HOST && !engine_device(place)) return CUDA_ERROR_INVALID_DEVICE;
     extent.prefetched = place;
     memory_host_note(&extent);
@@ -163,6 +170,61 @@ API CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUmemLocation
     NEED_STREAM(stream, handle);
     NEED(!flags);
     return prefetch(pointer, bytes, managed_place(location), stream);
+}
+
+/* Of a batch nothing is done where something of it is wrong. */
+static CUresult check_ranges(const CUdeviceptr *pointers, const size_t *sizes, size_t count,
+                             unsigned long long flags, CUstream handle) {
+    NEED(pointers && sizes && count && !flags && handle != CU_STREAM_LEGACY);
+#ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM
+    NEED(handle);
+#endif
+    struct extent extent;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = find_managed(pointers[i], sizes[i], &extent);
+    return result;
+}
+
+/* Each place is that of the ranges from its first one on. */
+static CUresult check_places(CUmemLocation *places, const size_t *firsts, size_t place_count,
+                             size_t count) {
+    NEED(places && firsts && place_count && place_count <= count && firsts[0] == 0);
+    for (size_t i = 0; i < place_count; i++) {
+        NEED(firsts[i] < count && (i == 0 || firsts[i] > firsts[i - 1]));
+        int place = managed_place(places[i]);
+        if (place != MANAGED_HOST && !engine_device(place)) return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                     CUmemLocation *places, size_t *firsts, size_t place_count,
+                                     unsigned long long flags, CUstream handle) {
+    NEED_STREAM(stream, handle);
+    CUresult result = check_ranges(pointers, sizes, count, flags, handle);
+    if (result == CUDA_SUCCESS) result = check_places(places, firsts, place_count, count);
+    for (size_t i = 0, at = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (at + 1 < place_count && firsts[at + 1] == i) at++;
+        result = prefetch(pointers[i], sizes[i], managed_place(places[at]), stream);
+    }
+    return result;
+}
+
+/* What is read of a range until it is written again is not said: here, what was there. */
+API CUresult cuMemDiscardBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                    unsigned long long flags, CUstream handle) {
+    NEED_STREAM(stream, handle);
+    (void)stream;
+    return check_ranges(pointers, sizes, count, flags, handle);
+}
+
+API CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                               CUmemLocation *places, size_t *firsts,
+                                               size_t place_count, unsigned long long flags,
+                                               CUstream handle) {
+    return cuMemPrefetchBatchAsync(pointers, sizes, count, places, firsts, place_count, flags,
+                                   handle);
 }
 
 /* ---- the shapes these had in earlier releases ---- */

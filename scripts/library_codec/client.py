@@ -41,6 +41,7 @@ _CHECKS: Final = {
     "bind": "STREAM({name})",
     "streams": "STREAMS({name}, {detail})",
     "count": "NOT_BELOW_ZERO({name})",
+    "wide": "NOT_BELOW_ZERO({name})",
     "below": "BELOW({name}, {detail})",
     "among": "AMONG({name}, {detail})",
     "create": "NOT_NULL({name})",

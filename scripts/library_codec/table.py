@@ -4,7 +4,7 @@ A function is `NAME: [HOW;] FORM NAME, …` in the order of its parameters, HOW 
 
     char, int, long, size a value of 1, 4, 8 and 8 bytes
     float, double         a value of floating point
-    count                 an int that the library refuses below 0, and so does the client
+    count, wide           an int and a long that the library refuses below 0, and so does the client
     below N               an int that is refused from N on: a later version's attribute, which may be an address
     device                an address of the card
     among MASK            an int that is refused unless its bit is set: an attribute, likewise
@@ -31,6 +31,9 @@ what it remembers of the first object. What gives something back waits anyway.
            and so does the first with a peer.
 `gives size`: the function returns a constant of the library instead of a status. `gives nothing`: it returns nothing.
 
+`wide` names functions that are another with `_64` after its name, where these `sizes` have 64 bits, and so have the
+places of elements that they find (`result 4` of a name in `places`).
+
 A kind of objects is `NAME: TRAIT, …`:
 
     number                an int to programs, not an address
@@ -54,6 +57,7 @@ VALUES: Final = {
     "char": "signed char",
     "int": "int",
     "count": "int",
+    "wide": "int64_t",
     "below": "int",
     "among": "int",
     "keep": "int",
@@ -218,11 +222,32 @@ def _function(symbol: str, text: str, kinds: dict[str, Kind]) -> Function:
     return Function(symbol, parameters, waits, returned or "", bool(beside), bool(grouped))
 
 
+def _wide(said: dict[str, Any], kinds: dict[str, Kind]) -> list[Function]:
+    """The functions whose sizes have 64 bits, each made of its twin's line."""
+    wide: dict[str, list[str]] = said.get("wide", {"functions": []})
+    made: list[Function] = []
+    for symbol in wide["functions"]:
+        twin = symbol.removesuffix("_64")
+        if twin == symbol or twin not in said["functions"]:
+            raise ValueError(f"{symbol}: there is no function that it could be the wide twin of")
+        text = said["functions"][twin]
+        for size in wide["sizes"]:
+            text = re.sub(rf"\bint {size}(?=,|$)", f"long {size}", text)
+            text = re.sub(rf"\bcount {size}(?=,|$)", f"wide {size}", text)
+        if twin in wide["places"]:
+            text = text.replace("result 4 ", "result 8 ")
+        made.append(_function(symbol, text, kinds))
+    return made
+
+
 def read(path: Path) -> Library:
     """Read one table. Raises ValueError for what is no kind or parameter, and for a name that is classified twice."""
     said: dict[str, Any] = yaml.safe_load(path.read_text())
     kinds = {name: _kind(name, text) for name, text in said["objects"].items()}
-    functions = tuple(_function(symbol, text, kinds) for symbol, text in said["functions"].items())
+    functions = (
+        *(_function(symbol, text, kinds) for symbol, text in said["functions"].items()),
+        *_wide(said, kinds),
+    )
     refused = {why: tuple(names) for why, names in said["refused"].items()}
     hand = tuple(said.get("hand", ()))
     library = Library(

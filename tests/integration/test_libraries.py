@@ -93,6 +93,7 @@ class Call:
         fixed |= types | {p.name: int(p.detail) - 1 for p in function.having("below")}
         forms: dict[str, Callable[[int], int]] = {
             "long": lambda i: LONG + i,
+            "wide": lambda i: -LONG + i,
             "device": lambda i: ADDRESS + i,
             "stream": lambda _: 0,
             "bind": lambda _: 0,
@@ -299,6 +300,28 @@ HELD: Final = """
         return name(d.cuCtxSynchronize())
     say([*said, factor(1 << 20), factor(1 << 40)])
 """
+
+
+def test_sizes_of_64_bits_below_zero_are_refused_at_once(recording: Machine, tmp_path: Path) -> None:
+    blas, one = "libcublas.so.13", "00" * 4
+    asked: list[tuple[str, str, list[Argument]]] = [(blas, "cublasCreate_v2", ["*8"])]
+    for m, n, k in ((-1, 1, 1), (1, -1, 1), (1, 1, -(1 << 40)), (1 << 40, 1, 1)):
+        sizes: list[Argument] = ["@cublasCreate_v2", 0, 0, m, n, k]
+        asked.append((blas, "cublasSgemm_v2_64", [*sizes, one, ADDRESS, 1, ADDRESS, 1, one, ADDRESS, 1]))
+    for rows, element in ((-1, 4), (1, 0), (1 << 62, 4)):
+        asked.append((blas, "cublasSetMatrixAsync_64", [rows, 1, element, ADDRESS, 1 << 62, ADDRESS, 1 << 62, None]))
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        answers, said = run_calls(client, asked)
+    assert [status for status, _ in answers] == [0, 7, 7, 7, 0, 7, 7, 7]
+    assert said == ""
+    assert len([line for line in executor.stderr().splitlines() if " cublasSgemm_v2_64 " in line]) == 1
+
+
+def test_a_function_with_wide_sizes_has_a_twin(tmp_path: Path) -> None:
+    said = (NATIVE / "libraries/cublas.yaml").read_text()
+    (tmp_path / "cublas.yaml").write_text(said.replace("cublasSaxpy_v2_64,", "cublasSaxpy_v3_64,"))
+    with pytest.raises(ValueError, match="cublasSaxpy_v3_64"):
+        table.read(tmp_path / "cublas.yaml")
 
 
 def test_objects_in_a_programs_memory_are_names(recording: Machine, tmp_path: Path) -> None:

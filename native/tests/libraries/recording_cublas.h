@@ -2748,4 +2748,2338 @@ int cublasZtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void *A, 
     return 0;
 }
 
+int cublasCaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx, void *y,
+                      int64_t incy) {
+    record_begin("cublasCaxpy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasCcopy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCdotc_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      void *result) {
+    record_begin("cublasCdotc_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasCdotu_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      void *result) {
+    record_begin("cublasCdotu_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasCgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *Aarray, int64_t lda, void *Barray, int64_t ldb,
+                          const void *beta, void *Carray, int64_t ldc, int64_t batchCount) {
+    record_begin("cublasCgemmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(Aarray);
+    record_word((void *)(uintptr_t)lda);
+    record_word(Barray);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(Carray);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasCgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                 int64_t k, const void *alpha, void *A, int64_t lda,
+                                 int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                 const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                 int64_t batchCount) {
+    record_begin("cublasCgemmStridedBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word((void *)(uintptr_t)strideA);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)strideB);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)strideC);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasCgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                      const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasCgemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                      int64_t lda, void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasCgemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 8, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCgerc_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasCgerc_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasCgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasCgeru_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasChemm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasChemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasChemv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasChemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 8, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCher2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasCher2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasCher2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasCher2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCher_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasCher_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasCherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasCherk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     const void *c, const void *s) {
+    record_begin("cublasCrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 4, on_host(false));
+    record_scalar(s, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasCscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasCscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasCsrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      const void *c, const void *s) {
+    record_begin("cublasCsrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 4, on_host(false));
+    record_scalar(s, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasCsscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasCsscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasCswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasCswap_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasCsymm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasCsymv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 8, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasCsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasCsyr2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasCsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasCsyr2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasCsyr_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasCsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasCsyrk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb, void *C,
+                      int64_t ldc) {
+    record_begin("cublasCtrmm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasCtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasCtrmv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasCtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          int64_t batchCount) {
+    record_begin("cublasCtrsmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasCtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb) {
+    record_begin("cublasCtrsm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_end();
+    return 0;
+}
+
+int cublasCtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasCtrsv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasDasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasDasum_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx, void *y,
+                      int64_t incy) {
+    record_begin("cublasDaxpy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasDcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasDcopy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasDdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                   int64_t incx, void *C, int64_t ldc) {
+    record_begin("cublasDdgmm_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)mode);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     void *result) {
+    record_begin("cublasDdot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n, const void *alpha,
+                   void *A, int64_t lda, const void *beta, void *B, int64_t ldb, void *C,
+                   int64_t ldc) {
+    record_begin("cublasDgeam_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 8, on_host(true));
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *Aarray, int64_t lda, void *Barray, int64_t ldb,
+                          const void *beta, void *Carray, int64_t ldc, int64_t batchCount) {
+    record_begin("cublasDgemmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(Aarray);
+    record_word((void *)(uintptr_t)lda);
+    record_word(Barray);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(Carray);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasDgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                 int64_t k, const void *alpha, void *A, int64_t lda,
+                                 int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                 const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                 int64_t batchCount) {
+    record_begin("cublasDgemmStridedBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word((void *)(uintptr_t)strideA);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)strideB);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)strideC);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasDgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                      const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasDgemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                      int64_t lda, void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasDgemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 8, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasDger_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasDger_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasDnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasDnrm2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDotEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y, int yType,
+                   int64_t incy, void *result, int resultType, int executionType) {
+    record_begin("cublasDotEx_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)(uint32_t)xType);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)(uint32_t)yType);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, type_bytes(resultType), on_host(true));
+    record_word((void *)(uintptr_t)(uint32_t)resultType);
+    record_word((void *)(uintptr_t)(uint32_t)executionType);
+    record_end();
+    return 0;
+}
+
+int cublasDrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     const void *c, const void *s) {
+    record_begin("cublasDrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 8, on_host(false));
+    record_scalar(s, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      const void *param) {
+    record_begin("cublasDrotm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(param, 40, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasDscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasDswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasDswap_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasDsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasDsymm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasDsymv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 8, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasDsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasDsyr2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasDsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasDsyr2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasDsyr_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasDsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasDsyrk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb, void *C,
+                      int64_t ldc) {
+    record_begin("cublasDtrmm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasDtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasDtrmv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasDtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          int64_t batchCount) {
+    record_begin("cublasDtrsmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasDtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb) {
+    record_begin("cublasDtrsm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_end();
+    return 0;
+}
+
+int cublasDtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasDtrsv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasDzasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasDzasum_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasDznrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasDznrm2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasGemmBatchedEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                           const void *alpha, void *Aarray, int Atype, int64_t lda, void *Barray,
+                           int Btype, int64_t ldb, const void *beta, void *Carray, int Ctype,
+                           int64_t ldc, int64_t batchCount, int computeType, int algo) {
+    record_begin("cublasGemmBatchedEx_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, scale_bytes(computeType, Ctype), on_host(false));
+    record_word(Aarray);
+    record_word((void *)(uintptr_t)(uint32_t)Atype);
+    record_word((void *)(uintptr_t)lda);
+    record_word(Barray);
+    record_word((void *)(uintptr_t)(uint32_t)Btype);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, scale_bytes(computeType, Ctype), on_host(true));
+    record_word(Carray);
+    record_word((void *)(uintptr_t)(uint32_t)Ctype);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)batchCount);
+    record_word((void *)(uintptr_t)(uint32_t)computeType);
+    record_word((void *)(uintptr_t)(uint32_t)algo);
+    record_end();
+    return 0;
+}
+
+int cublasGemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                    const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                    int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc, int computeType,
+                    int algo) {
+    record_begin("cublasGemmEx_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, scale_bytes(computeType, Ctype), on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)(uint32_t)Atype);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)(uint32_t)Btype);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, scale_bytes(computeType, Ctype), on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)(uint32_t)Ctype);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)(uint32_t)computeType);
+    record_word((void *)(uintptr_t)(uint32_t)algo);
+    record_end();
+    return 0;
+}
+
+int cublasGemmStridedBatchedEx_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                  int64_t k, const void *alpha, void *A, int Atype, int64_t lda,
+                                  int64_t strideA, void *B, int Btype, int64_t ldb, int64_t strideB,
+                                  const void *beta, void *C, int Ctype, int64_t ldc,
+                                  int64_t strideC, int64_t batchCount, int computeType, int algo) {
+    record_begin("cublasGemmStridedBatchedEx_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, scale_bytes(computeType, Ctype), on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)(uint32_t)Atype);
+    record_word((void *)(uintptr_t)lda);
+    record_word((void *)(uintptr_t)strideA);
+    record_word(B);
+    record_word((void *)(uintptr_t)(uint32_t)Btype);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)strideB);
+    record_scalar(beta, scale_bytes(computeType, Ctype), on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)(uint32_t)Ctype);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)strideC);
+    record_word((void *)(uintptr_t)batchCount);
+    record_word((void *)(uintptr_t)(uint32_t)computeType);
+    record_word((void *)(uintptr_t)(uint32_t)algo);
+    record_end();
+    return 0;
+}
+
+int cublasIcamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIcamax_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIcamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIcamin_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIdamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIdamax_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIdamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIdamin_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIsamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIsamax_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIsamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIsamin_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIzamax_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIzamax_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasIzamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasIzamin_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasSasum_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx, void *y,
+                      int64_t incy) {
+    record_begin("cublasSaxpy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasScasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasScasum_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasScnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasScnrm2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasScopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasScopy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasSdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                   int64_t incx, void *C, int64_t ldc) {
+    record_begin("cublasSdgmm_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)mode);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     void *result) {
+    record_begin("cublasSdot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n, const void *alpha,
+                   void *A, int64_t lda, const void *beta, void *B, int64_t ldb, void *C,
+                   int64_t ldc) {
+    record_begin("cublasSgeam_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 4, on_host(true));
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *Aarray, int64_t lda, void *Barray, int64_t ldb,
+                          const void *beta, void *Carray, int64_t ldc, int64_t batchCount) {
+    record_begin("cublasSgemmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(Aarray);
+    record_word((void *)(uintptr_t)lda);
+    record_word(Barray);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(Carray);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasSgemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                     const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                     int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc) {
+    record_begin("cublasSgemmEx_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)(uint32_t)Atype);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)(uint32_t)Btype);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)(uint32_t)Ctype);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                 int64_t k, const void *alpha, void *A, int64_t lda,
+                                 int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                 const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                 int64_t batchCount) {
+    record_begin("cublasSgemmStridedBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word((void *)(uintptr_t)strideA);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)strideB);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)strideC);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasSgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                      const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasSgemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                      int64_t lda, void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasSgemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 4, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasSger_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasSger_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasSnrm2_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
+    record_begin("cublasSnrm2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_place(result, on_host(true));
+    fill_scalar(result, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     const void *c, const void *s) {
+    record_begin("cublasSrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 4, on_host(false));
+    record_scalar(s, 4, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      const void *param) {
+    record_begin("cublasSrotm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(param, 20, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasSscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasSscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasSswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasSswap_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasSsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasSsymm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasSsymv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 4, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasSsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasSsyr2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasSsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasSsyr2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasSsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasSsyr_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasSsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasSsyrk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 4, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 4, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasStrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb, void *C,
+                      int64_t ldc) {
+    record_begin("cublasStrmm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasStrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasStrmv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasStrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          int64_t batchCount) {
+    record_begin("cublasStrsmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasStrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb) {
+    record_begin("cublasStrsm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 4, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_end();
+    return 0;
+}
+
+int cublasStrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasStrsv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasZaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx, void *y,
+                      int64_t incy) {
+    record_begin("cublasZaxpy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasZcopy_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZdotc_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      void *result) {
+    record_begin("cublasZdotc_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 16, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasZdotu_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      void *result) {
+    record_begin("cublasZdotu_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_place(result, on_host(true));
+    fill_scalar(result, 16, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasZdrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                      const void *c, const void *s) {
+    record_begin("cublasZdrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 8, on_host(false));
+    record_scalar(s, 8, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasZdscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasZdscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasZgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const void *alpha, void *Aarray, int64_t lda, void *Barray, int64_t ldb,
+                          const void *beta, void *Carray, int64_t ldc, int64_t batchCount) {
+    record_begin("cublasZgemmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(Aarray);
+    record_word((void *)(uintptr_t)lda);
+    record_word(Barray);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 16, on_host(true));
+    record_word(Carray);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasZgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                 int64_t k, const void *alpha, void *A, int64_t lda,
+                                 int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                 const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                 int64_t batchCount) {
+    record_begin("cublasZgemmStridedBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word((void *)(uintptr_t)strideA);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)strideB);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_word((void *)(uintptr_t)strideC);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasZgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                      const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasZgemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)transa);
+    record_word((void *)(uintptr_t)(uint32_t)transb);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
+                      int64_t lda, void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasZgemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 16, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZgerc_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasZgerc_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasZgeru_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZhemm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasZhemm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZhemv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasZhemv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 16, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZher2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasZher2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZher2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasZher2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZher_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasZher_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 8, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasZherk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 8, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 8, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+                     const void *c, const void *s) {
+    record_begin("cublasZrot_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_scalar(c, 8, on_host(false));
+    record_scalar(s, 16, on_host(true));
+    record_end();
+    return 0;
+}
+
+int cublasZscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
+    record_begin("cublasZscal_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasZswap_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy) {
+    record_begin("cublasZswap_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)n);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZsymm_v2_64(void *handle, int side, int uplo, int64_t m, int64_t n, const void *alpha,
+                      void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                      int64_t ldc) {
+    record_begin("cublasZsymm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZsymv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *A, int64_t lda,
+                      void *x, int64_t incx, const void *beta, void *y, int64_t incy) {
+    record_begin("cublasZsymv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_scalar(beta, 16, on_host(true));
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_end();
+    return 0;
+}
+
+int cublasZsyr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                      void *y, int64_t incy, void *A, int64_t lda) {
+    record_begin("cublasZsyr2_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(y);
+    record_word((void *)(uintptr_t)incy);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZsyr2k_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                       void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                       int64_t ldc) {
+    record_begin("cublasZsyr2k_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x, int64_t incx,
+                     void *A, int64_t lda) {
+    record_begin("cublasZsyr_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_end();
+    return 0;
+}
+
+int cublasZsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                      void *A, int64_t lda, const void *beta, void *C, int64_t ldc) {
+    record_begin("cublasZsyrk_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)n);
+    record_word((void *)(uintptr_t)k);
+    record_scalar(alpha, 16, on_host(false));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_scalar(beta, 16, on_host(true));
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZtrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb, void *C,
+                      int64_t ldc) {
+    record_begin("cublasZtrmm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word(C);
+    record_word((void *)(uintptr_t)ldc);
+    record_end();
+    return 0;
+}
+
+int cublasZtrmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasZtrmv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
+int cublasZtrsmBatched_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
+                          int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                          int64_t batchCount) {
+    record_begin("cublasZtrsmBatched_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_word((void *)(uintptr_t)batchCount);
+    record_end();
+    return 0;
+}
+
+int cublasZtrsm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m, int64_t n,
+                      const void *alpha, void *A, int64_t lda, void *B, int64_t ldb) {
+    record_begin("cublasZtrsm_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)side);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)m);
+    record_word((void *)(uintptr_t)n);
+    record_scalar(alpha, 16, on_host(true));
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(B);
+    record_word((void *)(uintptr_t)ldb);
+    record_end();
+    return 0;
+}
+
+int cublasZtrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *A, int64_t lda,
+                      void *x, int64_t incx) {
+    record_begin("cublasZtrsv_v2_64");
+    record_word((void *)(uintptr_t)handle);
+    record_word((void *)(uintptr_t)(uint32_t)uplo);
+    record_word((void *)(uintptr_t)(uint32_t)trans);
+    record_word((void *)(uintptr_t)(uint32_t)diag);
+    record_word((void *)(uintptr_t)n);
+    record_word(A);
+    record_word((void *)(uintptr_t)lda);
+    record_word(x);
+    record_word((void *)(uintptr_t)incx);
+    record_end();
+    return 0;
+}
+
 int cublasGetPointerMode_v2(void *of, int *mode) { return recorded_mode(of, mode); }
