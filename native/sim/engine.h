@@ -455,6 +455,7 @@ CUresult fill_check(const struct context *context, const struct fill *fill);
 CUresult fill_run(const struct context *context, const struct fill *fill);
 bool context_may_touch(const struct context *context, const struct extent *extent);
 void op_execute(struct stream *stream, struct op *op);
+void execute_free(const struct op *op);
 
 /* ---- modules ---- */
 

@@ -384,7 +384,7 @@ static void execute_alloc(struct context *context, const struct op *op) {
     }
 }
 
-static void execute_free(const struct op *op) {
+void execute_free(const struct op *op) {
     if (op->release.pool)
         pool_free(op->release.pool, op->release.address, op->release.size);
     else

@@ -312,6 +312,21 @@ static bool reach_now(struct stream *stream, const struct op *op) {
     return idle;
 }
 
+/* Memory that is freed in a stream that has nothing to do is free at once: so a program counts it
+ * that asks its pool right after. */
+static bool free_now(struct stream *stream, const struct op *op) {
+    pthread_mutex_lock(&stream->lock);
+    bool idle = stream->completed == stream->submitted;
+    pthread_mutex_unlock(&stream->lock);
+    if (idle) execute_free(op);
+    return idle;
+}
+
+static bool done_now(struct stream *stream, const struct op *op) {
+    return (op->kind == OP_RECORD && reach_now(stream, op)) ||
+           (op->kind == OP_FREE && free_now(stream, op));
+}
+
 bool stream_next_is_launch(struct stream *stream) {
     pthread_mutex_lock(&stream->lock);
     const struct op *op = stream->head;
@@ -355,8 +370,8 @@ CUresult stream_submit(struct stream *stream, struct op *op, uint64_t *number) {
         else
             stream_unref(list[i].stream);
     }
-    bool reached = op->kind == OP_RECORD && count == 0 && reach_now(stream, op);
-    if (result == CUDA_SUCCESS && !reached) return push(stream, op, number);
+    bool done = count == 0 && done_now(stream, op);
+    if (result == CUDA_SUCCESS && !done) return push(stream, op, number);
     op_free(op);
     return result;
 }

@@ -90,6 +90,32 @@ say(name(d.cuCtxSynchronize()))
     )
 
 
+def test_what_is_freed_in_a_stream_without_work_counts_as_free_at_once(sim: Machine) -> None:
+    """As CuPy's own tests expect of a card; behind work it counts when the stream gets there."""
+    assert run(
+        sim,
+        HELPERS
+        + """
+context()
+used = lambda: int(ok(d.cuMemPoolGetAttribute(ok(d.cuDeviceGetDefaultMemPool(0)),
+                                              d.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)))
+found = set()
+for stream in (0, ok(d.cuStreamCreate(1))):
+    for _ in range(200):
+        ok(d.cuMemFreeAsync(ok(d.cuMemAllocAsync(MIB, stream)), stream))
+        found.add(used())
+slow = ok(d.cuStreamCreate(1))
+ok(d.cuCtxSynchronize())
+first = ok(d.cuMemAllocAsync(MIB, slow))
+ok(launch(function(STORE.replace("DURATION", "300000"), "store"), 1, 1, first, (7, ctypes.c_uint32), stream=slow))
+ok(d.cuMemFreeAsync(first, slow))
+behind = used()
+ok(d.cuStreamSynchronize(slow))
+say([sorted(found), behind // MIB, used()])
+""",
+    ) == [[0], 1, 0]
+
+
 def test_a_pool_keeps_what_it_may_and_reuses_it(sim: Machine) -> None:
     """Reserved (by 32 MiB) against used; released at a synchronisation above the threshold; trimmed; given up when others need it."""
     assert run(
