@@ -1,4 +1,4 @@
-/* The functions of CUPTI's public headers (CUDA 13.2), but cuptiGetResultString and cuptiGetVersion. */
+/* The functions of CUPTI's public headers (CUDA 13.2) that say no. */
 EXPORTED(cuptiActivityConfigurePCSampling)
 EXPORTED(cuptiActivityConfigureUnifiedMemoryCounter)
 EXPORTED(cuptiActivityDisable)

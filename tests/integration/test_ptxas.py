@@ -1,4 +1,4 @@
-"""The assembler of simulated cards: what it takes goes on as it is; what a card would refuse it refuses, saying where."""
+"""The assembler of simulated cards hands on what it takes, and refuses what a card would refuse, saying where."""
 
 import subprocess
 from pathlib import Path

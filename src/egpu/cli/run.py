@@ -63,9 +63,7 @@ def run(
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
-    ptx: Annotated[
-        bool, typer.Option("--ptx", help="With --pool: its cards are simulated, so compilers shall give PTX.")
-    ] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="With --pool: its cards are simulated, which take PTX.")] = False,
     wait: pool.Wait = pool.WAIT_SECONDS,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -79,10 +77,8 @@ def run(
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         _find_cards(simulated=ptx)
         _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, wait_seconds=wait, output=output)
-    if gpus != 1:
-        fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
-    if ptx:
-        fail("--ptx is for --pool; slices of simulated cards of this machine have it", code=EXIT_USAGE)
+    if gpus != 1 or ptx:
+        fail("--gpus and --ptx are for --pool; a local slice is of one card, which is known", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard

@@ -10,14 +10,15 @@ ours. JAX imports all modules in its namespace `jax_plugins` before it looks for
 
 import importlib
 import os
+from typing import Any
 
 
 def initialize() -> None:
     """What JAX calls once. Raises AttributeError, which JAX logs, where JAX is another than this knows."""
-    hardware = importlib.import_module("jax._src.hardware_utils")
+    hardware: Any = importlib.import_module("jax._src.hardware_utils")
     if not hardware.has_visible_nvidia_gpu():
         hardware.has_visible_nvidia_gpu = lambda: True
     if os.environ.get("EGPU_GIVE_PTX"):
-        toolkit = importlib.import_module("jax._src.lib")
+        toolkit: Any = importlib.import_module("jax._src.lib")
         if toolkit.cuda_path is not None:
             toolkit.cuda_path = None
