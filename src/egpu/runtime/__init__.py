@@ -5,6 +5,7 @@
     workqueue     keys to look at: none twice, failures come back later
     reconcile     the loop that looks at them
     latest        slow answers to the latest question
+    together      a question that many ask at once
     elsewhere     a slow call in a process of its own
     keeping       what is read once and stays
     looking       a thread that looks at something again and again
