@@ -92,10 +92,11 @@ class SlotResizer:
         self._said: dict[str, list[SliceInForce]] = {}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Most changes are of its status, and none of ours."""
-        pods = change.old, change.new
-        before, after = (None if pod is None else pod.annotations.get(names.ALLOCATION) for pod in pods)
-        if before != after:
+        """Most changes are of its status, and none of ours. Nor is a pod that comes, whose slot is prepared as it says,
+        or goes: of those `run` hears by their slots."""
+        if change.old is None or change.new is None:
+            return
+        if change.old.annotations.get(names.ALLOCATION) != change.new.annotations.get(names.ALLOCATION):
             self._changed.set()
 
     async def run(self) -> None:
