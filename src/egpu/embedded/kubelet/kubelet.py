@@ -195,7 +195,7 @@ def _wait_without_threads() -> None:
             os.close(os.pidfd_open(os.getpid()))
             watcher = asyncio.PidfdChildWatcher()
             watcher.attach_loop(asyncio.get_running_loop())
-            asyncio.set_child_watcher(watcher)
+            asyncio.set_child_watcher(watcher)  # pyright: ignore[reportDeprecated] - by versions that need none
 
 
 async def end_all(kubelet_dir: Path) -> int:
