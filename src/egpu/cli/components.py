@@ -204,8 +204,7 @@ def agent(
 
     confinement = ConfinementConfig(cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users)
     if shim and (confinement != ConfinementConfig() or image_cache is not None):
-        told = "executors are the shim's: give --cgroup, --executor-… and --image-cache to `egpu shim`"
-        raise InvalidInput("shim", told)
+        raise InvalidInput("shim", "executors are the shim's: give --cgroup, --executor-…, --image-cache to `shim`")
     config = AgentConfig(
         node=node,
         kubeconfig=kubeconfig,
