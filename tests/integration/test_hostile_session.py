@@ -62,8 +62,9 @@ try:
         subprocess.run(["cc", "-shared", *stub], check=True)
         subprocess.run(
             ["cc", "-O1", "-shared", "-fPIC", *(f'-D{name}="{value}"' for name, value in values.items()),
-             f"-DIMAGE_BYTES={len(ours)}", f"-DKEEPER={keeper(neighbour)}", *(f"-I{ROOT / 'native' / part}"
-             for part in ("executor", "wire")), f"-DVICTIM={victim.pid}", f"-DNEIGHBOUR={neighbour.process.pid}", source, "-Wl,--no-as-needed",
+             f"-DIMAGE_BYTES={len(ours)}", f"-DKEEPER={keeper(neighbour)}",
+             *(f"-I{ROOT / 'native' / part}" for part in ("executor", "wire")), f"-DVICTIM={victim.pid}",
+             f"-DNEIGHBOUR={neighbour.process.pid}", source, "-Wl,--no-as-needed",
              state / "stub.so", "-Wl,-rpath,$ORIGIN", "-o", hostile / "libcuda.so.1"], check=True)
         leases.driver_dir = hostile
         leases.restart()

@@ -25,7 +25,9 @@ from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
 from support.local_pool import LocalPool, local_pool
 from support.raw_session import Raw
-from support.waiting import wait_until
+from support.remote_gpu import remote
+from support.simulated_gpu import environment
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 CARDS = ("T4", 1)
 PIECE = 128 * 1024
@@ -47,11 +49,16 @@ def is_asked_for(raw: Raw, image: bytes, *, under: bytes | None = None) -> bool:
 
 
 def send(raw: Raw, image: bytes) -> None:
+    post(raw, image)
+    assert not is_asked_for(raw, image)
+
+
+def post(raw: Raw, image: bytes) -> None:
+    named = digest(image)
     for at in range(0, len(image), PIECE):
         part = image[at : at + PIECE]
-        head = digest(image) + struct.pack("<QQII", len(image), at, len(part), 0)
+        head = named + struct.pack("<QQII", len(image), at, len(part), 0)
         raw.post("IMAGE", head + part + bytes(-len(part) % 8), flags=0)
-    assert not is_asked_for(raw, image)
 
 
 class Leases:
@@ -174,10 +181,7 @@ def test_whatever_is_killed_while_an_image_is_kept_nothing_is_left(leases: Lease
         raw, stopped = Raw(executor.socket), keeper(executor)
         assert is_asked_for(raw, MODULE[2:])
         os.kill(stopped, signal.SIGSTOP)
-        for at in range(0, len(MODULE) - 2, PIECE):
-            part = MODULE[2:][at : at + PIECE]
-            head = digest(MODULE[2:]) + struct.pack("<QQII", len(MODULE) - 2, at, len(part), 0)
-            raw.post("IMAGE", head + part + bytes(-len(part) % 8), flags=0)
+        post(raw, MODULE[2:])
         os.kill(stopped if victim == "keeper" else executor.process.pid, signal.SIGKILL)
         executor.end()
         assert start_time(stopped) == 0  # nothing of it runs
@@ -248,3 +252,47 @@ def test_callers_of_a_pool_are_who_their_certificates_say(pool: LocalPool, tmp_p
     program, socket = run("bob")
     assert is_asked_for(Raw(socket), image)
     end(program)
+
+
+LARGE = """
+import ctypes, struct, sys
+d = ctypes.CDLL("libcuda.so.1")
+def ok(result):
+    assert result == 0, result
+context, module = ctypes.c_void_p(), ctypes.c_void_p()
+ok(d.cuInit(0))
+ok(d.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+ok(d.cuCtxPushCurrent_v2(context))
+head = b"\\x50\\xed\\x55\\xba" + struct.pack("<IQ", 0x00100001, 300 << 20)
+print(d.cuModuleLoadData(ctypes.byref(module), head), d.cuLibraryLoadData(ctypes.byref(module), head, 0, 0, 0, 0, 0, 0))
+print(d.cuModuleLoad(ctypes.byref(module), sys.argv[1].encode()))
+"""
+
+
+def test_an_image_that_is_too_large_is_refused_and_the_limit_said(sim: Machine, tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 257 << 20)
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        done = subprocess.run(
+            [sys.executable, "-c", LARGE, str(tmp_path / "large")],
+            env=environment(client), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True,
+        )  # fmt: skip
+    assert done.stdout == "801 801\n801\n"  # CUDA_ERROR_NOT_SUPPORTED
+    for image in ((300 << 20) + 16, 257 << 20):
+        assert f"egpu: an image of {image} bytes is not carried: at most 256 MiB are" in done.stderr
+
+
+def test_the_largest_image_is_carried_and_kept(sim: Machine, tmp_path: Path) -> None:
+    leases = Leases(sim, tmp_path, Confinement(ConfinementConfig(cgroup="none")))
+    if "in memory" in leases.images.told:
+        pytest.skip(leases.images.told)
+    image = bytes(256 << 20)
+    try:
+        send(Raw(leases.start("a", "ann").socket), image)
+        send(Raw(leases.start("b", "ann").socket), image[1:])  # the share is that of one of them
+        raw = Raw(leases.start("c", "ann").socket)
+        assert is_asked_for(raw, image)
+        assert not is_asked_for(raw, image[1:])
+    finally:
+        for executor in leases.started:
+            executor.end()
