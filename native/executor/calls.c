@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
