@@ -58,6 +58,13 @@ HardwareMetrics = Annotated[
     ),
 ]
 
+HasShim = Annotated[
+    bool,
+    typer.Option(
+        "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
+    ),
+]
+
 Vocabularies = Annotated[
     str,
     typer.Option(
@@ -185,12 +192,7 @@ def agent(
     mount_usage: MountUsage = False,
     cdi: Cdi = "auto",
     cdi_dir: CdiDir = None,
-    shim: Annotated[
-        bool,
-        typer.Option(
-            "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
-        ),
-    ] = False,
+    shim: HasShim = False,
     hardware_metrics: HardwareMetrics = False,
     mps_shm: MpsShm = None,
     log_level: LogLevel = "info",
