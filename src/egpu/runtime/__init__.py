@@ -6,7 +6,7 @@
     reconcile     the loop that looks at them
     latest        slow answers to the latest question
     elsewhere     a slow call in a process of its own
-    keeping       what is read once and stays
+    keeping       what is read once and stays, and the collector of cycles
     looking       a thread that looks at something again and again
     clock         time of day that goes on evenly, whatever it is set to
     supervisor    the named tasks of one process: the first failure ends them all
