@@ -1,7 +1,7 @@
 """Watches: readers of the change log.
 
-A watcher holds a position in its shelf's log and nothing else. A change that it has to tell wakes it, any other one only
-moves its position on: what happens to a pod is no news to the watchers of all the other nodes. One that falls so far
+A watcher holds a position in its log and nothing else. A change that it has to tell wakes it, any other one only moves
+its position on: what happens to a pod is no news to the watchers of all other nodes. One that falls so far
 behind that the log has forgotten its place is told 410 and closed, so a slow reader costs no memory. Each change is
 encoded once per served version and shared by all.
 """
