@@ -74,7 +74,7 @@ class JobMix:
         while True:
             await self._priced.wait()
             self._priced.clear()
-            while self._ranking.catch_up():
+            for _ in iter(self._ranking.catch_up, False):
                 await asyncio.sleep(0)
 
     async def _keep(self) -> None:
