@@ -147,6 +147,19 @@ async def test_webhooks_of_one_server_share_its_connections(api: httpx2.AsyncCli
     assert len({port for port, _ in hook.callers}) == 1
 
 
+async def test_a_webhook_is_asked_from_when_it_is_configured_until_it_is_not(
+    api: httpx2.AsyncClient, hook: Hook
+) -> None:
+    await created(api, PODS, pod("before"))
+    made = configuration(hook)
+    await install(api, made)
+    await created(api, PODS, pod("meanwhile"))
+    where = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/test"
+    assert (await api.delete(where)).status_code == 200
+    await created(api, PODS, pod("after"))
+    assert [one["name"] for one in hook.asked] == ["meanwhile"]
+
+
 async def test_a_patch_is_validated_like_everything_else(api: httpx2.AsyncClient, hook: Hook) -> None:
     await install(api, configuration(hook))
     hook.patching({"op": "remove", "path": "/spec/containers/0"})
