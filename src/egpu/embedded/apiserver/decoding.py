@@ -5,7 +5,7 @@ absent field, an empty struct in a list, an empty text in a map.
 """
 
 import re
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from egpu.embedded.apiserver.objects import Json, as_list, as_object
 from egpu.embedded.apiserver.schema import Schema
@@ -28,15 +28,15 @@ def decode(schema: Schema, value: Any) -> None:
 class _Decoder:
     def value(self, schema: Schema, value: object, path: str, struct: str) -> None:
         """`path` is that of the field in `struct` that holds the value, without indices and keys, as Go reports it."""
+        tree, items = as_object(value), as_list(value)
         if schema.format == "quantity":
             _check_quantity(value)
         elif not _fits(schema, value):
             where = f"struct field {struct}.{path}" if path else "value"
             raise Undecodable(f"json: cannot unmarshal {_json_word(value)} into Go {where} of type {_go_type(schema)}")
         elif isinstance(value, dict):
-            self._fields(schema, as_object(cast(object, value)), path, struct)
+            self._fields(schema, tree, path, struct)
         elif isinstance(value, list) and schema.items is not None:
-            items = as_list(cast(object, value))
             for index, item in enumerate(items):
                 if item is None:
                     items[index] = _zero(schema.items)
