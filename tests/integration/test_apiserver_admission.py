@@ -27,6 +27,8 @@ class Hook:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.callers: list[tuple[int, str]] = []
+        """Of each question, the port of the connection that it came over, and its path."""
         self.decide: Decide = lambda request: {"allowed": True}
         self.delay_seconds = 0.0
         self.port = 0
@@ -36,6 +38,7 @@ class Hook:
         review = json.loads(await Request(scope, receive).body())
         request = review["request"]
         self.asked.append(request)
+        self.callers.append((scope["client"][1], scope["path"]))
         await asyncio.sleep(self.delay_seconds)
         answer = {"uid": request["uid"], **self.decide(request)}
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
@@ -132,6 +135,29 @@ async def test_a_mutating_webhook_changes_the_object(api: httpx2.AsyncClient, ho
     assert asked["userInfo"]["username"] == "kubernetes-admin"
     assert asked["object"]["spec"]["restartPolicy"] == "Always"
     assert asked["oldObject"] is None
+
+
+async def test_webhooks_of_one_server_share_its_connections(api: httpx2.AsyncClient, hook: Hook) -> None:
+    first, second = configuration(hook), configuration(hook, "Validating")
+    second["webhooks"][0]["clientConfig"]["url"] = f"https://127.0.0.1:{hook.port}/other"
+    for one in (first, second):
+        await install(api, one)
+    await created(api, PODS, pod("a"))
+    assert [path for _, path in hook.callers] == ["/ask", "/other"]
+    assert len({port for port, _ in hook.callers}) == 1
+
+
+async def test_a_webhook_is_asked_from_when_it_is_configured_until_it_is_not(
+    api: httpx2.AsyncClient, hook: Hook
+) -> None:
+    await created(api, PODS, pod("before"))
+    made = configuration(hook)
+    await install(api, made)
+    await created(api, PODS, pod("meanwhile"))
+    where = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/test"
+    assert (await api.delete(where)).status_code == 200
+    await created(api, PODS, pod("after"))
+    assert [one["name"] for one in hook.asked] == ["meanwhile"]
 
 
 async def test_a_patch_is_validated_like_everything_else(api: httpx2.AsyncClient, hook: Hook) -> None:

@@ -681,6 +681,19 @@ async def test_watch_tells_every_change_once_and_in_order(api: httpx2.AsyncClien
     assert versions == sorted(set(versions))
 
 
+async def test_what_is_no_news_to_a_watch_does_not_make_it_fall_behind(api: httpx2.AsyncClient) -> None:
+    """More changes than the log keeps, none of them in the selection: a watch that waits has seen them all."""
+    start = (await api.get(MAPS)).json()["metadata"]["resourceVersion"]
+    async with Events(api, MAPS, resourceVersion=start, labelSelector="tier=news") as events:
+        await created(api, MAPS, {"metadata": {"name": "first", "labels": {"tier": "news"}}})
+        assert (await events.next())[1]["metadata"]["name"] == "first"
+        for number in range(3 * 32):
+            await created(api, MAPS, {"metadata": {"name": f"noise-{number}"}})
+        await created(api, MAPS, {"metadata": {"name": "second", "labels": {"tier": "news"}}})
+        kind, told = await events.next()
+    assert (kind, told["metadata"].get("name")) == ("ADDED", "second")
+
+
 async def test_watch_with_a_selector_tells_entering_and_leaving(api: httpx2.AsyncClient) -> None:
     start = (await api.get(PODS)).json()["metadata"]["resourceVersion"]
     async with Events(api, PODS, resourceVersion=start, labelSelector="app=x") as events:

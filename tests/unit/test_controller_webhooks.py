@@ -16,7 +16,7 @@ from egpu.apps.agent import AgentConfig
 from egpu.apps.controller import ControllerConfig, webhooks
 from egpu.apps.extender import ExtenderConfig, scheduler_config
 from egpu.apps.webhook import WebhookConfig
-from egpu.embedded.apiserver.cel import compiled
+from egpu.embedded.apiserver.cel import Question, compiled
 from egpu.errors import InvalidInput
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -99,3 +99,17 @@ def test_everything_that_kustomize_names_is_there():
 def test_the_scheduler_configuration_is_what_the_extender_writes():
     written = yaml.safe_load((DEPLOY / "scheduler" / "kube-scheduler-config.yaml").read_text())
     assert written == scheduler_config(kubeconfig="/etc/kubernetes/scheduler.conf", leader_elect=True)
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_the_webhook_is_asked_about_cards_of_a_binding_unless_the_policy_lets_its_writer_give_them_out(may: bool):
+    (bindings,) = (one for one in webhooks.validating().webhooks if "pods/binding" in one.rules[0].resources)
+    right = {"group": names.GROUP, "resource": "allocations", "check": "write"}
+    scope = {
+        "object": {"metadata": {"annotations": {names.ALLOCATION: "{}"}}},
+        "authorizer": Question(lambda asked: may and asked == right),
+    }
+    asked = [compiled(one.expression)(scope) for one in bindings.match_conditions or []]
+    assert all(asked) is not may
+    policy, _ = documents(DEPLOY / "admission" / "allocations.yaml")
+    assert webhooks.MAY_GIVE_OUT in [one["expression"] for one in policy["spec"]["variables"]]

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from egpu.errors import Unavailable
-from egpu.runtime.keeping import kept_for_good
+from egpu.runtime.keeping import OLD_AFTER, kept_for_good, seldom_searched
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +35,21 @@ def test_a_collector_that_was_off_stays_off():
     with kept_for_good():
         pass
     assert not gc.isenabled()
+
+
+def test_what_is_old_is_searched_seldom_until_the_end():
+    before = gc.get_threshold()
+    made = [[number] for number in range(1000)]
+    with seldom_searched():
+        assert gc.get_freeze_count() >= len(made)
+        assert gc.get_threshold() == (*before[:2], OLD_AFTER)
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_fails_ends_that_too():
+    before = gc.get_threshold()
+    with pytest.raises(Unavailable), seldom_searched():
+        raise Unavailable("the cluster")
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0

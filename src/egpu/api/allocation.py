@@ -195,7 +195,9 @@ def _with_shared_names(container: ContainerAllocation) -> ContainerAllocation:
         vocabulary=sys.intern(container.vocabulary),
         server=sys.intern(container.server),
         alike=sys.intern(container.alike),
-        cards=tuple(replace(share, model=sys.intern(share.model)) for share in container.cards),
+        cards=tuple(
+            replace(share, uuid=sys.intern(share.uuid), model=sys.intern(share.model)) for share in container.cards
+        ),
     )
 
 

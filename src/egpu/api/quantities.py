@@ -87,6 +87,16 @@ def canonical_quantity(value: object) -> str:
 
     Rounded away from zero to a billionth. Source: Kubernetes, `resource.Quantity`. Raises InvalidQuantity.
     """
+    return _canonical_text(value) if isinstance(value, str) else _canonical(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_text(text: str) -> str:
+    """Nearly all are the same few."""
+    return _canonical(text)
+
+
+def _canonical(value: object) -> str:
     amount, written = parse_quantity(value), _read(value, field="")
     size, sign = abs(amount), "-" if amount < 0 else ""
     if written.suffix in _BINARY[1:] and size >= 1024 and size.denominator == 1:

@@ -50,6 +50,7 @@ from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
 from egpu.embedded.statedir import StateDir, state_directory
 from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
+from egpu.runtime.keeping import seldom_searched
 
 NAMESPACE = "elastic-gpu-system"
 PKI = "pki"
@@ -192,6 +193,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
             await _wait_ready(running, client)
         await stack.enter_async_context(_scheduler(running))
         await stack.enter_async_context(_controllers(running))
+        stack.enter_context(seldom_searched())
         yield running
 
 

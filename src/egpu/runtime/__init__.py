@@ -7,7 +7,7 @@
     latest        slow answers to the latest question
     together      a question that many ask at once
     elsewhere     a slow call in a process of its own
-    keeping       what is read once and stays
+    keeping       what is read once and stays, and the collector of cycles
     looking       a thread that looks at something again and again
     beats         tasks that look now and then, at the same moments
     clock         time of day that goes on evenly, whatever it is set to

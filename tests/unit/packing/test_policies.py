@@ -166,6 +166,21 @@ def test_new_prices_may_know_fewer_kinds_of_hosts() -> None:
     assert placer.find(WHOLE) == Placement(0, (0,))
 
 
+def test_scores_that_new_prices_made_void_are_made_anew_when_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = nodes(2, 4)
+    price = Price.of(Mix({WHOLE: 1.0, PAIR: 9.0, QUAD: 1.0}), fleet)
+    placer = Placer(fleet, price)
+    for shape in (HALF, WHOLE, PAIR):
+        placer.scores(shape)
+    assert not placer.freshen()
+    fleet.take(PAIR, Placement(1, (0, 1)))
+    price.use_prices(fleet, compute_prices(Mix({WHOLE: 9.0, PAIR: 1.0}), fleet))
+    expected = {shape: Placer(fleet, price).scores(shape).tolist() for shape in (HALF, WHOLE, PAIR)}
+    assert [placer.freshen() for _ in range(4)] == [True, True, True, False]
+    monkeypatch.setattr(Placer, "_refresh", None)
+    assert {shape: placer.scores(shape).tolist() for shape in expected} == expected
+
+
 def test_models_are_hard() -> None:
     fleet = nodes(2, 2)
     for policy in NAMES:

@@ -37,6 +37,8 @@ PLAIN_TIMEOUT_SECONDS = 2
 """How long a pod that wants nothing of us waits at most."""
 ALL_DEVICES = f"{names.GROUP}/all-devices"
 """Label of namespaces whose pods may see all cards of their node, as in `deploy/admission/visible-devices.yaml`."""
+MAY_GIVE_OUT = f'authorizer.group("{names.GROUP}").resource("allocations").check("write").allowed()'
+"""Whether whoever asks has the right that extender and controller have, as in `deploy/admission/allocations.yaml`."""
 LABELS = {"app.kubernetes.io/part-of": "elastic-gpu"}
 MANAGED = {**LABELS, "app.kubernetes.io/managed-by": "elastic-gpu-controller"}
 
@@ -76,7 +78,8 @@ def _plain_pods() -> Webhook:
 
 
 def validating() -> ValidatingWebhookConfiguration:
-    """Bindings of pods without a GPU never come here, so the webhook cannot hold them up."""
+    """Bindings of pods without a GPU never come here, so the webhook cannot hold them up; nor do those of the extender,
+    which the API server knows by its right, and each of which would wait for us."""
     changed = ["CREATE", "UPDATE"]
     ours = RuleWithOperations(
         operations=changed,
@@ -86,13 +89,15 @@ def validating() -> ValidatingWebhookConfiguration:
         scope="*",
     )
     when = MatchCondition(name="gives-out-cards", expression=gives_out_cards())
+    unless = MatchCondition(name="may-not-give-them-out", expression=f"!{MAY_GIVE_OUT}")
     where = ("pods/binding", "bindings")
+    bindings = _of_pods("validate.bindings", "/validate", operations=["CREATE"], resources=where, when=when)
     return ValidatingWebhookConfiguration(
         metadata=ObjectMeta(name=NAME, labels=LABELS),
         webhooks=[
             _of_pods("validate.pods", "/validate", operations=changed, when=_asking()),
             _webhook("validate.objects", "/validate", ours),
-            _of_pods("validate.bindings", "/validate", operations=["CREATE"], resources=where, when=when),
+            replace(bindings, match_conditions=[when, unless]),
         ],
     )
 

@@ -39,6 +39,7 @@ class JobMix:
             lambda asked: elsewhere.call(compute_prices, *asked), self._computed, rest=PRICES_REST
         )
         self._changed = asyncio.Event()
+        self._priced = asyncio.Event()
         self._kept = 0
         ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
 
@@ -57,13 +58,24 @@ class JobMix:
         """Computes prices whenever they are due; keeps the mix then, and every minute in which it changed."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._prices.run())
+            group.create_task(self._freshen())
             group.create_task(self._keep())
 
     def _computed(self, prices: Prices) -> None:
         self._ranking.use_prices(prices)
+        self._priced.set()
         log.info("prices computed", shapes=len(prices.mix.weights))
         # Whoever comes after us then starts with the prices that we decide by, not with older ones.
         self._changed.set()
+
+    async def _freshen(self) -> None:
+        """Scores follow new prices at once, for one kind of pod after the other: else the first pod of each kind would
+        wait for that."""
+        while True:
+            await self._priced.wait()
+            self._priced.clear()
+            for _ in iter(self._ranking.catch_up, False):
+                await asyncio.sleep(0)
 
     async def _keep(self) -> None:
         while True:

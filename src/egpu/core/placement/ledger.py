@@ -88,7 +88,8 @@ class Ledger:
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
         self._cells: dict[CardKey, tuple[int, int]] = {}
-        self._by_card: dict[CardKey, dict[Holder, Usage]] = {}
+        self._by_card: dict[CardKey, tuple[tuple[Holder, Usage], ...]] = {}
+        """Most cards that are held have one holder, for which a mapping would be twice as large."""
         self._by_holder: dict[Holder, PodAllocation] = {}
         self._overcommits: dict[CardKey, str] = {}
 
@@ -180,7 +181,7 @@ class Ledger:
         self.release(holder)
         self._by_holder[holder] = allocation
         for key, usage in card_usage(allocation).items():
-            self._by_card.setdefault(key, {})[holder] = usage
+            self._by_card[key] = (*self._by_card.get(key, ()), (holder, usage))
             self._recount(key)
 
     def release(self, holder: Holder) -> None:
@@ -189,9 +190,10 @@ class Ledger:
         if allocation is None:
             return
         for key in card_usage(allocation):
-            holders = self._by_card[key]
-            del holders[holder]
-            if not holders:
+            left = tuple(held for held in self._by_card[key] if held[0] != holder)
+            if left:
+                self._by_card[key] = left
+            else:
                 del self._by_card[key]
             self._recount(key)
 
@@ -203,7 +205,7 @@ class Ledger:
 
     def card_holders(self, node: str, uuid: str) -> dict[Holder, Usage]:
         """Who holds a card, and how much of it each."""
-        return dict(self._by_card.get(CardKey(node, uuid), {}))
+        return dict(self._by_card.get(CardKey(node, uuid), ()))
 
     def is_cut(self, row: int, column: int) -> bool:
         """Whether there is a card in MIG mode."""
@@ -215,8 +217,8 @@ class Ledger:
         node = self.names[row]
         card = self._cards[node][column]
         assert card.mig is not None
-        usages = self._by_card.get(CardKey(node, card.uuid), {}).values()
-        return card.mig, tuple(dict.fromkeys(place for usage in usages for place in usage.instances))
+        held = self._by_card.get(CardKey(node, card.uuid), ())
+        return card.mig, tuple(dict.fromkeys(place for _, usage in held for place in usage.instances))
 
     def overcommits(self) -> list[OverCommit]:
         return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
@@ -242,11 +244,11 @@ class Ledger:
     def _recount(self, key: CardKey) -> None:
         """Make a card's cell what its holders leave of it. What is reserved may still be held by those who have to go
         for it: then nothing is left, and nobody was given too much."""
-        holders = self._by_card.get(key, {})
-        usages = holders.values()
+        held = self._by_card.get(key, ())
+        usages = [usage for _, usage in held]
         cell = self._cells.get(key)
         total = int(self.memory_mib[cell]) if cell else None
-        reason = overcommit([usage for holder, usage in holders.items() if holder.kind != "reservation"], total)
+        reason = overcommit([usage for holder, usage in held if holder.kind != "reservation"], total)
         if reason:
             self._overcommits[key] = reason
         else:

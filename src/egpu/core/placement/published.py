@@ -46,7 +46,7 @@ def card_of(gpu: ElasticGPU) -> Card:
     physical = gpu.spec.physical_gpu
     assert physical is not None
     return Card(
-        uuid=physical.uuid,
+        uuid=sys.intern(physical.uuid),
         index=physical.index,
         minor=physical.minor,
         memory_mib=physical.memory_mib,

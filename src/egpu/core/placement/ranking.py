@@ -136,9 +136,11 @@ class Ranking:
         """The ledger as a fleet, as of now."""
         return self._mirror.fleet()
 
-    def catch_up(self) -> None:
-        """Take in what changed in the ledger now, when there is time, and not when the next pod is asked about."""
-        self.fleet()
+    def catch_up(self) -> bool:
+        """Take in what changed in the ledger now, when there is time, and not when the next pod is asked about; and of
+        what new prices made void, the scores for one kind of pod. Whether there may be more of that."""
+        fleet = self.fleet()
+        return any(placer.freshen() for placer in self._placers.values() if placer.fleet is fleet)
 
     @contextmanager
     def supposing(self) -> Generator[None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocation
@@ -67,6 +68,12 @@ class Usage:
     """Which of a card in MIG mode."""
 
 
+@lru_cache(maxsize=4096)
+def _usage(core: int, memory_mib: int, mode: int, instances: tuple[InstancePlace, ...]) -> Usage:
+    """One object for the many slices that are alike."""
+    return Usage(core, memory_mib, mode, instances)
+
+
 def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
     """What is wrong with so much being held of one card; None where nothing is. `total_mib` None: not known."""
     held = list(usages)
@@ -123,7 +130,7 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
     for share in container.counted:
         key = CardKey(container.cards_node(node), share.uuid)
         instances = () if share.instance is None else (share.instance,)
-        usage = Usage(share.core, share.memory_mib, mode, instances)
+        usage = _usage(share.core, share.memory_mib, mode, instances)
         known = usages.get(key)
         if known is None:
             usages[key] = usage
@@ -134,7 +141,7 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
 
 
 def _sum(one: Usage, other: Usage, mode: int) -> Usage:
-    return Usage(one.core + other.core, one.memory_mib + other.memory_mib, mode, one.instances + other.instances)
+    return _usage(one.core + other.core, one.memory_mib + other.memory_mib, mode, one.instances + other.instances)
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
@@ -144,4 +151,4 @@ def _larger(one: Usage, other: Usage) -> Usage:
     owned = EXCLUSIVE in modes and CONFLICT not in modes
     mode = EXCLUSIVE if owned else one.mode if len(modes) == 1 else CONFLICT
     instances = tuple(dict.fromkeys(one.instances + other.instances))
-    return Usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode, instances)
+    return _usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode, instances)

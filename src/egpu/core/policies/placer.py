@@ -4,6 +4,7 @@ One row of scores per pod shape; when a shape is asked for again, only the nodes
 argmax answers. So a decision costs the changes since the shape's last turn, not the size of the cluster.
 """
 
+import itertools
 from collections import OrderedDict
 from typing import Final
 
@@ -16,6 +17,8 @@ from egpu.core.policies.shapes import Shape
 
 ROWS_LIMIT: Final = 1024
 """Shapes whose score rows are kept; the one longest unasked is forgotten first."""
+LATELY: Final = 16
+"""The shapes asked for last, which will be asked for again soon."""
 
 
 class _Row:
@@ -81,6 +84,17 @@ class Placer:
             self._refresh(row, shape)
         charges = policy.charges()
         return row.scores if charges is None else row.scores - charges.take(row.marks)
+
+    def freshen(self) -> bool:
+        """Score every node again for one of the shapes asked for lately whose scores are all void, as after new prices;
+        False where there is none. So it is done when there is time, and not when the next pod is asked about."""
+        if self.policy.drawn:
+            return False
+        for shape, row in itertools.islice(reversed(self._rows.items()), LATELY):
+            if row.generation != self.policy.generation:
+                self._refresh(row, shape)
+                return True
+        return False
 
     def _refresh(self, row: _Row, shape: Shape) -> None:
         """Score the nodes that changed since the row was last asked for."""

@@ -51,6 +51,10 @@ class Admission:
         self._policies = Policies(store, authorizer)
         self._resolve_service = resolve_service
         self._client = WebhookClient()
+        self._listed = {
+            shelf: matching.Kept(store, (shelf,), lambda shelf=shelf: _webhooks(store, shelf))
+            for shelf in (MUTATING, VALIDATING)
+        }
 
     async def close(self) -> None:
         await self._client.close()
@@ -60,11 +64,7 @@ class Admission:
         if call.resource.shelf in _EXEMPT:
             return False
         return self._policies.concern(call, operation) or any(
-            matching.names(rule, call, operation)
-            for shelf in (MUTATING, VALIDATING)
-            for item in self._store.shelf(shelf).items.values()
-            for hook in objects_at(item.obj, "webhooks")
-            for rule in objects_at(hook, "rules")
+            scope.names(call, operation) for listed in self._listed.values() for _, scope in listed.now()
         )
 
     async def mutate(self, write: Write) -> Json:
@@ -176,9 +176,14 @@ class Admission:
             raise internal(f'match conditions of webhook "{name}" cannot be evaluated: {failed}') from failed
 
     def _hooks(self, shelf: str, write: Write) -> list[Json]:
-        configurations = sorted(self._store.shelf(shelf).items.items())
-        hooks = [hook for _, item in configurations for hook in objects_at(item.obj, "webhooks")]
-        return [hook for hook in hooks if matching.matches(hook, write, self._store)]
+        return [hook for hook, scope in self._listed[shelf].now() if scope.has(write, self._store)]
+
+
+def _webhooks(store: Store, shelf: str) -> list[tuple[Json, matching.Scope]]:
+    """Those of all configurations, by their names."""
+    configurations = sorted(store.shelf(shelf).items.items())
+    hooks = [hook for _, item in configurations for hook in objects_at(item.obj, "webhooks")]
+    return [(hook, matching.Scope(hook)) for hook in hooks]
 
 
 def reviewed(write: Write, obj: Json | None) -> Json:

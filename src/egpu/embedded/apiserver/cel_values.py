@@ -1,6 +1,6 @@
 """What expressions of CEL mean: each function makes one of its operands, and `cel` puts them together."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
@@ -53,30 +53,41 @@ def decided(sides: list[Expression], *, by: bool) -> Expression:
     """`||` (decided by true) or `&&` (by false)."""
     if len(sides) == 1:
         return sides[0]
-    return lambda scope: verdict(((side, scope) for side in sides), by=by)
+
+    def decide(scope: Scope) -> bool:
+        failed: EvaluationError | None = None
+        for side in sides:
+            try:
+                if truth(side(scope)) is by:
+                    return by
+            except EvaluationError as error:
+                failed = failed or error
+        return _undecided(failed, by=by)
+
+    return decide
 
 
 def each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
     """`exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
 
-    def cases(scope: Scope) -> Iterator[tuple[Expression, Scope]]:
+    def decide(scope: Scope) -> bool:
+        items = many(owner(scope))
         inner = dict(scope)  # one for all of them: each is evaluated before the next
-        for item in many(owner(scope)):
+        failed: EvaluationError | None = None
+        for item in items:
             inner[variable] = item
-            yield test, inner
+            try:
+                if truth(test(inner)) is by:
+                    return by
+            except EvaluationError as error:
+                failed = failed or error
+        return _undecided(failed, by=by)
 
-    return lambda scope: verdict(cases(scope), by=by)
+    return decide
 
 
-def verdict(cases: Iterator[tuple[Expression, Scope]], *, by: bool) -> bool:
-    """`by` if any case says so, else the first error there was, else the opposite."""
-    failed: EvaluationError | None = None
-    for expression, scope in cases:
-        try:
-            if truth(expression(scope)) is by:
-                return by
-        except EvaluationError as error:
-            failed = failed or error
+def _undecided(failed: EvaluationError | None, *, by: bool) -> bool:
+    """Where nothing said `by`: the first error there was, else the opposite."""
     if failed is not None:
         raise failed
     return not by

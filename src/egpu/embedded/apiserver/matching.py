@@ -1,53 +1,106 @@
-"""Which writes a webhook or an admission policy is about: rules, and selectors of namespaces and objects."""
+"""Which writes a webhook or an admission policy is about: rules, and selectors of namespaces and objects.
+
+They are asked of every write, so they are read once and kept until one of them changes.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Generic, TypeVar
 
 from egpu.embedded.apiserver import selectors
 from egpu.embedded.apiserver.calls import Call, Write
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, labels_of, objects_at
-from egpu.embedded.apiserver.store import Store
+from egpu.embedded.apiserver.store import Change, Store
+
+T = TypeVar("T")
 
 
-def matches(hook: Json, write: Write, store: Store, *, rules: str = "rules") -> bool:
-    """Whether a webhook, or the MatchResources of a policy (whose rules have another name), is about the write."""
-    call = write.call
-    if not any(names(rule, call, write.operation) for rule in objects_at(hook, rules)):
-        return False
-    return selected(hook, write, store)
+class Scope:
+    """What a webhook, or the MatchResources of a policy (whose `rules` have another name), is about."""
+
+    def __init__(self, of: Json, *, rules: str = "rules") -> None:
+        self._of = of
+        self._rules = [_Rule(rule) for rule in objects_at(of, rules)]
+        self._excluded = [_Rule(rule) for rule in objects_at(of, "excludeResourceRules")]
+
+    def names(self, call: Call, operation: str) -> bool:
+        """Whether the rules name such writes."""
+        return any(rule.names(call, operation) for rule in self._rules) and not any(
+            rule.names(call, operation) for rule in self._excluded
+        )
+
+    def has(self, write: Write, store: Store) -> bool:
+        """Whether it is about the write."""
+        return self.names(write.call, write.operation) and self._selected(write, store)
+
+    def _selected(self, write: Write, store: Store) -> bool:
+        call = write.call
+        if self._namespaces is not None and (call.resource.namespaced or call.resource.shelf == "namespaces"):
+            namespace = call.namespace if call.resource.namespaced else call.name
+            item = store.get("namespaces", ("", namespace))
+            if not self._namespaces(labels_of(item.obj) if item is not None else labels_of(write.obj or {})):
+                return False
+        wanted = self._objects
+        return wanted is None or any(obj is not None and wanted(labels_of(obj)) for obj in (write.obj, write.old))
+
+    @cached_property
+    def _namespaces(self) -> selectors.Predicate | None:
+        return selectors.object_selector(as_object(self._of.get("namespaceSelector")))
+
+    @cached_property
+    def _objects(self) -> selectors.Predicate | None:
+        return selectors.object_selector(as_object(self._of.get("objectSelector")))
 
 
-def selected(hook: Json, write: Write, store: Store) -> bool:
-    """Whether the selectors of namespaces and objects take the write in."""
-    call = write.call
-    selector = selectors.object_selector(as_object(hook.get("namespaceSelector")))
-    if selector is not None and (call.resource.namespaced or call.resource.shelf == "namespaces"):
-        namespace = call.namespace if call.resource.namespaced else call.name
-        item = store.get("namespaces", ("", namespace))
-        if not selector(labels_of(item.obj) if item is not None else labels_of(write.obj or {})):
+class Kept(Generic[T]):
+    """What `read` makes of some shelves of a store, made again when an object there changed."""
+
+    def __init__(self, store: Store, shelves: Sequence[str], read: Callable[[], list[T]]) -> None:
+        self._shelves = frozenset(shelves)
+        self._read = read
+        self._made: list[T] | None = None
+        store.listen(self._on_change)
+
+    def now(self) -> list[T]:
+        if self._made is None:
+            self._made = self._read()
+        return self._made
+
+    def _on_change(self, shelf: str, _: Change) -> None:
+        if shelf in self._shelves:
+            self._made = None
+
+
+class _Rule:
+    """Any served version of the resource counts (matchPolicy Equivalent)."""
+
+    def __init__(self, rule: Json) -> None:
+        def listed(key: str) -> frozenset[str]:
+            return frozenset(map(str, as_list(rule.get(key))))
+
+        self._operations, self._groups, self._versions = (
+            listed("operations"),
+            listed("apiGroups"),
+            listed("apiVersions"),
+        )
+        self._resources, self._only = listed("resources"), listed("resourceNames")
+        self._scope = rule.get("scope") or "*"
+
+    def names(self, call: Call, operation: str) -> bool:
+        resource, subresource = call.resource, call.subresource
+        if not _lists(self._operations, operation) or not _lists(self._groups, resource.group):
             return False
-    selector = selectors.object_selector(as_object(hook.get("objectSelector")))
-    if selector is None:
-        return True
-    return any(obj is not None and selector(labels_of(obj)) for obj in (write.obj, write.old))
+        if resource.custom is False and not _lists(self._versions, resource.version):
+            return False
+        if self._scope != "*" and (self._scope == "Namespaced") != resource.namespaced:
+            return False
+        if self._only and call.name not in self._only:
+            return False
+        if not subresource:
+            return not self._resources.isdisjoint(("*", "*/*", resource.plural))
+        wanted = ("*/*", f"{resource.plural}/{subresource}", f"{resource.plural}/*", f"*/{subresource}")
+        return not self._resources.isdisjoint(wanted)
 
 
-def names(rule: Json, call: Call, operation: str) -> bool:
-    """Whether a rule names the write. Any served version of the resource counts (matchPolicy Equivalent)."""
-    resource, subresource = call.resource, call.subresource
-
-    def lists(key: str, *wanted: str) -> bool:
-        listed = as_list(rule.get(key))
-        return "*" in listed or any(one in listed for one in wanted)
-
-    if not lists("operations", operation) or not lists("apiGroups", resource.group):
-        return False
-    if resource.custom is False and not lists("apiVersions", resource.version):
-        return False
-    scope = rule.get("scope") or "*"
-    if scope != "*" and (scope == "Namespaced") != resource.namespaced:
-        return False
-    only = as_list(rule.get("resourceNames"))
-    if only and call.name not in only:
-        return False
-    patterns = set(map(str, as_list(rule.get("resources"))))
-    if not subresource:
-        return bool(patterns & {"*", "*/*", resource.plural})
-    return bool(patterns & {"*/*", f"{resource.plural}/{subresource}", f"{resource.plural}/*", f"*/{subresource}"})
+def _lists(listed: frozenset[str], wanted: str) -> bool:
+    return wanted in listed or "*" in listed

@@ -4,7 +4,7 @@ Known differences: no parameters (a policy that wants any is refused), and no `m
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from egpu.embedded.apiserver import cel, expressions, matching
 from egpu.embedded.apiserver.authorization import Authorizer
@@ -27,18 +27,17 @@ class Policies:
     def __init__(self, store: Store, authorizer: Authorizer) -> None:
         self._store = store
         self._authorizer = authorizer
+        self._bound = matching.Kept(store, (POLICIES, BINDINGS), lambda: list(_bound(store)))
 
     def concern(self, call: Call, operation: str) -> bool:
-        """Whether any policy's rule names such writes."""
-        return any(
-            matching.names(rule, call, operation)
-            for item in self._store.shelf(POLICIES).items.values()
-            for rule in objects_at(item.obj, "spec", "matchConstraints", "resourceRules")
-        )
+        """Whether the rules of any that is bound name such writes."""
+        return any(one.scope.names(call, operation) for one in self._bound.now())
 
     def validate(self, write: Write, request: Json) -> None:
         """Raises RequestRefused where a policy denies; warns where it only warns."""
-        for policy, binding in self._in_force(write):
+        for policy, binding, scope, narrower in self._bound.now():
+            if not scope.has(write, self._store) or (narrower and not narrower.has(write, self._store)):
+                continue
             for message, reason in self._broken(policy, write, request):
                 text = (
                     f"ValidatingAdmissionPolicy '{name_of(policy)}' with binding '{name_of(binding)}'"
@@ -49,21 +48,6 @@ class Policies:
                     raise _denied(write.call, text, reason)
                 if "Warn" in actions:
                     write.call.warnings.append(f"Validation failed for {text}")
-
-    def _in_force(self, write: Write) -> Iterator[tuple[Json, Json]]:
-        for _, item in sorted(self._store.shelf(BINDINGS).items.items()):
-            policy = self._store.get(POLICIES, ("", str(at(item.obj, "spec", "policyName"))))
-            if policy is None or not self._is_about(as_object(at(policy.obj, "spec", "matchConstraints")), write):
-                continue
-            narrower = at(item.obj, "spec", "matchResources")
-            if narrower is None or self._is_about({"resourceRules": [_ANY], **as_object(narrower)}, write):
-                yield policy.obj, item.obj
-
-    def _is_about(self, constraints: Json, write: Write) -> bool:
-        excluded = objects_at(constraints, "excludeResourceRules")
-        if any(matching.names(rule, write.call, write.operation) for rule in excluded):
-            return False
-        return matching.matches(constraints, write, self._store, rules="resourceRules")
 
     def _broken(self, policy: Json, write: Write, request: Json) -> Iterator[tuple[str, str]]:
         """(message, reason) of each validation that does not hold; of one that cannot be told, if the policy fails."""
@@ -92,6 +76,32 @@ class Policies:
             yield (
                 str(validation.get("message") or f"failed expression: {expression}"),
                 str(validation.get("reason") or ""),
+            )
+
+
+class _Bound(NamedTuple):
+    """A policy and a binding of it, what it is about, and to what of that the binding keeps it."""
+
+    policy: Json
+    binding: Json
+    scope: matching.Scope
+    narrower: matching.Scope | None
+
+
+def _bound(store: Store) -> Iterator[_Bound]:
+    for _, item in sorted(store.shelf(BINDINGS).items.items()):
+        policy = store.get(POLICIES, ("", str(at(item.obj, "spec", "policyName"))))
+        if policy is not None:
+            constraints, only = (
+                as_object(at(policy.obj, "spec", "matchConstraints")),
+                at(item.obj, "spec", "matchResources"),
+            )
+            narrower = None if only is None else {"resourceRules": [_ANY], **as_object(only)}
+            yield _Bound(
+                policy.obj,
+                item.obj,
+                matching.Scope(constraints, rules="resourceRules"),
+                None if narrower is None else matching.Scope(narrower, rules="resourceRules"),
             )
 
 

@@ -4,10 +4,11 @@ as the request's `fieldValidation` says."""
 import json
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from egpu.embedded.apiserver.calls import Call
-from egpu.embedded.apiserver.objects import as_list
+from egpu.embedded.apiserver.objects import as_list, decode, encode
 from egpu.embedded.apiserver.status import bad_request, invalid, invalid_object
 
 DUPLICATES_LIMIT: Final = 64
@@ -72,10 +73,21 @@ def _in_json(raw: bytes) -> list[str]:
             doubled.append(one)
         return one
 
+    if _as_we_write(raw):
+        return notes
     tree = json.loads(raw, object_pairs_hook=pairs)
     if doubled:  # hardly ever: only then is it worth looking where
         walk(tree, "")
     return notes
+
+
+def _as_we_write(raw: bytes) -> bool:
+    """Whether it comes out again as it is, once read: then nothing of it was lost, and nothing was there twice. So it
+    is with what our own clients send, and to see that takes a quarter of the time of looking for what is doubled."""
+    try:
+        return encode(decode(raw)) == raw
+    except msgspec.DecodeError:
+        return False
 
 
 def _in_yaml(raw: bytes) -> list[str]:

@@ -1,8 +1,9 @@
 """Watches: readers of the change log.
 
-A watcher holds a position in its shelf's log and nothing else; a store change wakes it. One that falls so far behind
-that the log has forgotten its place is told 410 and closed, so a slow reader costs no memory. Each change is encoded
-once per served version and shared by all.
+A watcher holds a position in its log and nothing else. A change that it has to tell wakes it, any other one only moves
+its position on: what happens to a pod is no news to the watchers of all other nodes. One that falls so far
+behind that the log has forgotten its place is told 410 and closed, so a slow reader costs no memory. Each change is
+encoded once per served version and shared by all.
 """
 
 import asyncio
@@ -25,48 +26,68 @@ WATCHERS_LIMIT = 4096
 
 
 class Hub:
-    """Wakes the watchers of a shelf."""
+    """Tells the watchers of a shelf what happens."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
         self._closing = False
         self.cuts = 0
         """How often all watches were ended."""
         store.listen(self._on_change)
 
     def _on_change(self, shelf: str, change: Change) -> None:
-        for event in self._waiting[shelf]:
-            event.set()
+        for watch in self._watches[shelf]:
+            watch.happened(change)
 
     def close(self) -> None:
         """End every watch, now and from now on."""
         self._closing = True
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
+        self._wake_all()
 
     def cut(self) -> None:
         """End every watch that is open now, as a server that is replaced does."""
         self.cuts += 1
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
 
     @property
     def closing(self) -> bool:
         return self._closing
 
-    def join(self, shelf: str) -> asyncio.Event:
+    def join(self, shelf: str, watch: "Watch") -> None:
         """Raises RequestRefused when too many watch already."""
-        if sum(map(len, self._waiting.values())) >= WATCHERS_LIMIT:
+        if sum(map(len, self._watches.values())) >= WATCHERS_LIMIT:
             raise refused(429, "TooManyRequests", f"more than {WATCHERS_LIMIT} watches are open")
-        event = asyncio.Event()
-        self._waiting[shelf].add(event)
-        return event
+        self._watches[shelf].add(watch)
 
-    def leave(self, shelf: str, event: asyncio.Event) -> None:
-        self._waiting[shelf].discard(event)
+    def leave(self, shelf: str, watch: "Watch") -> None:
+        self._watches[shelf].discard(watch)
+
+
+class _Alarm:
+    """Sets an event at a time. It is asked before each wait, and nearly always for the time that it is set to."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._timer: asyncio.TimerHandle | None = None
+
+    def at(self, when: float) -> None:
+        if self._timer is None or self._timer.when() != when:
+            self.stop()
+            self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._event.set()
 
 
 class Watch:
@@ -82,6 +103,9 @@ class Watch:
         self._header = True
         self._shelf = hub.store.shelf(call.resource.shelf)
         self._initial, self._position = self._start()
+        self._news = asyncio.Event()
+        """Something came after the position that may have to be told; whether it does is looked up in the log."""
+        self._news.set()
 
     def _start(self) -> tuple[list[Stored] | None, int]:
         """(objects to tell first, the revision after which changes are told)"""
@@ -100,11 +124,24 @@ class Watch:
             return [item for _, item in sorted(self._shelf.items.items()) if self._selection.has(item)], current
         return None, asked or current
 
+    def happened(self, change: Change) -> None:
+        """A change of the shelf, as it happens. One without news before it has told all up to its position."""
+        if self._news.is_set():
+            return
+        if self._kind(change) is not None:
+            self._news.set()
+        else:
+            self._position = change.revision
+
+    def wake(self) -> None:
+        self._news.set()
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """Events until the time is over, the reader is too slow, or the server closes."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._seconds
-        event = self._hub.join(self._call.resource.shelf)
+        self._hub.join(self._call.resource.shelf, self)
+        alarm = _Alarm(self._news)
         try:
             if self._initial is not None:
                 for chunk in self._initial_chunks(self._initial):
@@ -113,7 +150,7 @@ class Watch:
             next_bookmark = loop.time() + BOOKMARK_SECONDS
             cuts = self._hub.cuts
             while not self._hub.closing and self._hub.cuts == cuts:
-                event.clear()
+                self._news.clear()
                 try:
                     changes = self._shelf.since(self._position)
                 except TooOld as error:
@@ -129,16 +166,13 @@ class Watch:
                 if self._bookmarks and now >= next_bookmark:
                     next_bookmark = now + BOOKMARK_SECONDS
                     yield self._bookmark()
-                pause = min(end, next_bookmark) - now if self._bookmarks else end - now
-                try:
-                    async with asyncio.timeout(max(pause, 0)):
-                        await event.wait()
-                except TimeoutError:
-                    continue
+                alarm.at(min(end, next_bookmark) if self._bookmarks else end)
+                await self._news.wait()
             if self._bookmarks and not self._hub.closing:
                 yield self._bookmark()
         finally:
-            self._hub.leave(self._call.resource.shelf, event)
+            alarm.stop()
+            self._hub.leave(self._call.resource.shelf, self)
 
     def _initial_chunks(self, items: list[Stored]) -> list[bytes]:
         lines = [self._event(b"ADDED", item) for item in items]
@@ -151,15 +185,18 @@ class Watch:
         return _chunked([line for change in changes if (line := self._told(change)) is not None])
 
     def _told(self, change: Change) -> bytes | None:
-        """The event for a change, None for none: a changed object may enter or leave this watch's selection."""
+        """The event for a change, None for none."""
+        kind = self._kind(change)
+        return None if kind is None else self._event(kind, change.item)
+
+    def _kind(self, change: Change) -> bytes | None:
+        """What a change is to this watch, None for nothing: a changed object may enter or leave its selection."""
         before = change.previous is not None and self._selection.has(change.previous)
         if change.kind == "DELETED":
-            return self._event(b"DELETED", change.item) if before else None
-        after = self._selection.has(change.item)
-        if not before and not after:
-            return None
-        kind = b"MODIFIED" if before and after else b"ADDED" if after else b"DELETED"
-        return self._event(kind, change.item)
+            return b"DELETED" if before else None
+        if self._selection.has(change.item):
+            return b"MODIFIED" if before else b"ADDED"
+        return b"DELETED" if before else None
 
     def _event(self, kind: bytes, item: Stored) -> bytes:
         body = shown(self._call, item, self._form, header=self._header)

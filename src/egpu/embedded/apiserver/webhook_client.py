@@ -1,8 +1,10 @@
-"""Posts reviews to webhooks: over connections that are kept, one set for each address, name and authority."""
+"""Posts reviews to webhooks: over connections that are kept, one set for each server, its name and authority, whatever
+the paths of its webhooks."""
 
 import base64
 import ssl
 from collections import OrderedDict
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import httpx2
@@ -12,7 +14,7 @@ from egpu.adapters.kubernetes.transport import Answer, Transport
 
 SERVERS_LIMIT: Final = 32
 """Servers whose connections are kept; those that nobody asked for longest are closed first."""
-CONNECTIONS: Final = 32
+CONNECTIONS: Final = 16
 """To one server at a time. A real API server asks all at once over one connection of HTTP/2; here a question more would
 begin with a handshake, which costs more than to wait for a connection that is there."""
 _UNTIMED: Final = httpx2.Timeout(None)
@@ -28,41 +30,42 @@ class Address(NamedTuple):
     authority: str
 
 
-class _Server(NamedTuple):
-    transport: Transport
-    url: httpx2.URL
-    head: bytes
-
-
 class WebhookClient:
     """Knows no proxy of the environment: it has no business between this server and its webhooks."""
 
     def __init__(self) -> None:
-        self._servers: OrderedDict[Address, _Server] = OrderedDict()
+        self._servers: OrderedDict[Address, Transport] = OrderedDict()
 
     async def close(self) -> None:
         while self._servers:
-            await self._servers.popitem()[1].transport.aclose()
+            await self._servers.popitem()[1].aclose()
 
     async def post(self, address: Address, body: bytes) -> Answer:
         """Raises httpx2.HTTPError where no whole answer came, ValueError and OSError for an authority that is none."""
-        transport, url, head = await self._server(address)
+        url, head, server = _target(address.url)
+        transport = await self._server(address._replace(url=server))
         return await transport.exchange(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body), url, _UNTIMED)
 
-    async def _server(self, address: Address) -> _Server:
+    async def _server(self, address: Address) -> Transport:
+        """The connections to the server of an address without a path."""
         found = self._servers.get(address)
         if found is None:
             authority = base64.b64decode(address.authority).decode() if address.authority else None
-            transport = Transport(
+            found = self._servers[address] = Transport(
                 ssl.create_default_context(cadata=authority),
                 at_most=CONNECTIONS,
                 keepalive_seconds=KEEPALIVE_SECONDS,
                 server_name=address.server_name or None,
             )
-            url = httpx2.URL(address.url)
-            lines = (b"POST %b HTTP/1.1" % url.raw_path, b"Host: %b" % url.netloc, b"Content-Type: application/json")
-            found = self._servers[address] = _Server(transport, url, b"".join(b"%b\r\n" % line for line in lines))
             if len(self._servers) > SERVERS_LIMIT:
-                await self._servers.popitem(last=False)[1].transport.aclose()
+                await self._servers.popitem(last=False)[1].aclose()
         self._servers.move_to_end(address)
         return found
+
+
+@lru_cache(maxsize=4 * SERVERS_LIMIT)
+def _target(text: str) -> tuple[httpx2.URL, bytes, str]:
+    """A URL, the head of requests there but for their length, and the URL of its server."""
+    url = httpx2.URL(text)
+    lines = (b"POST %b HTTP/1.1" % url.raw_path, b"Host: %b" % url.netloc, b"Content-Type: application/json")
+    return url, b"".join(b"%b\r\n" % line for line in lines), f"{url.scheme}://{url.netloc.decode()}"

@@ -1,0 +1,50 @@
+"""The job mix beside the server: what new prices made void is made anew before the next pods ask."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from egpu.apps.extender.mix import JobMix
+from egpu.core.policies.learning import LearnedMix
+from egpu.runtime import elsewhere
+
+DEADLINE_SECONDS = 10.0
+
+
+class Priced:
+    """A ranking that has scores of so many kinds of pods."""
+
+    def __init__(self, kinds: int) -> None:
+        self.learned = LearnedMix()
+        self.background: Any = None
+        self.void = 0
+        self.done = asyncio.Event()
+        self._kinds = kinds
+
+    def use_prices(self, prices: object) -> None:
+        self.void = self._kinds
+
+    def catch_up(self) -> bool:
+        if not self.void:
+            self.done.set()
+            return False
+        self.void -= 1
+        return True
+
+
+async def test_scores_follow_new_prices_for_every_kind_of_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranking = Priced(kinds=5)
+    prices = SimpleNamespace(mix=SimpleNamespace(weights={}))
+    monkeypatch.setattr(elsewhere, "call", lambda *_: prices)
+    mix = JobMix(cast("Any", None), cast("Any", ranking), lease="lease", namespace="ns")
+    running = asyncio.create_task(mix.run())
+    try:
+        ranking.background(None, None)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await ranking.done.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert ranking.void == 0
