@@ -9121,6 +9121,7 @@ static CUresult decode_cudnnBackendDestroyDescriptor(struct task *task) {
     int said = real(descriptor);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
     handle_unbind(task, KIND_cudnn_backend);
+    described_gone((uint64_t)(uintptr_t)descriptor);
     return CUDA_SUCCESS;
 }
 
@@ -9130,8 +9131,14 @@ static CUresult decode_cudnnBackendExecute(struct task *task) {
     void *handle = (void *)(uintptr_t)task_handle(task, KIND_cudnn, 0);
     void *executionPlan = (void *)(uintptr_t)task_handle(task, KIND_cudnn_backend, 0);
     void *variantPack = (void *)(uintptr_t)task_handle(task, KIND_cudnn_backend, 0);
+    size_t bytes_bound;
+    const void *sent_bound = library_get_host(task, &bytes_bound);
     REFUSE(cudnn);
-    int said = real(handle, executionPlan, variantPack);
+    struct library_values bound;
+    CUresult is_bound = library_values(&bound, executionPlan, variantPack, sent_bound, bytes_bound);
+    if (is_bound != CUDA_SUCCESS) return is_bound;
+    int said = real(handle, executionPlan, bound.pack);
+    library_values_end(&bound);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
     return CUDA_SUCCESS;
 }
@@ -9165,6 +9172,8 @@ static CUresult decode_cudnnBackendGetAttribute(struct task *task) {
     int said = real(descriptor, attributeName, attributeType, requestedElementCount, elementCount,
                     arrayOfElements.at);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
+    described_got((uint64_t)(uintptr_t)descriptor, &arrayOfElements.are, requestedElementCount,
+                  arrayOfElements.at);
     library_name_elements(task, &arrayOfElements);
     return CUDA_SUCCESS;
 }
@@ -9186,6 +9195,8 @@ static CUresult decode_cudnnBackendSetAttribute(struct task *task) {
     REFUSE(cudnn);
     int said = real(descriptor, attributeName, attributeType, elementCount, arrayOfElements.at);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
+    described_set((uint64_t)(uintptr_t)descriptor, &arrayOfElements.are, elementCount,
+                  arrayOfElements.at);
     return CUDA_SUCCESS;
 }
 

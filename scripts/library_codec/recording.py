@@ -52,7 +52,7 @@ def _record(p: Parameter, last: bool) -> str:
 
 def _function(function: Function, noted: bool, says_sizes: bool) -> str:
     scalars = function.having("scalar", "result", "both")
-    lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.parameters]
+    lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.own]
     lines = [f"kept.pointer_mode = {p.name} == 0;" for p in function.having("residence")] + lines
     lines += [f"kept.{p.detail} = {p.name};" for p in function.having("keep")]
     if noted:
