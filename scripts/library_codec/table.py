@@ -18,8 +18,8 @@ A function is `NAME: [HOW;] FORM NAME, …` in the order of its parameters, HOW 
                           read, written, or both, where the pointer mode of the function's object says: host or card
     scale OBJECT          a factor in host memory: a double where this object's data are, otherwise a float
     set|got TYPE COUNT    host memory with so many elements; native/wire says what they are: data, objects, refused
-    values PLAN PACK      none of the function's own: host memory that is in this pack in place of memory of the card, for
-                          what this plan has by value (native/wire/described.h)
+    values PLAN PACK      none of the function's own: host memory that this pack has for what is by value in this plan
+                          (native/wire/described.h)
     there                 a long in host memory: how many elements there are. No more of them are got
     scratch BYTES         host memory that only the library uses: the server's own takes its place
     keep|kept WHAT        an int that the client remembers of the object, or answers from that
@@ -34,7 +34,7 @@ what it remembers of the first object. What gives something back waits anyway.
 `gives size`: the function returns a constant of the library instead of a status. `gives nothing`: it returns nothing.
 
 `wide` names functions that are another with `_64` after its name, where these `sizes` have 64 bits, and so have the
-places of elements that they find (`result 4` of a name in `places`).
+places of elements that they find (`result 4` of a name in `places`) and the elements of `arrays` in host memory.
 
 A kind of objects is `NAME: TRAIT, …`:
 
@@ -244,6 +244,8 @@ def _wide(said: dict[str, Any], kinds: dict[str, Kind]) -> list[Function]:
         for size in wide["sizes"]:
             text = re.sub(rf"\bint {size}(?=,|$)", f"long {size}", text)
             text = re.sub(rf"\bcount {size}(?=,|$)", f"wide {size}", text)
+        for array in wide["arrays"]:
+            text = re.sub(rf"\bin 4 \* (\S+) {array}(?=,|$)", rf"in 8 * \1 {array}", text)
         if twin in wide["places"]:
             text = text.replace("result 4 ", "result 8 ")
         made.append(_function(symbol, text, kinds))
