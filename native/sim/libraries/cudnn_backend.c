@@ -10,9 +10,23 @@
 
 enum { POINTWISE, CONVOLUTION, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN, GRAPH = 15, PACK, TENSOR };
 enum { PRODUCT = 18, REDUCTION = 21 };
-enum { TYPE_HANDLE = 0, TYPE_BOOLEAN = 2, TYPE_INT64 = 3, TYPE_DOUBLE = 5, TYPE_DESCRIPTOR = 15 };
+enum {
+    TYPE_HANDLE = 0,
+    TYPE_BOOLEAN = 2,
+    TYPE_INT64 = 3,
+    TYPE_DOUBLE = 5,
+    TYPE_DESCRIPTOR = 15,
+    TYPE_INT32 = 23
+};
 enum { HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS };
-enum { CONFIG_ENGINE = 300, CONFIG_KNOBS = 302, PLAN_CONFIG = 401, PLAN_WORKSPACE };
+enum {
+    CONFIG_ENGINE = 300,
+    CONFIG_KNOBS = 302,
+    CONFIG_WORKSPACE,
+    CONFIG_SHARED,
+    PLAN_CONFIG = 401,
+    PLAN_WORKSPACE
+};
 enum { GRAPH_ENGINES = 802, ENGINE_GRAPH = 1300, ENGINE_INDEX, ENGINE_KNOBS };
 enum { ENGINE_NUMERICAL_NOTES = 1303, ENGINE_LAYOUTS, ENGINE_BEHAVIOR_NOTES };
 enum { PACK_IDS = 1000, PACK_POINTERS };
@@ -131,10 +145,13 @@ static int suggest(struct descriptor *heuristics) {
     if (graph == NULL || !graph->final) return NOT_FINALIZED;
     struct descriptor *engine = made(ENGINE), *config = made(ENGINE_CONFIG);
     int64_t none = 0;
+    const int nothing = 0;
     int status = engine == NULL || config == NULL ? NO_MEMORY : OK;
     if (status == OK) status = set(engine, ENGINE_GRAPH, TYPE_DESCRIPTOR, 1, &graph);
     if (status == OK) status = set(engine, ENGINE_INDEX, TYPE_INT64, 1, &none);
     if (status == OK) status = set(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+    if (status == OK) status = set(config, CONFIG_WORKSPACE, TYPE_INT64, 1, &none);
+    if (status == OK) status = set(config, CONFIG_SHARED, TYPE_INT32, 1, &nothing);
     if (status == OK) engine->final = config->final = true;
     if (status == OK) status = set(heuristics, HEURISTICS_RESULTS, TYPE_DESCRIPTOR, 1, &config);
     release(engine);

@@ -20,6 +20,9 @@ int tensor_of(struct descriptor *d, struct tensor *tensor) {
     return tensor_set(tensor, whole(d, DATA_TYPE, 0), rank, size, stride);
 }
 
+/* A copy: what is set anew is cleared first. */
+static struct tensor sizes_of(const struct tensor *tensor) { return *tensor; }
+
 static int slot_for(struct program *p, struct descriptor *tensor) {
     struct slot slot = {.id = 0, .kind = ON_CARD, .view_of = NONE};
     if (flag(tensor, IS_VIRTUAL)) slot.kind = VIRTUAL;
@@ -28,6 +31,9 @@ static int slot_for(struct program *p, struct descriptor *tensor) {
     int known = slot_find(p, slot.id);
     if (known != NONE) return known;
     failed(p, tensor_of(tensor, &slot.is));
+    memcpy(slot.said, slot.is.stride, sizeof slot.said);
+    if (p->status == OK && slot.kind == VIRTUAL)
+        tensor_set(&slot.is, slot.is.data_type, slot.is.rank, sizes_of(&slot.is).size, NULL);
     if (p->status == OK && slot.kind == BY_VALUE && tensor_reach(&slot.is) != 1)
         not_here(p, "tensors by value of several elements");
     return slot_add(p, &slot);
@@ -291,16 +297,45 @@ static void add_copy(struct program *p, int view, int y) {
     step_add(p, &s);
 }
 
+/* A view of what is virtual: dimensions in another order, known by their sizes and steps. */
+static bool reordered(const struct slot *from, const struct slot *to, struct tensor *view) {
+    bool taken[DIMENSIONS] = {false};
+    if (from->is.rank != to->is.rank) return false;
+    for (int i = 0; i < to->is.rank; i++) {
+        int which = 0;
+        while (which < from->is.rank && (taken[which] || from->is.size[which] != to->is.size[i] ||
+                                         (from->said[which] != to->said[i] && to->is.size[i] != 1)))
+            which++;
+        if (which == from->is.rank) return false;
+        taken[which] = true;
+        view->stride[i] = from->is.stride[which];
+    }
+    return true;
+}
+
+/* Its steps are those of an array without gaps, in the order of its dimensions. */
+static bool in_order(const struct slot *slot) {
+    int64_t dense = 1;
+    for (int i = slot->is.rank - 1; i >= 0; dense *= slot->is.size[i--])
+        if (slot->is.size[i] != 1 && slot->said[i] != dense) return false;
+    return true;
+}
+
 static void add_reshape(struct program *p, struct descriptor *d) {
     enum { X = 2200, Y, MODE, VIEW_ONLY = 0 };
     int x = slot_needed(p, d, X), y = slot_needed(p, d, Y);
     if (p->status != OK) return;
-    struct tensor is = p->slots[y].is;
-    const struct tensor *from = &p->slots[x].is;
-    if (tensor_count(&is) != tensor_count(from)) failed(p, SHAPE_MISMATCH);
-    if (whole(d, MODE, VIEW_ONLY) != VIEW_ONLY) { /* in the order of the dimensions */
-        if (tensor_reach(from) != tensor_count(from)) not_here(p, "reshaping of what has gaps");
-        failed(p, tensor_set(&is, is.data_type, is.rank, p->slots[y].is.size, NULL));
+    const struct slot *from = &p->slots[x], *to = &p->slots[y];
+    struct tensor is = to->is;
+    if (tensor_count(&is) != tensor_count(&from->is)) failed(p, SHAPE_MISMATCH);
+    bool view = whole(d, MODE, VIEW_ONLY) == VIEW_ONLY;
+    if (view && from->kind == ON_CARD) {
+        memcpy(is.stride, to->said, sizeof is.stride);
+    } else if (!view || !reordered(from, to, &is)) { /* in the order of the dimensions */
+        bool whole_memory = tensor_reach(&from->is) == tensor_count(&from->is);
+        if (!whole_memory || (view && (!in_order(from) || !in_order(to))))
+            not_here(p, "reshaping of that kind");
+        failed(p, tensor_set(&is, is.data_type, is.rank, to->is.size, NULL));
     }
     add_copy(p, slot_view(p, x, HIDDEN, &is), y);
 }

@@ -31,6 +31,7 @@ int slot_find(const struct program *p, int64_t id) {
 int slot_hidden(struct program *p, int rank, const int64_t *size) {
     struct slot slot = {.id = HIDDEN, .kind = VIRTUAL, .view_of = NONE};
     failed(p, tensor_set(&slot.is, R_32F, rank, size, NULL));
+    memcpy(slot.said, slot.is.stride, sizeof slot.said);
     return slot_add(p, &slot);
 }
 
@@ -43,6 +44,7 @@ int slot_view(struct program *p, int of, int64_t id, const struct tensor *is) {
     struct slot slot = {.is = *is, .id = id, .kind = VIEW, .view_of = of};
     if (of == NONE) return NONE;
     slot.is.type = p->slots[of].is.type;
+    memcpy(slot.said, is->stride, sizeof slot.said);
     if (tensor_reach(&slot.is) > tensor_reach(&p->slots[root_of(p, of)].is))
         failed(p, SHAPE_MISMATCH);
     return slot_add(p, &slot);

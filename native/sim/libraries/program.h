@@ -24,7 +24,10 @@ struct slot {
     int64_t id;
     enum { ON_CARD, VIRTUAL, BY_VALUE, VIEW } kind;
     int view_of; /* whose memory a view is of */
-    void *at;    /* of a virtual one while the program runs */
+    /* Steps as the program says. Those of what is virtual only say how it is reshaped: it has no
+     * memory, and they may let elements overlap. */
+    int64_t said[DIMENSIONS];
+    void *at; /* of a virtual one while the program runs */
     _Alignas(VALUE_BYTES) uint8_t value[VALUE_BYTES];
 };
 
