@@ -15,7 +15,7 @@
 
 #pragma GCC visibility push(hidden)
 
-enum { MOST_SLOTS = 96, MOST_STEPS = 64, MOST_OPERANDS = 10, NONE = -1, VALUE_BYTES = 16 };
+enum { MOST_SLOTS = 192, MOST_STEPS = 128, MOST_OPERANDS = 10, NONE = -1, VALUE_BYTES = 16 };
 enum { HIDDEN = INT64_MIN }; /* in place of a tensor's identifier */
 
 /* An array of a program. */
