@@ -16,12 +16,15 @@ from library_codec import table
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
 from egpu.core.provisioners.preparation import FORWARDED
+from support.raw_session import Raw
 from support.remote_gpu import remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("A100-80G", 1)
 NATIVE: Final = Path(__file__).resolve().parents[2] / "native"
+WIRE: Final = NATIVE / "wire"
+HOST_IS_NULL, INVALID_VALUE = (1 << 64) - 1, 1
 LIBRARIES: Final = table.read_all(NATIVE / "libraries")
 FUNCTIONS: Final = [f for x in LIBRARIES for f in x.functions if not f.local]
 
@@ -431,6 +434,60 @@ def test_a_value_of_the_program_is_read_where_the_program_is(recording: Machine,
         assert on_card == 0x7F00_0000_1000
     ended = [words[0] for symbol, *words in lines if symbol == "cudnnBackendDestroyDescriptor"]
     assert set(packs) <= set(ended)
+
+
+def test_a_client_that_sends_no_value_gets_none_of_the_servers_memory(recording: Machine, tmp_path: Path) -> None:
+    """A client of ours sends it; the server goes by what it was told of the graph, and by nothing else."""
+    kinds = {name: int(number) for name, number in re.findall(r"KIND_(\w+) = (\d+)", (WIRE / "ops.h").read_text())}
+
+    def word(number: int) -> bytes:
+        return struct.pack("<Q", number)
+
+    def block(data: bytes) -> bytes:
+        return word(len(data)) + data + bytes(-len(data) % 8)
+
+    def handle(kind: str, index: int) -> bytes:
+        return word(kinds[kind] << 45 | 1 << 20 | index)
+
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        raw = Raw(client / "lease.sock")
+        context = handle("context", 1)
+        assert raw.call("cuDevicePrimaryCtxRetain", word(1) + context + word(0))[0] == 0
+        raw.post(10, context, flags=0)
+        cudnn = handle("cudnn", 2)
+        assert raw.call("cudnnCreate", cudnn)[0] == 0
+        tensor, add, graph, engine, config, plan, pack = (handle("cudnn_backend", index) for index in range(3, 10))
+        for of, kind in ((tensor, 17), (add, 13), (graph, 15), (engine, 2), (config, 3), (plan, 5), (pack, 16)):
+            assert raw.call("cudnnBackendCreateDescriptor", word(kind) + of)[0] == 0
+
+        def put(of: bytes, attribute: int, kind: int, count: int, data: bytes) -> None:
+            elements = word(attribute) + word(kind) + word(count) + word(0) + block(data)
+            assert raw.call("cudnnBackendSetAttribute", of + elements)[0] == 0
+
+        for attribute, kind, data in ((901, 1, bytes(4)), (902, 3, word(1)), (906, 3, word(7)), (908, 2, b"\1")):
+            put(tensor, attribute, kind, 1, data)
+        for of, attribute, part in ((add, 751, tensor), (graph, 801, add), (engine, 1300, graph), (config, 300, engine),
+                                    (plan, 401, config)):  # fmt: skip
+            put(of, attribute, 15, 1, part)
+        put(pack, 1000, 3, 1, word(7))
+        put(pack, 1001, 6, 1, word(0x1234))
+
+        def execute(values: bytes) -> int:
+            return raw.call("cudnnBackendExecute", cudnn + plan + pack + values)[0]
+
+        answers = [
+            execute(word(HOST_IS_NULL)),
+            execute(block(b"")),
+            execute(block(bytes(8))),
+            execute(block(bytes(32))),
+        ]
+        assert answers == [INVALID_VALUE] * 4
+        assert "recorded cudnnBackendExecute" not in executor.stderr()
+        assert execute(block(bytes(16))) == 0
+        lines = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded cudnn")]
+    given = [words[-1] for symbol, *words in lines if symbol == "cudnnBackendSetAttribute"]
+    assert "b" + word(0x1234).hex() == given[-4]  # kept for the pack itself; the one that is executed has another
+    assert given.count("b" + word(0x1234).hex()) == 1
 
 
 #: What makes an object and is not waited for where the library is known to be there.

@@ -107,6 +107,20 @@ VECTORS: Final = """
     assert (got[:4] == full[::2][[0, 1, 3, 4]]).all()
 """
 
+COPIES: Final = """
+    full, got = np.arange(12, dtype=np.float32), np.zeros(6, np.float32)
+    for wide, size in (("", ctypes.c_int), ("_64", long)):
+        at = card(np.zeros(6, np.float32))
+        host = lambda array: pointer(array.ctypes.data)
+        call("cublasSetVector" + wide, size(6), size(4), host(full), size(2), at, size(1))
+        call("cublasGetVector" + wide, size(3), size(4), at, size(2), host(got), size(1))  # there when it returns
+        assert got[:3].tolist() == [0, 4, 8]
+        call("cublasSetMatrix" + wide, size(2), size(2), size(4), host(full[5:]), size(3), at, size(3))
+        call("cublasGetMatrix" + wide, size(2), size(2), size(4), at, size(3), host(got), size(2))
+        assert got[:4].tolist() == [5, 6, 8, 9]
+        call("cublasSetVector" + wide, size(-1), size(4), host(full), size(2), at, size(1), status=7)
+"""
+
 # The same with sizes of 64 bits: arguments are that wide, and so is a place that is found.
 WIDE: Final = """
     def wide(name, *arguments, status=0):
@@ -229,7 +243,7 @@ END: Final = """
 
 
 def program(status: int) -> str:
-    return START + PRODUCTS + VECTORS + WIDE + EPILOGUE.replace("STATUS", str(status)) + TRAINING + END
+    return START + PRODUCTS + VECTORS + COPIES + WIDE + EPILOGUE.replace("STATUS", str(status)) + TRAINING + END
 
 
 @pytest.fixture(scope="module")

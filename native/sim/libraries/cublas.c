@@ -77,6 +77,11 @@ static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream s
     return cuMemcpy2DAsync(plan, stream) == CUDA_SUCCESS ? OK : FAILED;
 }
 
+static int copies_done(const char *function) {
+    (void)function;
+    return cuStreamSynchronize(NULL) == CUDA_SUCCESS ? OK : FAILED;
+}
+
 /* ---- matrices ---- */
 
 static int multiply(struct handle *handle, int factors, int transa, int transb, struct product p,

@@ -66,7 +66,8 @@ int queue_product(CUstream stream, const struct product *p) {
     if (!stands(&p->a, p->m, p->k, p->count) || !stands(&p->b, p->k, p->n, p->count) ||
         !stands(&p->d, p->m, p->n, p->count) || (adds && !stands(&p->c, p->m, p->n, p->count)))
         return FAILED;
-    if (p->epilogue & EPILOGUE_BIAS && !on_card(p->bias, reach(p->m, 1, 1) * (int64_t)type_bytes(p->bias_type)))
+    if (p->epilogue & EPILOGUE_BIAS &&
+        !on_card(p->bias, reach(p->m, 1, 1) * (int64_t)type_bytes(p->bias_type)))
         return FAILED;
     return queue_work(stream, multiply, p, sizeof *p);
 }
