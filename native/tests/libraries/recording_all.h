@@ -1233,6 +1233,5 @@ static const struct {
     {"ncclGroupEnd", (void *)ncclGroupEnd},
     {"ncclGroupStart", (void *)ncclGroupStart},
     {"cublasGetPointerMode_v2", (void *)cublasGetPointerMode_v2},
-    {"cublasLtMatmulDescGetAttribute", (void *)cublasLtMatmulDescGetAttribute},
     {"cusparseGetPointerMode", (void *)cusparseGetPointerMode},
 };
