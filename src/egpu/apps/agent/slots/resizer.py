@@ -93,11 +93,16 @@ class SlotResizer:
         self._said: dict[str, list[SliceInForce]] = {}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Most changes are of its status, and none of ours. Nor is a pod that comes, whose slot is prepared as it says,
-        or goes: of those `run` hears by their slots."""
-        if change.old is None or change.new is None:
+        """Most changes are of its status, and none of ours. Nor is a pod that goes, or comes as it was bound: its slot
+        is prepared as it says, and `run` hears of slots. After a gap in the watch one may come resized."""
+        if change.new is None:
             return
-        if change.old.annotations.get(names.ALLOCATION) != change.new.annotations.get(names.ALLOCATION):
+        text = change.new.annotations.get(names.ALLOCATION)
+        if change.old is None:
+            changed = text is not None and _was_resized(text)
+        else:
+            changed = change.old.annotations.get(names.ALLOCATION) != text
+        if changed:
             self._changed.set()
 
     async def run(self) -> None:
@@ -250,3 +255,10 @@ class SlotResizer:
         except NotFound:
             return  # not published yet
         self._said[uuid] = lines
+
+
+def _was_resized(text: str) -> bool:
+    try:
+        return decode_allocation(text).revision > 0
+    except CorruptData:
+        return False
