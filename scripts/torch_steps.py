@@ -208,6 +208,21 @@ def cudnn() -> None:
 
 
 @step
+def cudnn_attention() -> None:
+    """Forward and back, as cuDNN has it in graphs with the scale and the mask's value in host memory."""
+    shape, cudnn = (2, 3, 16, 32), torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+    given = [((numbers(*shape) * factor) % 17 / 17 - 0.5).half() for factor in (1, 3, 5, 7)]
+    made: list[list[torch.Tensor]] = []
+    for device, kind, way in (("cpu", torch.float32, torch.nn.attention.SDPBackend.MATH), ("cuda", torch.half, cudnn)):
+        *inputs, along = (each.to(kind).to(device) for each in given)
+        inputs = [each.requires_grad_() for each in inputs]
+        with torch.nn.attention.sdpa_kernel(way):
+            y = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+        made.append([y, *torch.autograd.grad(y, inputs, along)])
+    assert all(torch.allclose(there.cpu().float(), here, atol=1e-2) for here, there in zip(*made, strict=True))
+
+
+@step
 def cufft() -> None:
     x = torch.complex(numbers(4, 30), numbers(4, 30))
     assert torch.allclose(torch.fft.fft(x.cuda()).cpu(), torch.fft.fft(x), atol=1e-3)

@@ -70,6 +70,17 @@ void library_got_elements(struct task *task, struct library_elements *elements, 
 /* Of objects that the library gave, the names. */
 void library_name_elements(struct task *task, const struct library_elements *elements);
 
+/* A variant pack with values in place of what its tensors by value had: nothing that a client says
+ * is an address of ours. */
+struct library_values {
+    void *pack; /* the client's, where it has none */
+    bool made;
+    _Alignas(VALUE_MOST_BYTES) uint8_t values[VALUES_MOST * VALUE_MOST_BYTES];
+};
+CUresult library_values(struct library_values *values, void *plan, void *pack, const void *sent,
+                        size_t bytes);
+void library_values_end(const struct library_values *values);
+
 /* Host memory that came along; NULL where the client has none. */
 const void *library_get_host(struct task *task, size_t *bytes);
 void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected);

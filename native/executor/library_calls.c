@@ -94,7 +94,7 @@ void library_get_elements(struct task *task, struct library_elements *elements) 
 void library_set_elements(struct task *task, struct library_elements *elements, struct elements are,
                           int64_t count) {
     elements->are = are;
-    if (are.bytes == 0 || !elements_may_be_set(&are, elements->sent, elements->bytes)) {
+    if (are.bytes == 0 || are.only_read) {
         task->bad = CUDA_ERROR_NOT_SUPPORTED;
         return;
     }
@@ -116,7 +116,7 @@ void library_set_elements(struct task *task, struct library_elements *elements, 
 
 void library_got_elements(struct task *task, struct library_elements *elements, struct elements are,
                           int64_t count) {
-    are.only_read = are.only_zero = false;
+    are.only_read = false;
     if (are.filled) {
         library_set_elements(task, elements, are, count);
         return;

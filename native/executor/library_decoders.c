@@ -127,6 +127,65 @@ const struct library_kind library_kinds[KIND_COUNT] = {
     [KIND_nccl_registration] = {.of = LIBRARY_nccl, .stays = true},
 };
 
+static CUresult decode_cublasAsumEx(struct task *task) {
+    REAL(cublas, cublasAsumEx, int, void *, int, void *, int, int, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said =
+        real(handle, n, x, xType, incx, library_scalar_at(&result), resultType, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasAxpyEx(struct task *task) {
+    REAL(cublas, cublasAxpyEx, int, void *, int, const void *, int, void *, int, int, void *, int,
+         int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    int alphaType = 0;
+    get_bytes(&task->in, &alphaType, sizeof alphaType);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), alphaType, x, xType, incx, y, yType, incy,
+                    executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCaxpy_v2(struct task *task) {
     REAL(cublas, cublasCaxpy_v2, int, void *, int, const void *, void *, int, void *, int);
     uint8_t *status = library_begin(task);
@@ -163,6 +222,31 @@ static CUresult decode_cublasCcopy_v2(struct task *task) {
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
     int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCdgmm(struct task *task) {
+    REAL(cublas, cublasCdgmm, int, void *, int, int, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -213,6 +297,80 @@ static CUresult decode_cublasCdotu_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCgbmv_v2(struct task *task) {
+    REAL(cublas, cublasCgbmv_v2, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgeam(struct task *task) {
+    REAL(cublas, cublasCgeam, int, void *, int, int, int, int, const void *, void *, int,
+         const void *, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCgelsBatched(struct task *task) {
     REAL(cublas, cublasCgelsBatched, int, void *, int, int, int, int, void *, int, void *, int,
          void *, void *, int);
@@ -240,6 +398,174 @@ static CUresult decode_cublasCgelsBatched(struct task *task) {
     REFUSE(cublas);
     int said =
         real(handle, trans, m, n, nrhs, Aarray, lda, Carray, ldc, info, devInfoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3m(struct task *task) {
+    REAL(cublas, cublasCgemm3m, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mBatched(struct task *task) {
+    REAL(cublas, cublasCgemm3mBatched, int, void *, int, int, int, int, int, const void *, void *,
+         int, void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mEx(struct task *task) {
+    REAL(cublas, cublasCgemm3mEx, int, void *, int, int, int, int, int, const void *, void *, int,
+         int, void *, int, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mStridedBatched(struct task *task) {
+    REAL(cublas, cublasCgemm3mStridedBatched, int, void *, int, int, int, int, int, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -280,6 +606,50 @@ static CUresult decode_cublasCgemmBatched(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
                     ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemmEx(struct task *task) {
+    REAL(cublas, cublasCgemmEx, int, void *, int, int, int, int, int, const void *, void *, int,
+         int, void *, int, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -364,6 +734,84 @@ static CUresult decode_cublasCgemm_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemvBatched(struct task *task) {
+    REAL(cublas, cublasCgemvBatched, int, void *, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasCgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -499,6 +947,29 @@ static CUresult decode_cublasCgetrfBatched(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCgetriBatched(struct task *task) {
+    REAL(cublas, cublasCgetriBatched, int, void *, int, void *, int, void *, void *, int, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *P = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, P, C, ldc, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCgetrsBatched(struct task *task) {
     REAL(cublas, cublasCgetrsBatched, int, void *, int, int, int, void *, int, void *, void *, int,
          void *, int);
@@ -523,6 +994,40 @@ static CUresult decode_cublasCgetrsBatched(struct task *task) {
     void *info = library_room(task, wanted_info, 4);
     REFUSE(cublas);
     int said = real(handle, trans, n, nrhs, Aarray, lda, devIpiv, Barray, ldb, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChbmv_v2(struct task *task) {
+    REAL(cublas, cublasChbmv_v2, int, void *, int, int, int, const void *, void *, int, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -683,6 +1188,80 @@ static CUresult decode_cublasCher_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCherk3mEx(struct task *task) {
+    REAL(cublas, cublasCherk3mEx, int, void *, int, int, int, int, const void *, void *, int, int,
+         const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCherkEx(struct task *task) {
+    REAL(cublas, cublasCherkEx, int, void *, int, int, int, int, const void *, void *, int, int,
+         const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCherk_v2(struct task *task) {
     REAL(cublas, cublasCherk_v2, int, void *, int, int, int, int, const void *, void *, int,
          const void *, void *, int);
@@ -712,6 +1291,163 @@ static CUresult decode_cublasCherk_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCherkx(struct task *task) {
+    REAL(cublas, cublasCherkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpmv_v2(struct task *task) {
+    REAL(cublas, cublasChpmv_v2, int, void *, int, int, const void *, void *, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpr2_v2(struct task *task) {
+    REAL(cublas, cublasChpr2_v2, int, void *, int, int, const void *, void *, int, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpr_v2(struct task *task) {
+    REAL(cublas, cublasChpr_v2, int, void *, int, int, const void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCmatinvBatched(struct task *task) {
+    REAL(cublas, cublasCmatinvBatched, int, void *, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Ainv = (void *)(uintptr_t)get_word(&task->in);
+    int lda_inv = 0;
+    get_bytes(&task->in, &lda_inv, sizeof lda_inv);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, Ainv, lda_inv, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCopyEx(struct task *task) {
+    REAL(cublas, cublasCopyEx, int, void *, int, void *, int, int, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, xType, incx, y, yType, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -1020,6 +1756,80 @@ static CUresult decode_cublasCsyr_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCsyrk3mEx(struct task *task) {
+    REAL(cublas, cublasCsyrk3mEx, int, void *, int, int, int, int, const void *, void *, int, int,
+         const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyrkEx(struct task *task) {
+    REAL(cublas, cublasCsyrkEx, int, void *, int, int, int, int, const void *, void *, int, int,
+         const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCsyrk_v2(struct task *task) {
     REAL(cublas, cublasCsyrk_v2, int, void *, int, int, int, int, const void *, void *, int,
          const void *, void *, int);
@@ -1049,6 +1859,156 @@ static CUresult decode_cublasCsyrk_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyrkx(struct task *task) {
+    REAL(cublas, cublasCsyrkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtbmv_v2(struct task *task) {
+    REAL(cublas, cublasCtbmv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtbsv_v2(struct task *task) {
+    REAL(cublas, cublasCtbsv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtpmv_v2(struct task *task) {
+    REAL(cublas, cublasCtpmv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtpsv_v2(struct task *task) {
+    REAL(cublas, cublasCtpsv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtpttr(struct task *task) {
+    REAL(cublas, cublasCtpttr, int, void *, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, AP, A, lda);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -1208,6 +2168,24 @@ static CUresult decode_cublasCtrsv_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCtrttp(struct task *task) {
+    REAL(cublas, cublasCtrttp, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, A, lda, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDasum_v2(struct task *task) {
     REAL(cublas, cublasDasum_v2, int, void *, int, void *, int, void *);
     uint8_t *status = library_begin(task);
@@ -1327,6 +2305,44 @@ static CUresult decode_cublasDestroy_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDgbmv_v2(struct task *task) {
+    REAL(cublas, cublasDgbmv_v2, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDgeam(struct task *task) {
     REAL(cublas, cublasDgeam, int, void *, int, int, int, int, const void *, void *, int,
          const void *, void *, int, void *, int);
@@ -1434,6 +2450,58 @@ static CUresult decode_cublasDgemmBatched(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDgemmGroupedBatched(struct task *task) {
+    REAL(cublas, cublasDgemmGroupedBatched, int, void *, const void *, const void *, const void *,
+         const void *, const void *, const void *, void *, const void *, void *, const void *,
+         const void *, void *, const void *, int, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 4 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, sent_lda_array, Barray, sent_ldb_array,
+                    sent_beta_array, Carray, sent_ldc_array, group_count, sent_group_size);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDgemmStridedBatched(struct task *task) {
     REAL(cublas, cublasDgemmStridedBatched, int, void *, int, int, int, int, int, const void *,
          void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
@@ -1514,6 +2582,84 @@ static CUresult decode_cublasDgemm_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemvBatched(struct task *task) {
+    REAL(cublas, cublasDgemvBatched, int, void *, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasDgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -1672,6 +2818,27 @@ static CUresult decode_cublasDgetrsBatched(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDmatinvBatched(struct task *task) {
+    REAL(cublas, cublasDmatinvBatched, int, void *, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Ainv = (void *)(uintptr_t)get_word(&task->in);
+    int lda_inv = 0;
+    get_bytes(&task->in, &lda_inv, sizeof lda_inv);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, Ainv, lda_inv, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDnrm2_v2(struct task *task) {
     REAL(cublas, cublasDnrm2_v2, int, void *, int, void *, int, void *);
     uint8_t *status = library_begin(task);
@@ -1694,6 +2861,39 @@ static CUresult decode_cublasDnrm2_v2(struct task *task) {
 
 static CUresult decode_cublasDotEx(struct task *task) {
     REAL(cublas, cublasDotEx, int, void *, int, void *, int, int, void *, int, int, void *, int,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&result),
+                    resultType, executionType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDotcEx(struct task *task) {
+    REAL(cublas, cublasDotcEx, int, void *, int, void *, int, int, void *, int, int, void *, int,
          int);
     uint8_t *status = library_begin(task);
     void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
@@ -1832,6 +3032,40 @@ static CUresult decode_cublasDrotmg_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDsbmv_v2(struct task *task) {
+    REAL(cublas, cublasDsbmv_v2, int, void *, int, int, int, const void *, void *, int, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDscal_v2(struct task *task) {
     REAL(cublas, cublasDscal_v2, int, void *, int, const void *, void *, int);
     uint8_t *status = library_begin(task);
@@ -1847,6 +3081,84 @@ static CUresult decode_cublasDscal_v2(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspmv_v2(struct task *task) {
+    REAL(cublas, cublasDspmv_v2, int, void *, int, int, const void *, void *, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspr2_v2(struct task *task) {
+    REAL(cublas, cublasDspr2_v2, int, void *, int, int, const void *, void *, int, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspr_v2(struct task *task) {
+    REAL(cublas, cublasDspr_v2, int, void *, int, int, const void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -2058,6 +3370,156 @@ static CUresult decode_cublasDsyrk_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDsyrkx(struct task *task) {
+    REAL(cublas, cublasDsyrkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtbmv_v2(struct task *task) {
+    REAL(cublas, cublasDtbmv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtbsv_v2(struct task *task) {
+    REAL(cublas, cublasDtbsv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtpmv_v2(struct task *task) {
+    REAL(cublas, cublasDtpmv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtpsv_v2(struct task *task) {
+    REAL(cublas, cublasDtpsv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtpttr(struct task *task) {
+    REAL(cublas, cublasDtpttr, int, void *, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, AP, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDtrmm_v2(struct task *task) {
     REAL(cublas, cublasDtrmm_v2, int, void *, int, int, int, int, int, int, const void *, void *,
          int, void *, int, void *, int);
@@ -2213,6 +3675,24 @@ static CUresult decode_cublasDtrsv_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDtrttp(struct task *task) {
+    REAL(cublas, cublasDtrttp, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, A, lda, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDzasum_v2(struct task *task) {
     REAL(cublas, cublasDzasum_v2, int, void *, int, void *, int, void *);
     uint8_t *status = library_begin(task);
@@ -2352,6 +3832,69 @@ static CUresult decode_cublasGemmEx(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasGemmGroupedBatchedEx(struct task *task) {
+    REAL(cublas, cublasGemmGroupedBatchedEx, int, void *, const void *, const void *, const void *,
+         const void *, const void *, const void *, void *, int, const void *, void *, int,
+         const void *, const void *, void *, int, const void *, int, const void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array,
+                       scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array,
+                       scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 4 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, Atype, sent_lda_array, Barray, Btype,
+                    sent_ldb_array, sent_beta_array, Carray, Ctype, sent_ldc_array, group_count,
+                    sent_group_size, computeType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasGemmStridedBatchedEx(struct task *task) {
     REAL(cublas, cublasGemmStridedBatchedEx, int, void *, int, int, int, int, int, const void *,
          void *, int, int, int64_t, void *, int, int, int64_t, const void *, void *, int, int,
@@ -2419,6 +3962,330 @@ static CUresult decode_cublasGetVersion_v2(struct task *task) {
     REFUSE(cublas);
     int said = real(handle, version);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSHgemvBatched(struct task *task) {
+    REAL(cublas, cublasHSHgemvBatched, int, void *, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSHgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasHSHgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSSgemvBatched(struct task *task) {
+    REAL(cublas, cublasHSSgemvBatched, int, void *, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSSgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasHSSgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemm(struct task *task) {
+    REAL(cublas, cublasHgemm, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemmBatched(struct task *task) {
+    REAL(cublas, cublasHgemmBatched, int, void *, int, int, int, int, int, const void *, void *,
+         int, void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemmStridedBatched(struct task *task) {
+    REAL(cublas, cublasHgemmStridedBatched, int, void *, int, int, int, int, int, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIamaxEx(struct task *task) {
+    REAL(cublas, cublasIamaxEx, int, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIaminEx(struct task *task) {
+    REAL(cublas, cublasIaminEx, int, void *, int, void *, int, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
     return CUDA_SUCCESS;
 }
 
@@ -2582,6 +4449,68 @@ static CUresult decode_cublasIzamin_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasNrm2Ex(struct task *task) {
+    REAL(cublas, cublasNrm2Ex, int, void *, int, void *, int, int, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said =
+        real(handle, n, x, xType, incx, library_scalar_at(&result), resultType, executionType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasRotEx(struct task *task) {
+    REAL(cublas, cublasRotEx, int, void *, int, void *, int, int, void *, int, int, const void *,
+         const void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    int csType = 0;
+    get_bytes(&task->in, &csType, sizeof csType);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&c),
+                    library_scalar_at(&s), csType, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSasum_v2(struct task *task) {
     REAL(cublas, cublasSasum_v2, int, void *, int, void *, int, void *);
     uint8_t *status = library_begin(task);
@@ -2620,6 +4549,31 @@ static CUresult decode_cublasSaxpy_v2(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasScalEx(struct task *task) {
+    REAL(cublas, cublasScalEx, int, void *, int, const void *, int, void *, int, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    int alphaType = 0;
+    get_bytes(&task->in, &alphaType, sizeof alphaType);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), alphaType, x, xType, incx, executionType);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -2802,6 +4756,44 @@ static CUresult decode_cublasSetWorkspace_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSgbmv_v2(struct task *task) {
+    REAL(cublas, cublasSgbmv_v2, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSgeam(struct task *task) {
     REAL(cublas, cublasSgeam, int, void *, int, int, int, int, const void *, void *, int,
          const void *, void *, int, void *, int);
@@ -2953,6 +4945,58 @@ static CUresult decode_cublasSgemmEx(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSgemmGroupedBatched(struct task *task) {
+    REAL(cublas, cublasSgemmGroupedBatched, int, void *, const void *, const void *, const void *,
+         const void *, const void *, const void *, void *, const void *, void *, const void *,
+         const void *, void *, const void *, int, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 4 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, sent_lda_array, Barray, sent_ldb_array,
+                    sent_beta_array, Carray, sent_ldc_array, group_count, sent_group_size);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSgemmStridedBatched(struct task *task) {
     REAL(cublas, cublasSgemmStridedBatched, int, void *, int, int, int, int, int, const void *,
          void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
@@ -3033,6 +5077,84 @@ static CUresult decode_cublasSgemm_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemvBatched(struct task *task) {
+    REAL(cublas, cublasSgemvBatched, int, void *, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasSgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -3191,6 +5313,27 @@ static CUresult decode_cublasSgetrsBatched(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSmatinvBatched(struct task *task) {
+    REAL(cublas, cublasSmatinvBatched, int, void *, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Ainv = (void *)(uintptr_t)get_word(&task->in);
+    int lda_inv = 0;
+    get_bytes(&task->in, &lda_inv, sizeof lda_inv);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, Ainv, lda_inv, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSnrm2_v2(struct task *task) {
     REAL(cublas, cublasSnrm2_v2, int, void *, int, void *, int, void *);
     uint8_t *status = library_begin(task);
@@ -3318,6 +5461,40 @@ static CUresult decode_cublasSrotmg_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSsbmv_v2(struct task *task) {
+    REAL(cublas, cublasSsbmv_v2, int, void *, int, int, int, const void *, void *, int, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSscal_v2(struct task *task) {
     REAL(cublas, cublasSscal_v2, int, void *, int, const void *, void *, int);
     uint8_t *status = library_begin(task);
@@ -3333,6 +5510,84 @@ static CUresult decode_cublasSscal_v2(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspmv_v2(struct task *task) {
+    REAL(cublas, cublasSspmv_v2, int, void *, int, int, const void *, void *, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspr2_v2(struct task *task) {
+    REAL(cublas, cublasSspr2_v2, int, void *, int, int, const void *, void *, int, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspr_v2(struct task *task) {
+    REAL(cublas, cublasSspr_v2, int, void *, int, int, const void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -3544,6 +5799,156 @@ static CUresult decode_cublasSsyrk_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSsyrkx(struct task *task) {
+    REAL(cublas, cublasSsyrkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStbmv_v2(struct task *task) {
+    REAL(cublas, cublasStbmv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStbsv_v2(struct task *task) {
+    REAL(cublas, cublasStbsv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStpmv_v2(struct task *task) {
+    REAL(cublas, cublasStpmv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStpsv_v2(struct task *task) {
+    REAL(cublas, cublasStpsv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStpttr(struct task *task) {
+    REAL(cublas, cublasStpttr, int, void *, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, AP, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasStrmm_v2(struct task *task) {
     REAL(cublas, cublasStrmm_v2, int, void *, int, int, int, int, int, int, const void *, void *,
          int, void *, int, void *, int);
@@ -3699,6 +6104,202 @@ static CUresult decode_cublasStrsv_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasStrttp(struct task *task) {
+    REAL(cublas, cublasStrttp, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, A, lda, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSwapEx(struct task *task) {
+    REAL(cublas, cublasSwapEx, int, void *, int, void *, int, int, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, xType, incx, y, yType, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSSgemvBatched(struct task *task) {
+    REAL(cublas, cublasTSSgemvBatched, int, void *, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSSgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasTSSgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSTgemvBatched(struct task *task) {
+    REAL(cublas, cublasTSTgemvBatched, int, void *, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSTgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasTSTgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZaxpy_v2(struct task *task) {
     REAL(cublas, cublasZaxpy_v2, int, void *, int, const void *, void *, int, void *, int);
     uint8_t *status = library_begin(task);
@@ -3735,6 +6336,31 @@ static CUresult decode_cublasZcopy_v2(struct task *task) {
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
     int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdgmm(struct task *task) {
+    REAL(cublas, cublasZdgmm, int, void *, int, int, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -3830,6 +6456,80 @@ static CUresult decode_cublasZdscal_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasZgbmv_v2(struct task *task) {
+    REAL(cublas, cublasZgbmv_v2, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgeam(struct task *task) {
+    REAL(cublas, cublasZgeam, int, void *, int, int, int, int, const void *, void *, int,
+         const void *, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZgelsBatched(struct task *task) {
     REAL(cublas, cublasZgelsBatched, int, void *, int, int, int, int, void *, int, void *, int,
          void *, void *, int);
@@ -3857,6 +6557,44 @@ static CUresult decode_cublasZgelsBatched(struct task *task) {
     REFUSE(cublas);
     int said =
         real(handle, trans, m, n, nrhs, Aarray, lda, Carray, ldc, info, devInfoArray, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemm3m(struct task *task) {
+    REAL(cublas, cublasZgemm3m, int, void *, int, int, int, int, int, const void *, void *, int,
+         void *, int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -3981,6 +6719,84 @@ static CUresult decode_cublasZgemm_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemvBatched(struct task *task) {
+    REAL(cublas, cublasZgemvBatched, int, void *, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemvStridedBatched(struct task *task) {
+    REAL(cublas, cublasZgemvStridedBatched, int, void *, int, int, int, const void *, void *, int,
+         int64_t, void *, int, int64_t, const void *, void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -4116,6 +6932,29 @@ static CUresult decode_cublasZgetrfBatched(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasZgetriBatched(struct task *task) {
+    REAL(cublas, cublasZgetriBatched, int, void *, int, void *, int, void *, void *, int, void *,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *P = (void *)(uintptr_t)get_word(&task->in);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, P, C, ldc, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZgetrsBatched(struct task *task) {
     REAL(cublas, cublasZgetrsBatched, int, void *, int, int, int, void *, int, void *, void *, int,
          void *, int);
@@ -4140,6 +6979,40 @@ static CUresult decode_cublasZgetrsBatched(struct task *task) {
     void *info = library_room(task, wanted_info, 4);
     REFUSE(cublas);
     int said = real(handle, trans, n, nrhs, Aarray, lda, devIpiv, Barray, ldb, info, batchSize);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhbmv_v2(struct task *task) {
+    REAL(cublas, cublasZhbmv_v2, int, void *, int, int, int, const void *, void *, int, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -4329,6 +7202,141 @@ static CUresult decode_cublasZherk_v2(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZherkx(struct task *task) {
+    REAL(cublas, cublasZherkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpmv_v2(struct task *task) {
+    REAL(cublas, cublasZhpmv_v2, int, void *, int, int, const void *, void *, void *, int,
+         const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpr2_v2(struct task *task) {
+    REAL(cublas, cublasZhpr2_v2, int, void *, int, int, const void *, void *, int, void *, int,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpr_v2(struct task *task) {
+    REAL(cublas, cublasZhpr_v2, int, void *, int, int, const void *, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZmatinvBatched(struct task *task) {
+    REAL(cublas, cublasZmatinvBatched, int, void *, int, void *, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Ainv = (void *)(uintptr_t)get_word(&task->in);
+    int lda_inv = 0;
+    get_bytes(&task->in, &lda_inv, sizeof lda_inv);
+    void *info = (void *)(uintptr_t)get_word(&task->in);
+    int batchSize = 0;
+    get_bytes(&task->in, &batchSize, sizeof batchSize);
+    REFUSE(cublas);
+    int said = real(handle, n, A, lda, Ainv, lda_inv, info, batchSize);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -4613,6 +7621,156 @@ static CUresult decode_cublasZsyrk_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasZsyrkx(struct task *task) {
+    REAL(cublas, cublasZsyrkx, int, void *, int, int, int, int, const void *, void *, int, void *,
+         int, const void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtbmv_v2(struct task *task) {
+    REAL(cublas, cublasZtbmv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtbsv_v2(struct task *task) {
+    REAL(cublas, cublasZtbsv_v2, int, void *, int, int, int, int, int, void *, int, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtpmv_v2(struct task *task) {
+    REAL(cublas, cublasZtpmv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtpsv_v2(struct task *task) {
+    REAL(cublas, cublasZtpsv_v2, int, void *, int, int, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtpttr(struct task *task) {
+    REAL(cublas, cublasZtpttr, int, void *, int, int, void *, void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, AP, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZtrmm_v2(struct task *task) {
     REAL(cublas, cublasZtrmm_v2, int, void *, int, int, int, int, int, int, const void *, void *,
          int, void *, int, void *, int);
@@ -4768,6 +7926,83 @@ static CUresult decode_cublasZtrsv_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasZtrttp(struct task *task) {
+    REAL(cublas, cublasZtrttp, int, void *, int, int, void *, int, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int said = real(handle, uplo, n, A, lda, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasAsumEx_64(struct task *task) {
+    REAL(cublas, cublasAsumEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said =
+        real(handle, n, x, xType, incx, library_scalar_at(&result), resultType, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasAxpyEx_64(struct task *task) {
+    REAL(cublas, cublasAxpyEx_64, int, void *, int64_t, const void *, int, void *, int, int64_t,
+         void *, int, int64_t, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    int alphaType = 0;
+    get_bytes(&task->in, &alphaType, sizeof alphaType);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), alphaType, x, xType, incx, y, yType, incy,
+                    executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCaxpy_v2_64(struct task *task) {
     REAL(cublas, cublasCaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
          int64_t);
@@ -4805,6 +8040,32 @@ static CUresult decode_cublasCcopy_v2_64(struct task *task) {
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
     int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCdgmm_64(struct task *task) {
+    REAL(cublas, cublasCdgmm_64, int, void *, int, int64_t, int64_t, void *, int64_t, void *,
+         int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -4855,6 +8116,249 @@ static CUresult decode_cublasCdotu_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCgbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasCgbmv_v2_64, int, void *, int, int64_t, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int64_t ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgeam_64(struct task *task) {
+    REAL(cublas, cublasCgeam_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemm3mBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mEx_64(struct task *task) {
+    REAL(cublas, cublasCgemm3mEx_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3mStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemm3mStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemm3m_64(struct task *task) {
+    REAL(cublas, cublasCgemm3m_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCgemmBatched_64(struct task *task) {
     REAL(cublas, cublasCgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
          const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
@@ -4891,6 +8395,50 @@ static CUresult decode_cublasCgemmBatched_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
                     ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemmEx_64(struct task *task) {
+    REAL(cublas, cublasCgemmEx_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int, int64_t, void *, int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, Atype, lda, B,
+                    Btype, ldb, library_scalar_at(&beta), C, Ctype, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -4976,6 +8524,85 @@ static CUresult decode_cublasCgemm_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasCgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -5066,6 +8693,40 @@ static CUresult decode_cublasCgeru_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasChbmv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -5227,6 +8888,80 @@ static CUresult decode_cublasCher_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCherk3mEx_64(struct task *task) {
+    REAL(cublas, cublasCherk3mEx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCherkEx_64(struct task *task) {
+    REAL(cublas, cublasCherkEx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCherk_v2_64(struct task *task) {
     REAL(cublas, cublasCherk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
          int64_t, const void *, void *, int64_t);
@@ -5256,6 +8991,143 @@ static CUresult decode_cublasCherk_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCherkx_64(struct task *task) {
+    REAL(cublas, cublasCherkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasChpmv_v2_64, int, void *, int, int64_t, const void *, void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpr2_v2_64(struct task *task) {
+    REAL(cublas, cublasChpr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasChpr_v2_64(struct task *task) {
+    REAL(cublas, cublasChpr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCopyEx_64(struct task *task) {
+    REAL(cublas, cublasCopyEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, xType, incx, y, yType, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -5525,6 +9397,80 @@ static CUresult decode_cublasCsyr_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasCsyrk3mEx_64(struct task *task) {
+    REAL(cublas, cublasCsyrk3mEx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyrkEx_64(struct task *task) {
+    REAL(cublas, cublasCsyrkEx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int, int64_t, const void *, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, Atype, lda,
+                    library_scalar_at(&beta), C, Ctype, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasCsyrk_v2_64(struct task *task) {
     REAL(cublas, cublasCsyrk_v2_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
          int64_t, const void *, void *, int64_t);
@@ -5554,6 +9500,140 @@ static CUresult decode_cublasCsyrk_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCsyrkx_64(struct task *task) {
+    REAL(cublas, cublasCsyrkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtbmv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtbsv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtbsv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtpmv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasCtpsv_v2_64(struct task *task) {
+    REAL(cublas, cublasCtpsv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -5825,6 +9905,44 @@ static CUresult decode_cublasDdot_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDgbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDgbmv_v2_64, int, void *, int, int64_t, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int64_t ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDgeam_64(struct task *task) {
     REAL(cublas, cublasDgeam_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
          int64_t, const void *, void *, int64_t, void *, int64_t);
@@ -5897,6 +10015,58 @@ static CUresult decode_cublasDgemmBatched_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
                     ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemmGroupedBatched_64(struct task *task) {
+    REAL(cublas, cublasDgemmGroupedBatched_64, int, void *, const void *, const void *,
+         const void *, const void *, const void *, const void *, void *, const void *, void *,
+         const void *, const void *, void *, const void *, int64_t, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int64_t group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 8 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, sent_lda_array, Barray, sent_ldb_array,
+                    sent_beta_array, Carray, sent_ldc_array, group_count, sent_group_size);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -5982,6 +10152,85 @@ static CUresult decode_cublasDgemm_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasDgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasDgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -6101,6 +10350,39 @@ static CUresult decode_cublasDotEx_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDotcEx_64(struct task *task) {
+    REAL(cublas, cublasDotcEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int64_t,
+         void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&result),
+                    resultType, executionType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDrot_v2_64(struct task *task) {
     REAL(cublas, cublasDrot_v2_64, int, void *, int64_t, void *, int64_t, void *, int64_t,
          const void *, const void *);
@@ -6150,6 +10432,40 @@ static CUresult decode_cublasDrotm_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasDsbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDsbmv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasDscal_v2_64(struct task *task) {
     REAL(cublas, cublasDscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
     uint8_t *status = library_begin(task);
@@ -6165,6 +10481,85 @@ static CUresult decode_cublasDscal_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDspmv_v2_64, int, void *, int, int64_t, const void *, void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspr2_v2_64(struct task *task) {
+    REAL(cublas, cublasDspr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDspr_v2_64(struct task *task) {
+    REAL(cublas, cublasDspr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -6373,6 +10768,140 @@ static CUresult decode_cublasDsyrk_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDsyrkx_64(struct task *task) {
+    REAL(cublas, cublasDsyrkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtbmv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtbsv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtbsv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtpmv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasDtpsv_v2_64(struct task *task) {
+    REAL(cublas, cublasDtpsv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -6674,6 +11203,69 @@ static CUresult decode_cublasGemmEx_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasGemmGroupedBatchedEx_64(struct task *task) {
+    REAL(cublas, cublasGemmGroupedBatchedEx_64, int, void *, const void *, const void *,
+         const void *, const void *, const void *, const void *, void *, int, const void *, void *,
+         int, const void *, const void *, void *, int, const void *, int64_t, const void *, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int Atype = 0;
+    get_bytes(&task->in, &Atype, sizeof Atype);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int Btype = 0;
+    get_bytes(&task->in, &Btype, sizeof Btype);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int Ctype = 0;
+    get_bytes(&task->in, &Ctype, sizeof Ctype);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int64_t group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    int computeType = 0;
+    get_bytes(&task->in, &computeType, sizeof computeType);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array,
+                       scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array,
+                       scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 8 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, Atype, sent_lda_array, Barray, Btype,
+                    sent_ldb_array, sent_beta_array, Carray, Ctype, sent_ldc_array, group_count,
+                    sent_group_size, computeType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasGemmStridedBatchedEx_64(struct task *task) {
     REAL(cublas, cublasGemmStridedBatchedEx_64, int, void *, int, int, int64_t, int64_t, int64_t,
          const void *, void *, int, int64_t, int64_t, void *, int, int64_t, int64_t, const void *,
@@ -6729,6 +11321,333 @@ static CUresult decode_cublasGemmStridedBatchedEx_64(struct task *task) {
                     strideA, B, Btype, ldb, strideB, library_scalar_at(&beta), C, Ctype, ldc,
                     strideC, batchCount, computeType, algo);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSHgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasHSHgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSHgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasHSHgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSSgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasHSSgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHSSgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasHSSgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemmBatched_64(struct task *task) {
+    REAL(cublas, cublasHgemmBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), Aarray, lda, Barray,
+                    ldb, library_scalar_at(&beta), Carray, ldc, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemmStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasHgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
+         int64_t, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    int64_t strideB = 0;
+    get_bytes(&task->in, &strideB, sizeof strideB);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    int64_t strideC = 0;
+    get_bytes(&task->in, &strideC, sizeof strideC);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, strideA, B,
+                    ldb, strideB, library_scalar_at(&beta), C, ldc, strideC, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasHgemm_64(struct task *task) {
+    REAL(cublas, cublasHgemm_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIamaxEx_64(struct task *task) {
+    REAL(cublas, cublasIamaxEx_64, int, void *, int64_t, void *, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasIaminEx_64(struct task *task) {
+    REAL(cublas, cublasIaminEx_64, int, void *, int64_t, void *, int, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said = real(handle, n, x, xType, incx, library_scalar_at(&result));
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
     return CUDA_SUCCESS;
 }
 
@@ -6892,6 +11811,68 @@ static CUresult decode_cublasIzamin_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasNrm2Ex_64(struct task *task) {
+    REAL(cublas, cublasNrm2Ex_64, int, void *, int64_t, void *, int, int64_t, void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar result;
+    library_get_scalar(task, &result, false);
+    int resultType = 0;
+    get_bytes(&task->in, &resultType, sizeof resultType);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(result, true);
+    int said =
+        real(handle, n, x, xType, incx, library_scalar_at(&result), resultType, executionType);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasRotEx_64(struct task *task) {
+    REAL(cublas, cublasRotEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int64_t,
+         const void *, const void *, int, int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    struct library_scalar c;
+    library_get_scalar(task, &c, true);
+    struct library_scalar s;
+    library_get_scalar(task, &s, true);
+    int csType = 0;
+    get_bytes(&task->in, &csType, sizeof csType);
+    int executiontype = 0;
+    get_bytes(&task->in, &executiontype, sizeof executiontype);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(c, false);
+    PLACED(s, true);
+    int said = real(handle, n, x, xType, incx, y, yType, incy, library_scalar_at(&c),
+                    library_scalar_at(&s), csType, executiontype);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSasum_v2_64(struct task *task) {
     REAL(cublas, cublasSasum_v2_64, int, void *, int64_t, void *, int64_t, void *);
     uint8_t *status = library_begin(task);
@@ -6931,6 +11912,32 @@ static CUresult decode_cublasSaxpy_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasScalEx_64(struct task *task) {
+    REAL(cublas, cublasScalEx_64, int, void *, int64_t, const void *, int, void *, int, int64_t,
+         int);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    int alphaType = 0;
+    get_bytes(&task->in, &alphaType, sizeof alphaType);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int executionType = 0;
+    get_bytes(&task->in, &executionType, sizeof executionType);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, n, library_scalar_at(&alpha), alphaType, x, xType, incx, executionType);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -7039,6 +12046,44 @@ static CUresult decode_cublasSdot_v2_64(struct task *task) {
     int said = real(handle, n, x, incx, y, incy, library_scalar_at(&result));
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     library_put_result(task, &result);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasSgbmv_v2_64, int, void *, int, int64_t, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int64_t ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
 
@@ -7162,6 +12207,58 @@ static CUresult decode_cublasSgemmEx_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSgemmGroupedBatched_64(struct task *task) {
+    REAL(cublas, cublasSgemmGroupedBatched_64, int, void *, const void *, const void *,
+         const void *, const void *, const void *, const void *, void *, const void *, void *,
+         const void *, const void *, void *, const void *, int64_t, const void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    size_t bytes_transa_array;
+    const void *sent_transa_array = library_get_host(task, &bytes_transa_array);
+    size_t bytes_transb_array;
+    const void *sent_transb_array = library_get_host(task, &bytes_transb_array);
+    size_t bytes_m_array;
+    const void *sent_m_array = library_get_host(task, &bytes_m_array);
+    size_t bytes_n_array;
+    const void *sent_n_array = library_get_host(task, &bytes_n_array);
+    size_t bytes_k_array;
+    const void *sent_k_array = library_get_host(task, &bytes_k_array);
+    size_t bytes_alpha_array;
+    const void *sent_alpha_array = library_get_host(task, &bytes_alpha_array);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_lda_array;
+    const void *sent_lda_array = library_get_host(task, &bytes_lda_array);
+    void *Barray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldb_array;
+    const void *sent_ldb_array = library_get_host(task, &bytes_ldb_array);
+    size_t bytes_beta_array;
+    const void *sent_beta_array = library_get_host(task, &bytes_beta_array);
+    void *Carray = (void *)(uintptr_t)get_word(&task->in);
+    size_t bytes_ldc_array;
+    const void *sent_ldc_array = library_get_host(task, &bytes_ldc_array);
+    int64_t group_count = 0;
+    get_bytes(&task->in, &group_count, sizeof group_count);
+    size_t bytes_group_size;
+    const void *sent_group_size = library_get_host(task, &bytes_group_size);
+    library_check_host(task, sent_transa_array, bytes_transa_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_transb_array, bytes_transb_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_m_array, bytes_m_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_n_array, bytes_n_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_k_array, bytes_k_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_alpha_array, bytes_alpha_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_lda_array, bytes_lda_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_ldb_array, bytes_ldb_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_beta_array, bytes_beta_array, 4 * (uint64_t)group_count);
+    library_check_host(task, sent_ldc_array, bytes_ldc_array, 8 * (uint64_t)group_count);
+    library_check_host(task, sent_group_size, bytes_group_size, 8 * (uint64_t)group_count);
+    REFUSE(cublas);
+    int said = real(handle, sent_transa_array, sent_transb_array, sent_m_array, sent_n_array,
+                    sent_k_array, sent_alpha_array, Aarray, sent_lda_array, Barray, sent_ldb_array,
+                    sent_beta_array, Carray, sent_ldc_array, group_count, sent_group_size);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSgemmStridedBatched_64(struct task *task) {
     REAL(cublas, cublasSgemmStridedBatched_64, int, void *, int, int, int64_t, int64_t, int64_t,
          const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *,
@@ -7243,6 +12340,85 @@ static CUresult decode_cublasSgemm_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasSgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasSgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -7378,6 +12554,40 @@ static CUresult decode_cublasSrotm_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSsbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasSsbmv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasSscal_v2_64(struct task *task) {
     REAL(cublas, cublasSscal_v2_64, int, void *, int64_t, const void *, void *, int64_t);
     uint8_t *status = library_begin(task);
@@ -7393,6 +12603,85 @@ static CUresult decode_cublasSscal_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspmv_v2_64(struct task *task) {
+    REAL(cublas, cublasSspmv_v2_64, int, void *, int, int64_t, const void *, void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspr2_v2_64(struct task *task) {
+    REAL(cublas, cublasSspr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasSspr_v2_64(struct task *task) {
+    REAL(cublas, cublasSspr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -7605,6 +12894,140 @@ static CUresult decode_cublasSsyrk_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSsyrkx_64(struct task *task) {
+    REAL(cublas, cublasSsyrkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasStbmv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStbsv_v2_64(struct task *task) {
+    REAL(cublas, cublasStbsv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasStpmv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasStpsv_v2_64(struct task *task) {
+    REAL(cublas, cublasStpsv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasStrmm_v2_64(struct task *task) {
     REAL(cublas, cublasStrmm_v2_64, int, void *, int, int, int, int, int64_t, int64_t, const void *,
          void *, int64_t, void *, int64_t, void *, int64_t);
@@ -7762,6 +13185,186 @@ static CUresult decode_cublasStrsv_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasSwapEx_64(struct task *task) {
+    REAL(cublas, cublasSwapEx_64, int, void *, int64_t, void *, int, int64_t, void *, int, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int xType = 0;
+    get_bytes(&task->in, &xType, sizeof xType);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int yType = 0;
+    get_bytes(&task->in, &yType, sizeof yType);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int said = real(handle, n, x, xType, incx, y, yType, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSSgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasTSSgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSSgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasTSSgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSTgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasTSTgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasTSTgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasTSTgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZaxpy_v2_64(struct task *task) {
     REAL(cublas, cublasZaxpy_v2_64, int, void *, int64_t, const void *, void *, int64_t, void *,
          int64_t);
@@ -7799,6 +13402,32 @@ static CUresult decode_cublasZcopy_v2_64(struct task *task) {
     get_bytes(&task->in, &incy, sizeof incy);
     REFUSE(cublas);
     int said = real(handle, n, x, incx, y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZdgmm_64(struct task *task) {
+    REAL(cublas, cublasZdgmm_64, int, void *, int, int64_t, int64_t, void *, int64_t, void *,
+         int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int mode = 0;
+    get_bytes(&task->in, &mode, sizeof mode);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int said = real(handle, mode, m, n, A, lda, x, incx, C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -7890,6 +13519,118 @@ static CUresult decode_cublasZdscal_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, n, library_scalar_at(&alpha), x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZgbmv_v2_64, int, void *, int, int64_t, int64_t, int64_t, int64_t,
+         const void *, void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t kl = 0;
+    get_bytes(&task->in, &kl, sizeof kl);
+    int64_t ku = 0;
+    get_bytes(&task->in, &ku, sizeof ku);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, kl, ku, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgeam_64(struct task *task) {
+    REAL(cublas, cublasZgeam_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, const void *, void *, int64_t, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, library_scalar_at(&alpha), A, lda,
+                    library_scalar_at(&beta), B, ldb, C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemm3m_64(struct task *task) {
+    REAL(cublas, cublasZgemm3m_64, int, void *, int, int, int64_t, int64_t, int64_t, const void *,
+         void *, int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int transa = 0;
+    get_bytes(&task->in, &transa, sizeof transa);
+    int transb = 0;
+    get_bytes(&task->in, &transb, sizeof transb);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, transa, transb, m, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -8019,6 +13760,85 @@ static CUresult decode_cublasZgemm_v2_64(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasZgemvBatched_64(struct task *task) {
+    REAL(cublas, cublasZgemvBatched_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *Aarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *xarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *yarray = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), Aarray, lda, xarray, incx,
+                    library_scalar_at(&beta), yarray, incy, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZgemvStridedBatched_64(struct task *task) {
+    REAL(cublas, cublasZgemvStridedBatched_64, int, void *, int, int64_t, int64_t, const void *,
+         void *, int64_t, int64_t, void *, int64_t, int64_t, const void *, void *, int64_t, int64_t,
+         int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t m = 0;
+    get_bytes(&task->in, &m, sizeof m);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    int64_t strideA = 0;
+    get_bytes(&task->in, &strideA, sizeof strideA);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    int64_t stridex = 0;
+    get_bytes(&task->in, &stridex, sizeof stridex);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    int64_t stridey = 0;
+    get_bytes(&task->in, &stridey, sizeof stridey);
+    int64_t batchCount = 0;
+    get_bytes(&task->in, &batchCount, sizeof batchCount);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, trans, m, n, library_scalar_at(&alpha), A, lda, strideA, x, incx,
+                    stridex, library_scalar_at(&beta), y, incy, stridey, batchCount);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasZgemv_v2_64(struct task *task) {
     REAL(cublas, cublasZgemv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
          int64_t, void *, int64_t, const void *, void *, int64_t);
@@ -8105,6 +13925,40 @@ static CUresult decode_cublasZgeru_v2_64(struct task *task) {
     int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
     PLACED(alpha, true);
     int said = real(handle, m, n, library_scalar_at(&alpha), x, incx, y, incy, A, lda);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZhbmv_v2_64, int, void *, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, k, library_scalar_at(&alpha), A, lda, x, incx,
+                    library_scalar_at(&beta), y, incy);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -8295,6 +14149,121 @@ static CUresult decode_cublasZherk_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZherkx_64(struct task *task) {
+    REAL(cublas, cublasZherkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZhpmv_v2_64, int, void *, int, int64_t, const void *, void *, void *,
+         int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), AP, x, incx,
+                    library_scalar_at(&beta), y, incy);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpr2_v2_64(struct task *task) {
+    REAL(cublas, cublasZhpr2_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *, int64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *y = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incy = 0;
+    get_bytes(&task->in, &incy, sizeof incy);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, y, incy, AP);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZhpr_v2_64(struct task *task) {
+    REAL(cublas, cublasZhpr_v2_64, int, void *, int, int64_t, const void *, void *, int64_t,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, true);
+    int said = real(handle, uplo, n, library_scalar_at(&alpha), x, incx, AP);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -8548,6 +14517,140 @@ static CUresult decode_cublasZsyrk_v2_64(struct task *task) {
     PLACED(beta, true);
     int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda,
                     library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZsyrkx_64(struct task *task) {
+    REAL(cublas, cublasZsyrkx_64, int, void *, int, int, int64_t, int64_t, const void *, void *,
+         int64_t, void *, int64_t, const void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    struct library_scalar alpha;
+    library_get_scalar(task, &alpha, true);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *B = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldb = 0;
+    get_bytes(&task->in, &ldb, sizeof ldb);
+    struct library_scalar beta;
+    library_get_scalar(task, &beta, true);
+    void *C = (void *)(uintptr_t)get_word(&task->in);
+    int64_t ldc = 0;
+    get_bytes(&task->in, &ldc, sizeof ldc);
+    REFUSE(cublas);
+    int mode = library_pointer_mode(&library_kinds[KIND_cublas], handle);
+    PLACED(alpha, false);
+    PLACED(beta, true);
+    int said = real(handle, uplo, trans, n, k, library_scalar_at(&alpha), A, lda, B, ldb,
+                    library_scalar_at(&beta), C, ldc);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtbmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtbmv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtbsv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtbsv_v2_64, int, void *, int, int, int, int64_t, int64_t, void *, int64_t,
+         void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    int64_t k = 0;
+    get_bytes(&task->in, &k, sizeof k);
+    void *A = (void *)(uintptr_t)get_word(&task->in);
+    int64_t lda = 0;
+    get_bytes(&task->in, &lda, sizeof lda);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, k, A, lda, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtpmv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtpmv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasZtpsv_v2_64(struct task *task) {
+    REAL(cublas, cublasZtpsv_v2_64, int, void *, int, int, int, int64_t, void *, void *, int64_t);
+    uint8_t *status = library_begin(task);
+    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    int uplo = 0;
+    get_bytes(&task->in, &uplo, sizeof uplo);
+    int trans = 0;
+    get_bytes(&task->in, &trans, sizeof trans);
+    int diag = 0;
+    get_bytes(&task->in, &diag, sizeof diag);
+    int64_t n = 0;
+    get_bytes(&task->in, &n, sizeof n);
+    void *AP = (void *)(uintptr_t)get_word(&task->in);
+    void *x = (void *)(uintptr_t)get_word(&task->in);
+    int64_t incx = 0;
+    get_bytes(&task->in, &incx, sizeof incx);
+    REFUSE(cublas);
+    int said = real(handle, uplo, trans, diag, n, AP, x, incx);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublas);
     return CUDA_SUCCESS;
 }
@@ -9179,6 +15282,7 @@ static CUresult decode_cudnnBackendDestroyDescriptor(struct task *task) {
     int said = real(descriptor);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
     handle_unbind(task, KIND_cudnn_backend);
+    described_gone((uint64_t)(uintptr_t)descriptor);
     return CUDA_SUCCESS;
 }
 
@@ -9188,8 +15292,14 @@ static CUresult decode_cudnnBackendExecute(struct task *task) {
     void *handle = (void *)(uintptr_t)task_handle(task, KIND_cudnn, 0);
     void *executionPlan = (void *)(uintptr_t)task_handle(task, KIND_cudnn_backend, 0);
     void *variantPack = (void *)(uintptr_t)task_handle(task, KIND_cudnn_backend, 0);
+    size_t bytes_bound;
+    const void *sent_bound = library_get_host(task, &bytes_bound);
     REFUSE(cudnn);
-    int said = real(handle, executionPlan, variantPack);
+    struct library_values bound;
+    CUresult is_bound = library_values(&bound, executionPlan, variantPack, sent_bound, bytes_bound);
+    if (is_bound != CUDA_SUCCESS) return is_bound;
+    int said = real(handle, executionPlan, bound.pack);
+    library_values_end(&bound);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
     return CUDA_SUCCESS;
 }
@@ -9223,6 +15333,8 @@ static CUresult decode_cudnnBackendGetAttribute(struct task *task) {
     int said = real(descriptor, attributeName, attributeType, requestedElementCount, elementCount,
                     arrayOfElements.at);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
+    described_got((uint64_t)(uintptr_t)descriptor, &arrayOfElements.are, requestedElementCount,
+                  arrayOfElements.at);
     library_name_elements(task, &arrayOfElements);
     return CUDA_SUCCESS;
 }
@@ -9244,6 +15356,8 @@ static CUresult decode_cudnnBackendSetAttribute(struct task *task) {
     REFUSE(cudnn);
     int said = real(descriptor, attributeName, attributeType, elementCount, arrayOfElements.at);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cudnn);
+    described_set((uint64_t)(uintptr_t)descriptor, &arrayOfElements.are, elementCount,
+                  arrayOfElements.at);
     return CUDA_SUCCESS;
 }
 
@@ -24130,26 +30244,48 @@ static CUresult decode_ncclSend(struct task *task) {
 }
 
 const struct operation library_operations[OP_COUNT] = {
+    [OP_cublasAsumEx] = {decode_cublasAsumEx, 0},
+    [OP_cublasAxpyEx] = {decode_cublasAxpyEx, 0},
     [OP_cublasCaxpy_v2] = {decode_cublasCaxpy_v2, 0},
     [OP_cublasCcopy_v2] = {decode_cublasCcopy_v2, 0},
+    [OP_cublasCdgmm] = {decode_cublasCdgmm, 0},
     [OP_cublasCdotc_v2] = {decode_cublasCdotc_v2, 0},
     [OP_cublasCdotu_v2] = {decode_cublasCdotu_v2, 0},
+    [OP_cublasCgbmv_v2] = {decode_cublasCgbmv_v2, 0},
+    [OP_cublasCgeam] = {decode_cublasCgeam, 0},
     [OP_cublasCgelsBatched] = {decode_cublasCgelsBatched, 0},
+    [OP_cublasCgemm3m] = {decode_cublasCgemm3m, 0},
+    [OP_cublasCgemm3mBatched] = {decode_cublasCgemm3mBatched, 0},
+    [OP_cublasCgemm3mEx] = {decode_cublasCgemm3mEx, 0},
+    [OP_cublasCgemm3mStridedBatched] = {decode_cublasCgemm3mStridedBatched, 0},
     [OP_cublasCgemmBatched] = {decode_cublasCgemmBatched, 0},
+    [OP_cublasCgemmEx] = {decode_cublasCgemmEx, 0},
     [OP_cublasCgemmStridedBatched] = {decode_cublasCgemmStridedBatched, 0},
     [OP_cublasCgemm_v2] = {decode_cublasCgemm_v2, 0},
+    [OP_cublasCgemvBatched] = {decode_cublasCgemvBatched, 0},
+    [OP_cublasCgemvStridedBatched] = {decode_cublasCgemvStridedBatched, 0},
     [OP_cublasCgemv_v2] = {decode_cublasCgemv_v2, 0},
     [OP_cublasCgeqrfBatched] = {decode_cublasCgeqrfBatched, 0},
     [OP_cublasCgerc_v2] = {decode_cublasCgerc_v2, 0},
     [OP_cublasCgeru_v2] = {decode_cublasCgeru_v2, 0},
     [OP_cublasCgetrfBatched] = {decode_cublasCgetrfBatched, 0},
+    [OP_cublasCgetriBatched] = {decode_cublasCgetriBatched, 0},
     [OP_cublasCgetrsBatched] = {decode_cublasCgetrsBatched, 0},
+    [OP_cublasChbmv_v2] = {decode_cublasChbmv_v2, 0},
     [OP_cublasChemm_v2] = {decode_cublasChemm_v2, 0},
     [OP_cublasChemv_v2] = {decode_cublasChemv_v2, 0},
     [OP_cublasCher2_v2] = {decode_cublasCher2_v2, 0},
     [OP_cublasCher2k_v2] = {decode_cublasCher2k_v2, 0},
     [OP_cublasCher_v2] = {decode_cublasCher_v2, 0},
+    [OP_cublasCherk3mEx] = {decode_cublasCherk3mEx, 0},
+    [OP_cublasCherkEx] = {decode_cublasCherkEx, 0},
     [OP_cublasCherk_v2] = {decode_cublasCherk_v2, 0},
+    [OP_cublasCherkx] = {decode_cublasCherkx, 0},
+    [OP_cublasChpmv_v2] = {decode_cublasChpmv_v2, 0},
+    [OP_cublasChpr2_v2] = {decode_cublasChpr2_v2, 0},
+    [OP_cublasChpr_v2] = {decode_cublasChpr_v2, 0},
+    [OP_cublasCmatinvBatched] = {decode_cublasCmatinvBatched, 0},
+    [OP_cublasCopyEx] = {decode_cublasCopyEx, 0},
     [OP_cublasCreate_v2] = {decode_cublasCreate_v2, 0},
     [OP_cublasCrot_v2] = {decode_cublasCrot_v2, 0},
     [OP_cublasCrotg_v2] = {decode_cublasCrotg_v2, 0},
@@ -24162,36 +30298,55 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasCsyr2_v2] = {decode_cublasCsyr2_v2, 0},
     [OP_cublasCsyr2k_v2] = {decode_cublasCsyr2k_v2, 0},
     [OP_cublasCsyr_v2] = {decode_cublasCsyr_v2, 0},
+    [OP_cublasCsyrk3mEx] = {decode_cublasCsyrk3mEx, 0},
+    [OP_cublasCsyrkEx] = {decode_cublasCsyrkEx, 0},
     [OP_cublasCsyrk_v2] = {decode_cublasCsyrk_v2, 0},
+    [OP_cublasCsyrkx] = {decode_cublasCsyrkx, 0},
+    [OP_cublasCtbmv_v2] = {decode_cublasCtbmv_v2, 0},
+    [OP_cublasCtbsv_v2] = {decode_cublasCtbsv_v2, 0},
+    [OP_cublasCtpmv_v2] = {decode_cublasCtpmv_v2, 0},
+    [OP_cublasCtpsv_v2] = {decode_cublasCtpsv_v2, 0},
+    [OP_cublasCtpttr] = {decode_cublasCtpttr, 0},
     [OP_cublasCtrmm_v2] = {decode_cublasCtrmm_v2, 0},
     [OP_cublasCtrmv_v2] = {decode_cublasCtrmv_v2, 0},
     [OP_cublasCtrsmBatched] = {decode_cublasCtrsmBatched, 0},
     [OP_cublasCtrsm_v2] = {decode_cublasCtrsm_v2, 0},
     [OP_cublasCtrsv_v2] = {decode_cublasCtrsv_v2, 0},
+    [OP_cublasCtrttp] = {decode_cublasCtrttp, 0},
     [OP_cublasDasum_v2] = {decode_cublasDasum_v2, 0},
     [OP_cublasDaxpy_v2] = {decode_cublasDaxpy_v2, 0},
     [OP_cublasDcopy_v2] = {decode_cublasDcopy_v2, 0},
     [OP_cublasDdgmm] = {decode_cublasDdgmm, 0},
     [OP_cublasDdot_v2] = {decode_cublasDdot_v2, 0},
     [OP_cublasDestroy_v2] = {decode_cublasDestroy_v2, 0},
+    [OP_cublasDgbmv_v2] = {decode_cublasDgbmv_v2, 0},
     [OP_cublasDgeam] = {decode_cublasDgeam, 0},
     [OP_cublasDgelsBatched] = {decode_cublasDgelsBatched, 0},
     [OP_cublasDgemmBatched] = {decode_cublasDgemmBatched, 0},
+    [OP_cublasDgemmGroupedBatched] = {decode_cublasDgemmGroupedBatched, 0},
     [OP_cublasDgemmStridedBatched] = {decode_cublasDgemmStridedBatched, 0},
     [OP_cublasDgemm_v2] = {decode_cublasDgemm_v2, 0},
+    [OP_cublasDgemvBatched] = {decode_cublasDgemvBatched, 0},
+    [OP_cublasDgemvStridedBatched] = {decode_cublasDgemvStridedBatched, 0},
     [OP_cublasDgemv_v2] = {decode_cublasDgemv_v2, 0},
     [OP_cublasDgeqrfBatched] = {decode_cublasDgeqrfBatched, 0},
     [OP_cublasDger_v2] = {decode_cublasDger_v2, 0},
     [OP_cublasDgetrfBatched] = {decode_cublasDgetrfBatched, 0},
     [OP_cublasDgetriBatched] = {decode_cublasDgetriBatched, 0},
     [OP_cublasDgetrsBatched] = {decode_cublasDgetrsBatched, 0},
+    [OP_cublasDmatinvBatched] = {decode_cublasDmatinvBatched, 0},
     [OP_cublasDnrm2_v2] = {decode_cublasDnrm2_v2, 0},
     [OP_cublasDotEx] = {decode_cublasDotEx, 0},
+    [OP_cublasDotcEx] = {decode_cublasDotcEx, 0},
     [OP_cublasDrot_v2] = {decode_cublasDrot_v2, 0},
     [OP_cublasDrotg_v2] = {decode_cublasDrotg_v2, 0},
     [OP_cublasDrotm_v2] = {decode_cublasDrotm_v2, 0},
     [OP_cublasDrotmg_v2] = {decode_cublasDrotmg_v2, 0},
+    [OP_cublasDsbmv_v2] = {decode_cublasDsbmv_v2, 0},
     [OP_cublasDscal_v2] = {decode_cublasDscal_v2, 0},
+    [OP_cublasDspmv_v2] = {decode_cublasDspmv_v2, 0},
+    [OP_cublasDspr2_v2] = {decode_cublasDspr2_v2, 0},
+    [OP_cublasDspr_v2] = {decode_cublasDspr_v2, 0},
     [OP_cublasDswap_v2] = {decode_cublasDswap_v2, 0},
     [OP_cublasDsymm_v2] = {decode_cublasDsymm_v2, 0},
     [OP_cublasDsymv_v2] = {decode_cublasDsymv_v2, 0},
@@ -24199,17 +30354,34 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasDsyr2k_v2] = {decode_cublasDsyr2k_v2, 0},
     [OP_cublasDsyr_v2] = {decode_cublasDsyr_v2, 0},
     [OP_cublasDsyrk_v2] = {decode_cublasDsyrk_v2, 0},
+    [OP_cublasDsyrkx] = {decode_cublasDsyrkx, 0},
+    [OP_cublasDtbmv_v2] = {decode_cublasDtbmv_v2, 0},
+    [OP_cublasDtbsv_v2] = {decode_cublasDtbsv_v2, 0},
+    [OP_cublasDtpmv_v2] = {decode_cublasDtpmv_v2, 0},
+    [OP_cublasDtpsv_v2] = {decode_cublasDtpsv_v2, 0},
+    [OP_cublasDtpttr] = {decode_cublasDtpttr, 0},
     [OP_cublasDtrmm_v2] = {decode_cublasDtrmm_v2, 0},
     [OP_cublasDtrmv_v2] = {decode_cublasDtrmv_v2, 0},
     [OP_cublasDtrsmBatched] = {decode_cublasDtrsmBatched, 0},
     [OP_cublasDtrsm_v2] = {decode_cublasDtrsm_v2, 0},
     [OP_cublasDtrsv_v2] = {decode_cublasDtrsv_v2, 0},
+    [OP_cublasDtrttp] = {decode_cublasDtrttp, 0},
     [OP_cublasDzasum_v2] = {decode_cublasDzasum_v2, 0},
     [OP_cublasDznrm2_v2] = {decode_cublasDznrm2_v2, 0},
     [OP_cublasGemmBatchedEx] = {decode_cublasGemmBatchedEx, 0},
     [OP_cublasGemmEx] = {decode_cublasGemmEx, 0},
+    [OP_cublasGemmGroupedBatchedEx] = {decode_cublasGemmGroupedBatchedEx, 0},
     [OP_cublasGemmStridedBatchedEx] = {decode_cublasGemmStridedBatchedEx, 0},
     [OP_cublasGetVersion_v2] = {decode_cublasGetVersion_v2, 0},
+    [OP_cublasHSHgemvBatched] = {decode_cublasHSHgemvBatched, 0},
+    [OP_cublasHSHgemvStridedBatched] = {decode_cublasHSHgemvStridedBatched, 0},
+    [OP_cublasHSSgemvBatched] = {decode_cublasHSSgemvBatched, 0},
+    [OP_cublasHSSgemvStridedBatched] = {decode_cublasHSSgemvStridedBatched, 0},
+    [OP_cublasHgemm] = {decode_cublasHgemm, 0},
+    [OP_cublasHgemmBatched] = {decode_cublasHgemmBatched, 0},
+    [OP_cublasHgemmStridedBatched] = {decode_cublasHgemmStridedBatched, 0},
+    [OP_cublasIamaxEx] = {decode_cublasIamaxEx, 0},
+    [OP_cublasIaminEx] = {decode_cublasIaminEx, 0},
     [OP_cublasIcamax_v2] = {decode_cublasIcamax_v2, 0},
     [OP_cublasIcamin_v2] = {decode_cublasIcamin_v2, 0},
     [OP_cublasIdamax_v2] = {decode_cublasIdamax_v2, 0},
@@ -24218,8 +30390,11 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasIsamin_v2] = {decode_cublasIsamin_v2, 0},
     [OP_cublasIzamax_v2] = {decode_cublasIzamax_v2, 0},
     [OP_cublasIzamin_v2] = {decode_cublasIzamin_v2, 0},
+    [OP_cublasNrm2Ex] = {decode_cublasNrm2Ex, 0},
+    [OP_cublasRotEx] = {decode_cublasRotEx, 0},
     [OP_cublasSasum_v2] = {decode_cublasSasum_v2, 0},
     [OP_cublasSaxpy_v2] = {decode_cublasSaxpy_v2, 0},
+    [OP_cublasScalEx] = {decode_cublasScalEx, 0},
     [OP_cublasScasum_v2] = {decode_cublasScasum_v2, 0},
     [OP_cublasScnrm2_v2] = {decode_cublasScnrm2_v2, 0},
     [OP_cublasScopy_v2] = {decode_cublasScopy_v2, 0},
@@ -24231,24 +30406,33 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasSetSmCountTarget] = {decode_cublasSetSmCountTarget, 0},
     [OP_cublasSetStream_v2] = {decode_cublasSetStream_v2, 0},
     [OP_cublasSetWorkspace_v2] = {decode_cublasSetWorkspace_v2, 0},
+    [OP_cublasSgbmv_v2] = {decode_cublasSgbmv_v2, 0},
     [OP_cublasSgeam] = {decode_cublasSgeam, 0},
     [OP_cublasSgelsBatched] = {decode_cublasSgelsBatched, 0},
     [OP_cublasSgemmBatched] = {decode_cublasSgemmBatched, 0},
     [OP_cublasSgemmEx] = {decode_cublasSgemmEx, 0},
+    [OP_cublasSgemmGroupedBatched] = {decode_cublasSgemmGroupedBatched, 0},
     [OP_cublasSgemmStridedBatched] = {decode_cublasSgemmStridedBatched, 0},
     [OP_cublasSgemm_v2] = {decode_cublasSgemm_v2, 0},
+    [OP_cublasSgemvBatched] = {decode_cublasSgemvBatched, 0},
+    [OP_cublasSgemvStridedBatched] = {decode_cublasSgemvStridedBatched, 0},
     [OP_cublasSgemv_v2] = {decode_cublasSgemv_v2, 0},
     [OP_cublasSgeqrfBatched] = {decode_cublasSgeqrfBatched, 0},
     [OP_cublasSger_v2] = {decode_cublasSger_v2, 0},
     [OP_cublasSgetrfBatched] = {decode_cublasSgetrfBatched, 0},
     [OP_cublasSgetriBatched] = {decode_cublasSgetriBatched, 0},
     [OP_cublasSgetrsBatched] = {decode_cublasSgetrsBatched, 0},
+    [OP_cublasSmatinvBatched] = {decode_cublasSmatinvBatched, 0},
     [OP_cublasSnrm2_v2] = {decode_cublasSnrm2_v2, 0},
     [OP_cublasSrot_v2] = {decode_cublasSrot_v2, 0},
     [OP_cublasSrotg_v2] = {decode_cublasSrotg_v2, 0},
     [OP_cublasSrotm_v2] = {decode_cublasSrotm_v2, 0},
     [OP_cublasSrotmg_v2] = {decode_cublasSrotmg_v2, 0},
+    [OP_cublasSsbmv_v2] = {decode_cublasSsbmv_v2, 0},
     [OP_cublasSscal_v2] = {decode_cublasSscal_v2, 0},
+    [OP_cublasSspmv_v2] = {decode_cublasSspmv_v2, 0},
+    [OP_cublasSspr2_v2] = {decode_cublasSspr2_v2, 0},
+    [OP_cublasSspr_v2] = {decode_cublasSspr_v2, 0},
     [OP_cublasSswap_v2] = {decode_cublasSswap_v2, 0},
     [OP_cublasSsymm_v2] = {decode_cublasSsymm_v2, 0},
     [OP_cublasSsymv_v2] = {decode_cublasSsymv_v2, 0},
@@ -24256,33 +30440,58 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasSsyr2k_v2] = {decode_cublasSsyr2k_v2, 0},
     [OP_cublasSsyr_v2] = {decode_cublasSsyr_v2, 0},
     [OP_cublasSsyrk_v2] = {decode_cublasSsyrk_v2, 0},
+    [OP_cublasSsyrkx] = {decode_cublasSsyrkx, 0},
+    [OP_cublasStbmv_v2] = {decode_cublasStbmv_v2, 0},
+    [OP_cublasStbsv_v2] = {decode_cublasStbsv_v2, 0},
+    [OP_cublasStpmv_v2] = {decode_cublasStpmv_v2, 0},
+    [OP_cublasStpsv_v2] = {decode_cublasStpsv_v2, 0},
+    [OP_cublasStpttr] = {decode_cublasStpttr, 0},
     [OP_cublasStrmm_v2] = {decode_cublasStrmm_v2, 0},
     [OP_cublasStrmv_v2] = {decode_cublasStrmv_v2, 0},
     [OP_cublasStrsmBatched] = {decode_cublasStrsmBatched, 0},
     [OP_cublasStrsm_v2] = {decode_cublasStrsm_v2, 0},
     [OP_cublasStrsv_v2] = {decode_cublasStrsv_v2, 0},
+    [OP_cublasStrttp] = {decode_cublasStrttp, 0},
+    [OP_cublasSwapEx] = {decode_cublasSwapEx, 0},
+    [OP_cublasTSSgemvBatched] = {decode_cublasTSSgemvBatched, 0},
+    [OP_cublasTSSgemvStridedBatched] = {decode_cublasTSSgemvStridedBatched, 0},
+    [OP_cublasTSTgemvBatched] = {decode_cublasTSTgemvBatched, 0},
+    [OP_cublasTSTgemvStridedBatched] = {decode_cublasTSTgemvStridedBatched, 0},
     [OP_cublasZaxpy_v2] = {decode_cublasZaxpy_v2, 0},
     [OP_cublasZcopy_v2] = {decode_cublasZcopy_v2, 0},
+    [OP_cublasZdgmm] = {decode_cublasZdgmm, 0},
     [OP_cublasZdotc_v2] = {decode_cublasZdotc_v2, 0},
     [OP_cublasZdotu_v2] = {decode_cublasZdotu_v2, 0},
     [OP_cublasZdrot_v2] = {decode_cublasZdrot_v2, 0},
     [OP_cublasZdscal_v2] = {decode_cublasZdscal_v2, 0},
+    [OP_cublasZgbmv_v2] = {decode_cublasZgbmv_v2, 0},
+    [OP_cublasZgeam] = {decode_cublasZgeam, 0},
     [OP_cublasZgelsBatched] = {decode_cublasZgelsBatched, 0},
+    [OP_cublasZgemm3m] = {decode_cublasZgemm3m, 0},
     [OP_cublasZgemmBatched] = {decode_cublasZgemmBatched, 0},
     [OP_cublasZgemmStridedBatched] = {decode_cublasZgemmStridedBatched, 0},
     [OP_cublasZgemm_v2] = {decode_cublasZgemm_v2, 0},
+    [OP_cublasZgemvBatched] = {decode_cublasZgemvBatched, 0},
+    [OP_cublasZgemvStridedBatched] = {decode_cublasZgemvStridedBatched, 0},
     [OP_cublasZgemv_v2] = {decode_cublasZgemv_v2, 0},
     [OP_cublasZgeqrfBatched] = {decode_cublasZgeqrfBatched, 0},
     [OP_cublasZgerc_v2] = {decode_cublasZgerc_v2, 0},
     [OP_cublasZgeru_v2] = {decode_cublasZgeru_v2, 0},
     [OP_cublasZgetrfBatched] = {decode_cublasZgetrfBatched, 0},
+    [OP_cublasZgetriBatched] = {decode_cublasZgetriBatched, 0},
     [OP_cublasZgetrsBatched] = {decode_cublasZgetrsBatched, 0},
+    [OP_cublasZhbmv_v2] = {decode_cublasZhbmv_v2, 0},
     [OP_cublasZhemm_v2] = {decode_cublasZhemm_v2, 0},
     [OP_cublasZhemv_v2] = {decode_cublasZhemv_v2, 0},
     [OP_cublasZher2_v2] = {decode_cublasZher2_v2, 0},
     [OP_cublasZher2k_v2] = {decode_cublasZher2k_v2, 0},
     [OP_cublasZher_v2] = {decode_cublasZher_v2, 0},
     [OP_cublasZherk_v2] = {decode_cublasZherk_v2, 0},
+    [OP_cublasZherkx] = {decode_cublasZherkx, 0},
+    [OP_cublasZhpmv_v2] = {decode_cublasZhpmv_v2, 0},
+    [OP_cublasZhpr2_v2] = {decode_cublasZhpr2_v2, 0},
+    [OP_cublasZhpr_v2] = {decode_cublasZhpr_v2, 0},
+    [OP_cublasZmatinvBatched] = {decode_cublasZmatinvBatched, 0},
     [OP_cublasZrot_v2] = {decode_cublasZrot_v2, 0},
     [OP_cublasZrotg_v2] = {decode_cublasZrotg_v2, 0},
     [OP_cublasZscal_v2] = {decode_cublasZscal_v2, 0},
@@ -24293,27 +30502,54 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasZsyr2k_v2] = {decode_cublasZsyr2k_v2, 0},
     [OP_cublasZsyr_v2] = {decode_cublasZsyr_v2, 0},
     [OP_cublasZsyrk_v2] = {decode_cublasZsyrk_v2, 0},
+    [OP_cublasZsyrkx] = {decode_cublasZsyrkx, 0},
+    [OP_cublasZtbmv_v2] = {decode_cublasZtbmv_v2, 0},
+    [OP_cublasZtbsv_v2] = {decode_cublasZtbsv_v2, 0},
+    [OP_cublasZtpmv_v2] = {decode_cublasZtpmv_v2, 0},
+    [OP_cublasZtpsv_v2] = {decode_cublasZtpsv_v2, 0},
+    [OP_cublasZtpttr] = {decode_cublasZtpttr, 0},
     [OP_cublasZtrmm_v2] = {decode_cublasZtrmm_v2, 0},
     [OP_cublasZtrmv_v2] = {decode_cublasZtrmv_v2, 0},
     [OP_cublasZtrsmBatched] = {decode_cublasZtrsmBatched, 0},
     [OP_cublasZtrsm_v2] = {decode_cublasZtrsm_v2, 0},
     [OP_cublasZtrsv_v2] = {decode_cublasZtrsv_v2, 0},
+    [OP_cublasZtrttp] = {decode_cublasZtrttp, 0},
+    [OP_cublasAsumEx_64] = {decode_cublasAsumEx_64, 0},
+    [OP_cublasAxpyEx_64] = {decode_cublasAxpyEx_64, 0},
     [OP_cublasCaxpy_v2_64] = {decode_cublasCaxpy_v2_64, 0},
     [OP_cublasCcopy_v2_64] = {decode_cublasCcopy_v2_64, 0},
+    [OP_cublasCdgmm_64] = {decode_cublasCdgmm_64, 0},
     [OP_cublasCdotc_v2_64] = {decode_cublasCdotc_v2_64, 0},
     [OP_cublasCdotu_v2_64] = {decode_cublasCdotu_v2_64, 0},
+    [OP_cublasCgbmv_v2_64] = {decode_cublasCgbmv_v2_64, 0},
+    [OP_cublasCgeam_64] = {decode_cublasCgeam_64, 0},
+    [OP_cublasCgemm3mBatched_64] = {decode_cublasCgemm3mBatched_64, 0},
+    [OP_cublasCgemm3mEx_64] = {decode_cublasCgemm3mEx_64, 0},
+    [OP_cublasCgemm3mStridedBatched_64] = {decode_cublasCgemm3mStridedBatched_64, 0},
+    [OP_cublasCgemm3m_64] = {decode_cublasCgemm3m_64, 0},
     [OP_cublasCgemmBatched_64] = {decode_cublasCgemmBatched_64, 0},
+    [OP_cublasCgemmEx_64] = {decode_cublasCgemmEx_64, 0},
     [OP_cublasCgemmStridedBatched_64] = {decode_cublasCgemmStridedBatched_64, 0},
     [OP_cublasCgemm_v2_64] = {decode_cublasCgemm_v2_64, 0},
+    [OP_cublasCgemvBatched_64] = {decode_cublasCgemvBatched_64, 0},
+    [OP_cublasCgemvStridedBatched_64] = {decode_cublasCgemvStridedBatched_64, 0},
     [OP_cublasCgemv_v2_64] = {decode_cublasCgemv_v2_64, 0},
     [OP_cublasCgerc_v2_64] = {decode_cublasCgerc_v2_64, 0},
     [OP_cublasCgeru_v2_64] = {decode_cublasCgeru_v2_64, 0},
+    [OP_cublasChbmv_v2_64] = {decode_cublasChbmv_v2_64, 0},
     [OP_cublasChemm_v2_64] = {decode_cublasChemm_v2_64, 0},
     [OP_cublasChemv_v2_64] = {decode_cublasChemv_v2_64, 0},
     [OP_cublasCher2_v2_64] = {decode_cublasCher2_v2_64, 0},
     [OP_cublasCher2k_v2_64] = {decode_cublasCher2k_v2_64, 0},
     [OP_cublasCher_v2_64] = {decode_cublasCher_v2_64, 0},
+    [OP_cublasCherk3mEx_64] = {decode_cublasCherk3mEx_64, 0},
+    [OP_cublasCherkEx_64] = {decode_cublasCherkEx_64, 0},
     [OP_cublasCherk_v2_64] = {decode_cublasCherk_v2_64, 0},
+    [OP_cublasCherkx_64] = {decode_cublasCherkx_64, 0},
+    [OP_cublasChpmv_v2_64] = {decode_cublasChpmv_v2_64, 0},
+    [OP_cublasChpr2_v2_64] = {decode_cublasChpr2_v2_64, 0},
+    [OP_cublasChpr_v2_64] = {decode_cublasChpr_v2_64, 0},
+    [OP_cublasCopyEx_64] = {decode_cublasCopyEx_64, 0},
     [OP_cublasCrot_v2_64] = {decode_cublasCrot_v2_64, 0},
     [OP_cublasCscal_v2_64] = {decode_cublasCscal_v2_64, 0},
     [OP_cublasCsrot_v2_64] = {decode_cublasCsrot_v2_64, 0},
@@ -24324,7 +30560,14 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasCsyr2_v2_64] = {decode_cublasCsyr2_v2_64, 0},
     [OP_cublasCsyr2k_v2_64] = {decode_cublasCsyr2k_v2_64, 0},
     [OP_cublasCsyr_v2_64] = {decode_cublasCsyr_v2_64, 0},
+    [OP_cublasCsyrk3mEx_64] = {decode_cublasCsyrk3mEx_64, 0},
+    [OP_cublasCsyrkEx_64] = {decode_cublasCsyrkEx_64, 0},
     [OP_cublasCsyrk_v2_64] = {decode_cublasCsyrk_v2_64, 0},
+    [OP_cublasCsyrkx_64] = {decode_cublasCsyrkx_64, 0},
+    [OP_cublasCtbmv_v2_64] = {decode_cublasCtbmv_v2_64, 0},
+    [OP_cublasCtbsv_v2_64] = {decode_cublasCtbsv_v2_64, 0},
+    [OP_cublasCtpmv_v2_64] = {decode_cublasCtpmv_v2_64, 0},
+    [OP_cublasCtpsv_v2_64] = {decode_cublasCtpsv_v2_64, 0},
     [OP_cublasCtrmm_v2_64] = {decode_cublasCtrmm_v2_64, 0},
     [OP_cublasCtrmv_v2_64] = {decode_cublasCtrmv_v2_64, 0},
     [OP_cublasCtrsmBatched_64] = {decode_cublasCtrsmBatched_64, 0},
@@ -24335,17 +30578,26 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasDcopy_v2_64] = {decode_cublasDcopy_v2_64, 0},
     [OP_cublasDdgmm_64] = {decode_cublasDdgmm_64, 0},
     [OP_cublasDdot_v2_64] = {decode_cublasDdot_v2_64, 0},
+    [OP_cublasDgbmv_v2_64] = {decode_cublasDgbmv_v2_64, 0},
     [OP_cublasDgeam_64] = {decode_cublasDgeam_64, 0},
     [OP_cublasDgemmBatched_64] = {decode_cublasDgemmBatched_64, 0},
+    [OP_cublasDgemmGroupedBatched_64] = {decode_cublasDgemmGroupedBatched_64, 0},
     [OP_cublasDgemmStridedBatched_64] = {decode_cublasDgemmStridedBatched_64, 0},
     [OP_cublasDgemm_v2_64] = {decode_cublasDgemm_v2_64, 0},
+    [OP_cublasDgemvBatched_64] = {decode_cublasDgemvBatched_64, 0},
+    [OP_cublasDgemvStridedBatched_64] = {decode_cublasDgemvStridedBatched_64, 0},
     [OP_cublasDgemv_v2_64] = {decode_cublasDgemv_v2_64, 0},
     [OP_cublasDger_v2_64] = {decode_cublasDger_v2_64, 0},
     [OP_cublasDnrm2_v2_64] = {decode_cublasDnrm2_v2_64, 0},
     [OP_cublasDotEx_64] = {decode_cublasDotEx_64, 0},
+    [OP_cublasDotcEx_64] = {decode_cublasDotcEx_64, 0},
     [OP_cublasDrot_v2_64] = {decode_cublasDrot_v2_64, 0},
     [OP_cublasDrotm_v2_64] = {decode_cublasDrotm_v2_64, 0},
+    [OP_cublasDsbmv_v2_64] = {decode_cublasDsbmv_v2_64, 0},
     [OP_cublasDscal_v2_64] = {decode_cublasDscal_v2_64, 0},
+    [OP_cublasDspmv_v2_64] = {decode_cublasDspmv_v2_64, 0},
+    [OP_cublasDspr2_v2_64] = {decode_cublasDspr2_v2_64, 0},
+    [OP_cublasDspr_v2_64] = {decode_cublasDspr_v2_64, 0},
     [OP_cublasDswap_v2_64] = {decode_cublasDswap_v2_64, 0},
     [OP_cublasDsymm_v2_64] = {decode_cublasDsymm_v2_64, 0},
     [OP_cublasDsymv_v2_64] = {decode_cublasDsymv_v2_64, 0},
@@ -24353,6 +30605,11 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasDsyr2k_v2_64] = {decode_cublasDsyr2k_v2_64, 0},
     [OP_cublasDsyr_v2_64] = {decode_cublasDsyr_v2_64, 0},
     [OP_cublasDsyrk_v2_64] = {decode_cublasDsyrk_v2_64, 0},
+    [OP_cublasDsyrkx_64] = {decode_cublasDsyrkx_64, 0},
+    [OP_cublasDtbmv_v2_64] = {decode_cublasDtbmv_v2_64, 0},
+    [OP_cublasDtbsv_v2_64] = {decode_cublasDtbsv_v2_64, 0},
+    [OP_cublasDtpmv_v2_64] = {decode_cublasDtpmv_v2_64, 0},
+    [OP_cublasDtpsv_v2_64] = {decode_cublasDtpsv_v2_64, 0},
     [OP_cublasDtrmm_v2_64] = {decode_cublasDtrmm_v2_64, 0},
     [OP_cublasDtrmv_v2_64] = {decode_cublasDtrmv_v2_64, 0},
     [OP_cublasDtrsmBatched_64] = {decode_cublasDtrsmBatched_64, 0},
@@ -24362,7 +30619,17 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasDznrm2_v2_64] = {decode_cublasDznrm2_v2_64, 0},
     [OP_cublasGemmBatchedEx_64] = {decode_cublasGemmBatchedEx_64, 0},
     [OP_cublasGemmEx_64] = {decode_cublasGemmEx_64, 0},
+    [OP_cublasGemmGroupedBatchedEx_64] = {decode_cublasGemmGroupedBatchedEx_64, 0},
     [OP_cublasGemmStridedBatchedEx_64] = {decode_cublasGemmStridedBatchedEx_64, 0},
+    [OP_cublasHSHgemvBatched_64] = {decode_cublasHSHgemvBatched_64, 0},
+    [OP_cublasHSHgemvStridedBatched_64] = {decode_cublasHSHgemvStridedBatched_64, 0},
+    [OP_cublasHSSgemvBatched_64] = {decode_cublasHSSgemvBatched_64, 0},
+    [OP_cublasHSSgemvStridedBatched_64] = {decode_cublasHSSgemvStridedBatched_64, 0},
+    [OP_cublasHgemmBatched_64] = {decode_cublasHgemmBatched_64, 0},
+    [OP_cublasHgemmStridedBatched_64] = {decode_cublasHgemmStridedBatched_64, 0},
+    [OP_cublasHgemm_64] = {decode_cublasHgemm_64, 0},
+    [OP_cublasIamaxEx_64] = {decode_cublasIamaxEx_64, 0},
+    [OP_cublasIaminEx_64] = {decode_cublasIaminEx_64, 0},
     [OP_cublasIcamax_v2_64] = {decode_cublasIcamax_v2_64, 0},
     [OP_cublasIcamin_v2_64] = {decode_cublasIcamin_v2_64, 0},
     [OP_cublasIdamax_v2_64] = {decode_cublasIdamax_v2_64, 0},
@@ -24371,24 +30638,35 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasIsamin_v2_64] = {decode_cublasIsamin_v2_64, 0},
     [OP_cublasIzamax_v2_64] = {decode_cublasIzamax_v2_64, 0},
     [OP_cublasIzamin_v2_64] = {decode_cublasIzamin_v2_64, 0},
+    [OP_cublasNrm2Ex_64] = {decode_cublasNrm2Ex_64, 0},
+    [OP_cublasRotEx_64] = {decode_cublasRotEx_64, 0},
     [OP_cublasSasum_v2_64] = {decode_cublasSasum_v2_64, 0},
     [OP_cublasSaxpy_v2_64] = {decode_cublasSaxpy_v2_64, 0},
+    [OP_cublasScalEx_64] = {decode_cublasScalEx_64, 0},
     [OP_cublasScasum_v2_64] = {decode_cublasScasum_v2_64, 0},
     [OP_cublasScnrm2_v2_64] = {decode_cublasScnrm2_v2_64, 0},
     [OP_cublasScopy_v2_64] = {decode_cublasScopy_v2_64, 0},
     [OP_cublasSdgmm_64] = {decode_cublasSdgmm_64, 0},
     [OP_cublasSdot_v2_64] = {decode_cublasSdot_v2_64, 0},
+    [OP_cublasSgbmv_v2_64] = {decode_cublasSgbmv_v2_64, 0},
     [OP_cublasSgeam_64] = {decode_cublasSgeam_64, 0},
     [OP_cublasSgemmBatched_64] = {decode_cublasSgemmBatched_64, 0},
     [OP_cublasSgemmEx_64] = {decode_cublasSgemmEx_64, 0},
+    [OP_cublasSgemmGroupedBatched_64] = {decode_cublasSgemmGroupedBatched_64, 0},
     [OP_cublasSgemmStridedBatched_64] = {decode_cublasSgemmStridedBatched_64, 0},
     [OP_cublasSgemm_v2_64] = {decode_cublasSgemm_v2_64, 0},
+    [OP_cublasSgemvBatched_64] = {decode_cublasSgemvBatched_64, 0},
+    [OP_cublasSgemvStridedBatched_64] = {decode_cublasSgemvStridedBatched_64, 0},
     [OP_cublasSgemv_v2_64] = {decode_cublasSgemv_v2_64, 0},
     [OP_cublasSger_v2_64] = {decode_cublasSger_v2_64, 0},
     [OP_cublasSnrm2_v2_64] = {decode_cublasSnrm2_v2_64, 0},
     [OP_cublasSrot_v2_64] = {decode_cublasSrot_v2_64, 0},
     [OP_cublasSrotm_v2_64] = {decode_cublasSrotm_v2_64, 0},
+    [OP_cublasSsbmv_v2_64] = {decode_cublasSsbmv_v2_64, 0},
     [OP_cublasSscal_v2_64] = {decode_cublasSscal_v2_64, 0},
+    [OP_cublasSspmv_v2_64] = {decode_cublasSspmv_v2_64, 0},
+    [OP_cublasSspr2_v2_64] = {decode_cublasSspr2_v2_64, 0},
+    [OP_cublasSspr_v2_64] = {decode_cublasSspr_v2_64, 0},
     [OP_cublasSswap_v2_64] = {decode_cublasSswap_v2_64, 0},
     [OP_cublasSsymm_v2_64] = {decode_cublasSsymm_v2_64, 0},
     [OP_cublasSsymv_v2_64] = {decode_cublasSsymv_v2_64, 0},
@@ -24396,29 +30674,50 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasSsyr2k_v2_64] = {decode_cublasSsyr2k_v2_64, 0},
     [OP_cublasSsyr_v2_64] = {decode_cublasSsyr_v2_64, 0},
     [OP_cublasSsyrk_v2_64] = {decode_cublasSsyrk_v2_64, 0},
+    [OP_cublasSsyrkx_64] = {decode_cublasSsyrkx_64, 0},
+    [OP_cublasStbmv_v2_64] = {decode_cublasStbmv_v2_64, 0},
+    [OP_cublasStbsv_v2_64] = {decode_cublasStbsv_v2_64, 0},
+    [OP_cublasStpmv_v2_64] = {decode_cublasStpmv_v2_64, 0},
+    [OP_cublasStpsv_v2_64] = {decode_cublasStpsv_v2_64, 0},
     [OP_cublasStrmm_v2_64] = {decode_cublasStrmm_v2_64, 0},
     [OP_cublasStrmv_v2_64] = {decode_cublasStrmv_v2_64, 0},
     [OP_cublasStrsmBatched_64] = {decode_cublasStrsmBatched_64, 0},
     [OP_cublasStrsm_v2_64] = {decode_cublasStrsm_v2_64, 0},
     [OP_cublasStrsv_v2_64] = {decode_cublasStrsv_v2_64, 0},
+    [OP_cublasSwapEx_64] = {decode_cublasSwapEx_64, 0},
+    [OP_cublasTSSgemvBatched_64] = {decode_cublasTSSgemvBatched_64, 0},
+    [OP_cublasTSSgemvStridedBatched_64] = {decode_cublasTSSgemvStridedBatched_64, 0},
+    [OP_cublasTSTgemvBatched_64] = {decode_cublasTSTgemvBatched_64, 0},
+    [OP_cublasTSTgemvStridedBatched_64] = {decode_cublasTSTgemvStridedBatched_64, 0},
     [OP_cublasZaxpy_v2_64] = {decode_cublasZaxpy_v2_64, 0},
     [OP_cublasZcopy_v2_64] = {decode_cublasZcopy_v2_64, 0},
+    [OP_cublasZdgmm_64] = {decode_cublasZdgmm_64, 0},
     [OP_cublasZdotc_v2_64] = {decode_cublasZdotc_v2_64, 0},
     [OP_cublasZdotu_v2_64] = {decode_cublasZdotu_v2_64, 0},
     [OP_cublasZdrot_v2_64] = {decode_cublasZdrot_v2_64, 0},
     [OP_cublasZdscal_v2_64] = {decode_cublasZdscal_v2_64, 0},
+    [OP_cublasZgbmv_v2_64] = {decode_cublasZgbmv_v2_64, 0},
+    [OP_cublasZgeam_64] = {decode_cublasZgeam_64, 0},
+    [OP_cublasZgemm3m_64] = {decode_cublasZgemm3m_64, 0},
     [OP_cublasZgemmBatched_64] = {decode_cublasZgemmBatched_64, 0},
     [OP_cublasZgemmStridedBatched_64] = {decode_cublasZgemmStridedBatched_64, 0},
     [OP_cublasZgemm_v2_64] = {decode_cublasZgemm_v2_64, 0},
+    [OP_cublasZgemvBatched_64] = {decode_cublasZgemvBatched_64, 0},
+    [OP_cublasZgemvStridedBatched_64] = {decode_cublasZgemvStridedBatched_64, 0},
     [OP_cublasZgemv_v2_64] = {decode_cublasZgemv_v2_64, 0},
     [OP_cublasZgerc_v2_64] = {decode_cublasZgerc_v2_64, 0},
     [OP_cublasZgeru_v2_64] = {decode_cublasZgeru_v2_64, 0},
+    [OP_cublasZhbmv_v2_64] = {decode_cublasZhbmv_v2_64, 0},
     [OP_cublasZhemm_v2_64] = {decode_cublasZhemm_v2_64, 0},
     [OP_cublasZhemv_v2_64] = {decode_cublasZhemv_v2_64, 0},
     [OP_cublasZher2_v2_64] = {decode_cublasZher2_v2_64, 0},
     [OP_cublasZher2k_v2_64] = {decode_cublasZher2k_v2_64, 0},
     [OP_cublasZher_v2_64] = {decode_cublasZher_v2_64, 0},
     [OP_cublasZherk_v2_64] = {decode_cublasZherk_v2_64, 0},
+    [OP_cublasZherkx_64] = {decode_cublasZherkx_64, 0},
+    [OP_cublasZhpmv_v2_64] = {decode_cublasZhpmv_v2_64, 0},
+    [OP_cublasZhpr2_v2_64] = {decode_cublasZhpr2_v2_64, 0},
+    [OP_cublasZhpr_v2_64] = {decode_cublasZhpr_v2_64, 0},
     [OP_cublasZrot_v2_64] = {decode_cublasZrot_v2_64, 0},
     [OP_cublasZscal_v2_64] = {decode_cublasZscal_v2_64, 0},
     [OP_cublasZswap_v2_64] = {decode_cublasZswap_v2_64, 0},
@@ -24428,6 +30727,11 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasZsyr2k_v2_64] = {decode_cublasZsyr2k_v2_64, 0},
     [OP_cublasZsyr_v2_64] = {decode_cublasZsyr_v2_64, 0},
     [OP_cublasZsyrk_v2_64] = {decode_cublasZsyrk_v2_64, 0},
+    [OP_cublasZsyrkx_64] = {decode_cublasZsyrkx_64, 0},
+    [OP_cublasZtbmv_v2_64] = {decode_cublasZtbmv_v2_64, 0},
+    [OP_cublasZtbsv_v2_64] = {decode_cublasZtbsv_v2_64, 0},
+    [OP_cublasZtpmv_v2_64] = {decode_cublasZtpmv_v2_64, 0},
+    [OP_cublasZtpsv_v2_64] = {decode_cublasZtpsv_v2_64, 0},
     [OP_cublasZtrmm_v2_64] = {decode_cublasZtrmm_v2_64, 0},
     [OP_cublasZtrmv_v2_64] = {decode_cublasZtrmv_v2_64, 0},
     [OP_cublasZtrsmBatched_64] = {decode_cublasZtrsmBatched_64, 0},

@@ -165,18 +165,17 @@ CUresult elements_set(struct call *call, struct elements_sent *sent, const char 
                       struct elements are, const void *at, int64_t count) {
     sent->are = are;
     sent->wanted = 0;
-    if (are.bytes == 0) return elements_refused(function, &are);
+    if (are.bytes == 0 || are.only_read) return elements_refused(function, &are);
     if (count < 0 || count > LIBRARY_MOST_BYTES / are.bytes) return CUDA_ERROR_INVALID_VALUE;
     sent->at = at;
     sent->bytes = at == NULL ? 0 : (uint64_t)count * are.bytes;
-    if (!elements_may_be_set(&are, at, sent->bytes)) return elements_refused(function, &are);
     return elements_named(call, sent, count);
 }
 
 CUresult elements_asked(struct call *call, struct elements_sent *sent, const char *function,
                         struct elements are, const void *at, int64_t count) {
     bool filled = at != NULL && are.filled;
-    are.only_read = are.only_zero = false;
+    are.only_read = false;
     CUresult result = elements_set(call, sent, function, are, filled ? at : NULL, count);
     sent->wanted = at != NULL && !filled ? (uint64_t)count * are.bytes : 0;
     return result;
@@ -198,4 +197,32 @@ void elements_got(struct call *call, void *to, const struct elements_sent *sent,
         if (name != 0) name = wire_with_server(name, call->link->index);
         memcpy((uint8_t *)to + i, &name, sizeof name);
     }
+}
+
+CUresult library_values(const char *function, const void *plan, const void *pack, uint8_t *values,
+                        size_t *bytes) {
+    bool lost;
+    struct described_pack *bound = described_pack(NAMED(plan), NAMED(pack), &lost);
+    CUresult result = lost ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    *bytes = 0;
+    if (bound == NULL) return result;
+    if (!bound->sendable) {
+        fprintf(stderr,
+                "egpu: %s: more than %d tensors by value, or one of more than %d bytes, is not "
+                "supported on a remote GPU\n",
+                function, VALUES_MOST, VALUE_MOST_BYTES);
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    }
+    for (uint64_t i = 0; result == CUDA_SUCCESS && i < bound->count; i++) {
+        if (bound->of[i].bytes == 0) continue;
+        if (bound->of[i].at == NULL || *bytes == VALUES_MOST * VALUE_MOST_BYTES) {
+            result = CUDA_ERROR_INVALID_VALUE;
+            continue;
+        }
+        memset(values + *bytes, 0, VALUE_MOST_BYTES);
+        memcpy(values + *bytes, bound->of[i].at, bound->of[i].bytes);
+        *bytes += VALUE_MOST_BYTES;
+    }
+    free(bound);
+    return result;
 }

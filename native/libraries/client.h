@@ -67,6 +67,9 @@ CUresult elements_asked(struct call *call, struct elements_sent *sent, const cha
 void put_elements(struct writer *out, const struct elements_sent *sent);
 /* No more than there are: programs ask for the most that can be, and have room for these. */
 void elements_got(struct call *call, void *to, const struct elements_sent *sent, int64_t there);
+/* What is in host memory of what a pack has for a plan, in the pack's order. */
+CUresult library_values(const char *function, const void *plan, const void *pack, uint8_t *values,
+                        size_t *bytes);
 bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,
                  size_t bytes, bool last);
 
@@ -138,6 +141,10 @@ static inline uint64_t held_name(const void *object) {
 #define GOT(name, are, count)         \
     struct elements_sent wire_##name; \
     TRY(elements_asked(&call, &wire_##name, function, are, name, count))
+#define VALUES(name, plan, pack)                  \
+    uint8_t name[VALUES_MOST * VALUE_MOST_BYTES]; \
+    size_t bytes_##name;                          \
+    TRY(library_values(function, plan, pack, name, &bytes_##name))
 #define CREATE(kind, name)                                    \
     uint64_t new_##name;                                      \
     TRY(remote->new_handle(&call, KIND_##kind, &new_##name)); \

@@ -13,3 +13,8 @@ static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream s
     if (result == CUDA_SUCCESS) result = remote->copy_rows(plan, stream);
     return result == CUDA_SUCCESS ? 0 : library_failed(function, result);
 }
+
+static int copies_done(const char *function) {
+    CUresult result = remote->wait(NULL);
+    return result == CUDA_SUCCESS ? 0 : library_failed(function, result);
+}

@@ -1,11 +1,13 @@
 /* cuBLAS's copies of vectors and matrices, which are the driver's copies of rows. Who includes this
- * has `copy_rows`, which makes one and says a status, and exports what is defined here. */
+ * has `copy_rows`, which makes one and says a status, and `copies_done`, which waits for those of
+ * the default stream, and exports what is defined here. */
 #ifndef EGPU_LIBRARIES_CUBLAS_COPIES_H
 #define EGPU_LIBRARIES_CUBLAS_COPIES_H
 
 enum { COPY_INVALID = 7 }; /* CUBLAS_STATUS_INVALID_VALUE */
 
 static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream stream);
+static int copies_done(const char *function);
 
 /* One side of a copy: where, and bytes from one row to the next. */
 struct side {
@@ -69,6 +71,22 @@ static int copy_vector(const char *function, bool in, int64_t n, int64_t element
         return copy_vector(#symbol, in, n, element, from, to, stream);                             \
     }
 
+/* One that returns when it is done. */
+#define AND_WAIT_MATRIX(symbol, async, size)                                                \
+    API int symbol(size rows, size columns, size element, const void *a, size lda, void *b, \
+                   size ldb);                                                               \
+    int symbol(size rows, size columns, size element, const void *a, size lda, void *b,     \
+               size ldb) {                                                                  \
+        int status = async(rows, columns, element, a, lda, b, ldb, NULL);                   \
+        return status == 0 ? copies_done(#symbol) : status;                                 \
+    }
+#define AND_WAIT_VECTOR(symbol, async, size)                                            \
+    API int symbol(size n, size element, const void *x, size incx, void *y, size incy); \
+    int symbol(size n, size element, const void *x, size incx, void *y, size incy) {    \
+        int status = async(n, element, x, incx, y, incy, NULL);                         \
+        return status == 0 ? copies_done(#symbol) : status;                             \
+    }
+
 COPY_MATRIX(cublasSetMatrixAsync, true, int)
 COPY_MATRIX(cublasGetMatrixAsync, false, int)
 COPY_VECTOR(cublasSetVectorAsync, true, int)
@@ -77,5 +95,13 @@ COPY_MATRIX(cublasSetMatrixAsync_64, true, int64_t)
 COPY_MATRIX(cublasGetMatrixAsync_64, false, int64_t)
 COPY_VECTOR(cublasSetVectorAsync_64, true, int64_t)
 COPY_VECTOR(cublasGetVectorAsync_64, false, int64_t)
+AND_WAIT_MATRIX(cublasSetMatrix, cublasSetMatrixAsync, int)
+AND_WAIT_MATRIX(cublasGetMatrix, cublasGetMatrixAsync, int)
+AND_WAIT_VECTOR(cublasSetVector, cublasSetVectorAsync, int)
+AND_WAIT_VECTOR(cublasGetVector, cublasGetVectorAsync, int)
+AND_WAIT_MATRIX(cublasSetMatrix_64, cublasSetMatrixAsync_64, int64_t)
+AND_WAIT_MATRIX(cublasGetMatrix_64, cublasGetMatrixAsync_64, int64_t)
+AND_WAIT_VECTOR(cublasSetVector_64, cublasSetVectorAsync_64, int64_t)
+AND_WAIT_VECTOR(cublasGetVector_64, cublasGetVectorAsync_64, int64_t)
 
 #endif

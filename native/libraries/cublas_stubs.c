@@ -9,6 +9,48 @@ const struct library_facts library = {"libcublas.so.13",
                                        .unknown = 13,
                                        .not_supported = 15}};
 
+API int cublasAsumEx(void *handle, int n, void *x, int xType, int incx, void *result,
+                     int resultType, int executiontype) {
+    CALL(cublasAsumEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasAxpyEx(void *handle, int n, const void *alpha, int alphaType, void *x, int xType,
+                     int incx, void *y, int yType, int incy, int executiontype) {
+    CALL(cublasAxpyEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, type_bytes(alphaType), true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_bytes(&call.out, &alphaType, sizeof alphaType);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasCaxpy_v2);
@@ -37,6 +79,27 @@ API int cublasCcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCdgmm(void *handle, int mode, int m, int n, void *A, int lda, void *x, int incx,
+                    void *C, int ldc) {
+    CALL(cublasCdgmm);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -77,6 +140,63 @@ API int cublasCdotu_v2(void *handle, int n, void *x, int incx, void *y, int incy
     return DONE();
 }
 
+API int cublasCgbmv_v2(void *handle, int trans, int m, int n, int kl, int ku, const void *alpha,
+                       void *A, int lda, void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasCgbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
+                    int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
+    CALL(cublasCgeam);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasCgelsBatched);
@@ -101,6 +221,138 @@ API int cublasCgelsBatched(void *handle, int trans, int m, int n, int nrhs, void
     put_bytes(&call.out, &batchSize, sizeof batchSize);
     FINISH();
     if (info != NULL) get_bytes(&call.in, info, bytes_info);
+    return DONE();
+}
+
+API int cublasCgemm3m(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
+                      void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasCgemm3m);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mBatched(void *handle, int transa, int transb, int m, int n, int k,
+                             const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
+                             const void *beta, void *Carray, int ldc, int batchCount) {
+    CALL(cublasCgemm3mBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mEx(void *handle, int transa, int transb, int m, int n, int k,
+                        const void *alpha, void *A, int Atype, int lda, void *B, int Btype, int ldb,
+                        const void *beta, void *C, int Ctype, int ldc) {
+    CALL(cublasCgemm3mEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mStridedBatched(void *handle, int transa, int transb, int m, int n, int k,
+                                    const void *alpha, void *A, int lda, int64_t strideA, void *B,
+                                    int ldb, int64_t strideB, const void *beta, void *C, int ldc,
+                                    int64_t strideC, int batchCount) {
+    CALL(cublasCgemm3mStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
     return DONE();
 }
 
@@ -132,6 +384,40 @@ API int cublasCgemmBatched(void *handle, int transa, int transb, int m, int n, i
     put_word(&call.out, (uint64_t)(uintptr_t)Carray);
     put_bytes(&call.out, &ldc, sizeof ldc);
     put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemmEx(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
+                      void *A, int Atype, int lda, void *B, int Btype, int ldb, const void *beta,
+                      void *C, int Ctype, int ldc) {
+    CALL(cublasCgemmEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -198,6 +484,68 @@ API int cublasCgemm_v2(void *handle, int transa, int transb, int m, int n, int k
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                           int lda, void *xarray, int incx, const void *beta, void *yarray,
+                           int incy, int batchCount) {
+    CALL(cublasCgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha, void *A,
+                                  int lda, int64_t strideA, void *x, int incx, int64_t stridex,
+                                  const void *beta, void *y, int incy, int64_t stridey,
+                                  int batchCount) {
+    CALL(cublasCgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -314,6 +662,26 @@ API int cublasCgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
     return DONE();
 }
 
+API int cublasCgetriBatched(void *handle, int n, void *A, int lda, void *P, void *C, int ldc,
+                            void *info, int batchSize) {
+    CALL(cublasCgetriBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)P);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasCgetrsBatched);
@@ -336,6 +704,32 @@ API int cublasCgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
     put_bytes(&call.out, &batchSize, sizeof batchSize);
     FINISH();
     if (info != NULL) get_bytes(&call.in, info, bytes_info);
+    return DONE();
+}
+
+API int cublasChbmv_v2(void *handle, int uplo, int n, int k, const void *alpha, void *A, int lda,
+                       void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasChbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
     return DONE();
 }
 
@@ -459,6 +853,60 @@ API int cublasCher_v2(void *handle, int uplo, int n, const void *alpha, void *x,
     return DONE();
 }
 
+API int cublasCherk3mEx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                        int Atype, int lda, const void *beta, void *C, int Ctype, int ldc) {
+    CALL(cublasCherk3mEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCherkEx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                      int Atype, int lda, const void *beta, void *C, int Ctype, int ldc) {
+    CALL(cublasCherkEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCherk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasCherk_v2);
@@ -480,6 +928,132 @@ API int cublasCherk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCherkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasCherkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpmv_v2(void *handle, int uplo, int n, const void *alpha, void *AP, void *x,
+                       int incx, const void *beta, void *y, int incy) {
+    CALL(cublasChpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
+                       int incy, void *AP) {
+    CALL(cublasChpr2_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx,
+                      void *AP) {
+    CALL(cublasChpr_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCmatinvBatched(void *handle, int n, void *A, int lda, void *Ainv, int lda_inv,
+                             void *info, int batchSize) {
+    CALL(cublasCmatinvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Ainv);
+    put_bytes(&call.out, &lda_inv, sizeof lda_inv);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCopyEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType,
+                     int incy) {
+    CALL(cublasCopyEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
     FINISH();
     return DONE();
 }
@@ -723,6 +1297,60 @@ API int cublasCsyr_v2(void *handle, int uplo, int n, const void *alpha, void *x,
     return DONE();
 }
 
+API int cublasCsyrk3mEx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                        int Atype, int lda, const void *beta, void *C, int Ctype, int ldc) {
+    CALL(cublasCsyrk3mEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyrkEx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                      int Atype, int lda, const void *beta, void *C, int Ctype, int ldc) {
+    CALL(cublasCsyrkEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCsyrk_v2(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
                        int lda, const void *beta, void *C, int ldc) {
     CALL(cublasCsyrk_v2);
@@ -744,6 +1372,126 @@ API int cublasCsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyrkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasCsyrkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtbmv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasCtbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtbsv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasCtbsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtpmv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasCtpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtpsv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasCtpsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtpttr(void *handle, int uplo, int n, void *AP, void *A, int lda) {
+    CALL(cublasCtpttr);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
     FINISH();
     return DONE();
 }
@@ -865,6 +1613,21 @@ API int cublasCtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
     return DONE();
 }
 
+API int cublasCtrttp(void *handle, int uplo, int n, void *A, int lda, void *AP) {
+    CALL(cublasCtrttp);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDasum_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -962,6 +1725,36 @@ API int cublasDestroy_v2(void *handle) {
     return DONE();
 }
 
+API int cublasDgbmv_v2(void *handle, int trans, int m, int n, int kl, int ku, const void *alpha,
+                       void *A, int lda, void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasDgbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
                     int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
     CALL(cublasDgeam);
@@ -1048,6 +1841,52 @@ API int cublasDgemmBatched(void *handle, int transa, int transb, int m, int n, i
     return DONE();
 }
 
+API int cublasDgemmGroupedBatched(void *handle, const void *transa_array, const void *transb_array,
+                                  const void *m_array, const void *n_array, const void *k_array,
+                                  const void *alpha_array, void *Aarray, const void *lda_array,
+                                  void *Barray, const void *ldb_array, const void *beta_array,
+                                  void *Carray, const void *ldc_array, int group_count,
+                                  const void *group_size) {
+    CALL(cublasDgemmGroupedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 4 * (uint64_t)group_count);
+    HOST(n_array, 4 * (uint64_t)group_count);
+    HOST(k_array, 4 * (uint64_t)group_count);
+    HOST(alpha_array, 8 * (uint64_t)group_count);
+    HOST(lda_array, 4 * (uint64_t)group_count);
+    HOST(ldb_array, 4 * (uint64_t)group_count);
+    HOST(beta_array, 8 * (uint64_t)group_count);
+    HOST(ldc_array, 4 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 4 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + padded(bytes_lda_array) + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size),
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDgemmStridedBatched(void *handle, int transa, int transb, int m, int n, int k,
                                   const void *alpha, void *A, int lda, int64_t strideA, void *B,
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
@@ -1110,6 +1949,68 @@ API int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                           int lda, void *xarray, int incx, const void *beta, void *yarray,
+                           int incy, int batchCount) {
+    CALL(cublasDgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha, void *A,
+                                  int lda, int64_t strideA, void *x, int incx, int64_t stridex,
+                                  const void *beta, void *y, int incy, int64_t stridey,
+                                  int batchCount) {
+    CALL(cublasDgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -1248,6 +2149,25 @@ API int cublasDgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
     return DONE();
 }
 
+API int cublasDmatinvBatched(void *handle, int n, void *A, int lda, void *Ainv, int lda_inv,
+                             void *info, int batchSize) {
+    CALL(cublasDmatinvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Ainv);
+    put_bytes(&call.out, &lda_inv, sizeof lda_inv);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDnrm2_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -1267,6 +2187,29 @@ API int cublasDnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
 API int cublasDotEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType, int incy,
                     void *result, int resultType, int executionType) {
     CALL(cublasDotEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executionType, sizeof executionType);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasDotcEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType,
+                     int incy, void *result, int resultType, int executionType) {
+    CALL(cublasDotcEx);
     OBJECT(cublas, handle, NAMED(handle));
     struct library_object *object = object_of(NAMED(handle));
     SCALAR(result, type_bytes(resultType), true);
@@ -1375,6 +2318,32 @@ API int cublasDrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *
     return DONE();
 }
 
+API int cublasDsbmv_v2(void *handle, int uplo, int n, int k, const void *alpha, void *A, int lda,
+                       void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasDsbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasDscal_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -1386,6 +2355,69 @@ API int cublasDscal_v2(void *handle, int n, const void *alpha, void *x, int incx
     put_scalar(&call.out, &wire_alpha);
     put_word(&call.out, (uint64_t)(uintptr_t)x);
     put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspmv_v2(void *handle, int uplo, int n, const void *alpha, void *AP, void *x,
+                       int incx, const void *beta, void *y, int incy) {
+    CALL(cublasDspmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
+                       int incy, void *AP) {
+    CALL(cublasDspr2_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx,
+                      void *AP) {
+    CALL(cublasDspr_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
     FINISH();
     return DONE();
 }
@@ -1549,6 +2581,126 @@ API int cublasDsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     return DONE();
 }
 
+API int cublasDsyrkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasDsyrkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtbmv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasDtbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtbsv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasDtbsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtpmv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasDtpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtpsv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasDtpsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtpttr(void *handle, int uplo, int n, void *AP, void *A, int lda) {
+    CALL(cublasDtpttr);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDtrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasDtrmm_v2);
@@ -1666,6 +2818,21 @@ API int cublasDtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
     return DONE();
 }
 
+API int cublasDtrttp(void *handle, int uplo, int n, void *A, int lda, void *AP) {
+    CALL(cublasDtrttp);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDzasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasDzasum_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -1775,6 +2942,57 @@ API int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, 
     return DONE();
 }
 
+API int cublasGemmGroupedBatchedEx(void *handle, const void *transa_array, const void *transb_array,
+                                   const void *m_array, const void *n_array, const void *k_array,
+                                   const void *alpha_array, void *Aarray, int Atype,
+                                   const void *lda_array, void *Barray, int Btype,
+                                   const void *ldb_array, const void *beta_array, void *Carray,
+                                   int Ctype, const void *ldc_array, int group_count,
+                                   const void *group_size, int computeType) {
+    CALL(cublasGemmGroupedBatchedEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 4 * (uint64_t)group_count);
+    HOST(n_array, 4 * (uint64_t)group_count);
+    HOST(k_array, 4 * (uint64_t)group_count);
+    HOST(alpha_array, scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    HOST(lda_array, 4 * (uint64_t)group_count);
+    HOST(ldb_array, 4 * (uint64_t)group_count);
+    HOST(beta_array, scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    HOST(ldc_array, 4 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 4 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + 8 + padded(bytes_lda_array) + 8 + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size) + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
+    put_bytes(&call.out, &computeType, sizeof computeType);
+    FINISH();
+    return DONE();
+}
+
 API int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int m, int n, int k,
                                    const void *alpha, void *A, int Atype, int lda, int64_t strideA,
                                    void *B, int Btype, int ldb, int64_t strideB, const void *beta,
@@ -1844,6 +3062,262 @@ API int cublasGetVersion_v2(void *handle, void *version) {
     put_word(&call.out, version != NULL);
     FINISH();
     if (version != NULL) get_bytes(&call.in, version, bytes_version);
+    return DONE();
+}
+
+API int cublasHSHgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                             int lda, void *xarray, int incx, const void *beta, void *yarray,
+                             int incy, int batchCount) {
+    CALL(cublasHSHgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSHgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha,
+                                    void *A, int lda, int64_t strideA, void *x, int incx,
+                                    int64_t stridex, const void *beta, void *y, int incy,
+                                    int64_t stridey, int batchCount) {
+    CALL(cublasHSHgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSSgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                             int lda, void *xarray, int incx, const void *beta, void *yarray,
+                             int incy, int batchCount) {
+    CALL(cublasHSSgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSSgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha,
+                                    void *A, int lda, int64_t strideA, void *x, int incx,
+                                    int64_t stridex, const void *beta, void *y, int incy,
+                                    int64_t stridey, int batchCount) {
+    CALL(cublasHSSgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemm(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
+                    void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasHgemm);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemmBatched(void *handle, int transa, int transb, int m, int n, int k,
+                           const void *alpha, void *Aarray, int lda, void *Barray, int ldb,
+                           const void *beta, void *Carray, int ldc, int batchCount) {
+    CALL(cublasHgemmBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemmStridedBatched(void *handle, int transa, int transb, int m, int n, int k,
+                                  const void *alpha, void *A, int lda, int64_t strideA, void *B,
+                                  int ldb, int64_t strideB, const void *beta, void *C, int ldc,
+                                  int64_t strideC, int batchCount) {
+    CALL(cublasHgemmStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasIamaxEx(void *handle, int n, void *x, int xType, int incx, void *result) {
+    CALL(cublasIamaxEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIaminEx(void *handle, int n, void *x, int xType, int incx, void *result) {
+    CALL(cublasIaminEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
     return DONE();
 }
 
@@ -1975,6 +3449,50 @@ API int cublasIzamin_v2(void *handle, int n, void *x, int incx, void *result) {
     return DONE();
 }
 
+API int cublasNrm2Ex(void *handle, int n, void *x, int xType, int incx, void *result,
+                     int resultType, int executionType) {
+    CALL(cublasNrm2Ex);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executionType, sizeof executionType);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasRotEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType, int incy,
+                    const void *c, const void *s, int csType, int executiontype) {
+    CALL(cublasRotEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, type_bytes(csType), false);
+    SCALAR(s, type_bytes(csType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    put_bytes(&call.out, &csType, sizeof csType);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSasum_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasSasum_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -2005,6 +3523,25 @@ API int cublasSaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasScalEx(void *handle, int n, const void *alpha, int alphaType, void *x, int xType,
+                     int incx, int executionType) {
+    CALL(cublasScalEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, type_bytes(alphaType), true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_bytes(&call.out, &alphaType, sizeof alphaType);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &executionType, sizeof executionType);
     FINISH();
     return DONE();
 }
@@ -2160,6 +3697,36 @@ API int cublasSetWorkspace_v2(void *handle, void *workspace, uint64_t workspaceS
     return DONE();
 }
 
+API int cublasSgbmv_v2(void *handle, int trans, int m, int n, int kl, int ku, const void *alpha,
+                       void *A, int lda, void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasSgbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
                     int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
     CALL(cublasSgeam);
@@ -2280,6 +3847,52 @@ API int cublasSgemmEx(void *handle, int transa, int transb, int m, int n, int k,
     return DONE();
 }
 
+API int cublasSgemmGroupedBatched(void *handle, const void *transa_array, const void *transb_array,
+                                  const void *m_array, const void *n_array, const void *k_array,
+                                  const void *alpha_array, void *Aarray, const void *lda_array,
+                                  void *Barray, const void *ldb_array, const void *beta_array,
+                                  void *Carray, const void *ldc_array, int group_count,
+                                  const void *group_size) {
+    CALL(cublasSgemmGroupedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 4 * (uint64_t)group_count);
+    HOST(n_array, 4 * (uint64_t)group_count);
+    HOST(k_array, 4 * (uint64_t)group_count);
+    HOST(alpha_array, 4 * (uint64_t)group_count);
+    HOST(lda_array, 4 * (uint64_t)group_count);
+    HOST(ldb_array, 4 * (uint64_t)group_count);
+    HOST(beta_array, 4 * (uint64_t)group_count);
+    HOST(ldc_array, 4 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 4 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + padded(bytes_lda_array) + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size),
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSgemmStridedBatched(void *handle, int transa, int transb, int m, int n, int k,
                                   const void *alpha, void *A, int lda, int64_t strideA, void *B,
                                   int ldb, int64_t strideB, const void *beta, void *C, int ldc,
@@ -2342,6 +3955,68 @@ API int cublasSgemm_v2(void *handle, int transa, int transb, int m, int n, int k
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                           int lda, void *xarray, int incx, const void *beta, void *yarray,
+                           int incy, int batchCount) {
+    CALL(cublasSgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha, void *A,
+                                  int lda, int64_t strideA, void *x, int incx, int64_t stridex,
+                                  const void *beta, void *y, int incy, int64_t stridey,
+                                  int batchCount) {
+    CALL(cublasSgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -2480,6 +4155,25 @@ API int cublasSgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
     return DONE();
 }
 
+API int cublasSmatinvBatched(void *handle, int n, void *A, int lda, void *Ainv, int lda_inv,
+                             void *info, int batchSize) {
+    CALL(cublasSmatinvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Ainv);
+    put_bytes(&call.out, &lda_inv, sizeof lda_inv);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSnrm2_v2(void *handle, int n, void *x, int incx, void *result) {
     CALL(cublasSnrm2_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -2584,6 +4278,32 @@ API int cublasSrotmg_v2(void *handle, void *d1, void *d2, void *x1, const void *
     return DONE();
 }
 
+API int cublasSsbmv_v2(void *handle, int uplo, int n, int k, const void *alpha, void *A, int lda,
+                       void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasSsbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSscal_v2(void *handle, int n, const void *alpha, void *x, int incx) {
     CALL(cublasSscal_v2);
     OBJECT(cublas, handle, NAMED(handle));
@@ -2595,6 +4315,69 @@ API int cublasSscal_v2(void *handle, int n, const void *alpha, void *x, int incx
     put_scalar(&call.out, &wire_alpha);
     put_word(&call.out, (uint64_t)(uintptr_t)x);
     put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspmv_v2(void *handle, int uplo, int n, const void *alpha, void *AP, void *x,
+                       int incx, const void *beta, void *y, int incy) {
+    CALL(cublasSspmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
+                       int incy, void *AP) {
+    CALL(cublasSspr2_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx,
+                      void *AP) {
+    CALL(cublasSspr_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
     FINISH();
     return DONE();
 }
@@ -2758,6 +4541,126 @@ API int cublasSsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     return DONE();
 }
 
+API int cublasSsyrkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasSsyrkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStbmv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasStbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStbsv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasStbsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStpmv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasStpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStpsv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasStpsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStpttr(void *handle, int uplo, int n, void *AP, void *A, int lda) {
+    CALL(cublasStpttr);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
 API int cublasStrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasStrmm_v2);
@@ -2875,6 +4778,162 @@ API int cublasStrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
     return DONE();
 }
 
+API int cublasStrttp(void *handle, int uplo, int n, void *A, int lda, void *AP) {
+    CALL(cublasStrttp);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSwapEx(void *handle, int n, void *x, int xType, int incx, void *y, int yType,
+                     int incy) {
+    CALL(cublasSwapEx);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSSgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                             int lda, void *xarray, int incx, const void *beta, void *yarray,
+                             int incy, int batchCount) {
+    CALL(cublasTSSgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSSgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha,
+                                    void *A, int lda, int64_t strideA, void *x, int incx,
+                                    int64_t stridex, const void *beta, void *y, int incy,
+                                    int64_t stridey, int batchCount) {
+    CALL(cublasTSSgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSTgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                             int lda, void *xarray, int incx, const void *beta, void *yarray,
+                             int incy, int batchCount) {
+    CALL(cublasTSTgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSTgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha,
+                                    void *A, int lda, int64_t strideA, void *x, int incx,
+                                    int64_t stridex, const void *beta, void *y, int incy,
+                                    int64_t stridey, int batchCount) {
+    CALL(cublasTSTgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZaxpy_v2(void *handle, int n, const void *alpha, void *x, int incx, void *y,
                        int incy) {
     CALL(cublasZaxpy_v2);
@@ -2903,6 +4962,27 @@ API int cublasZcopy_v2(void *handle, int n, void *x, int incx, void *y, int incy
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZdgmm(void *handle, int mode, int m, int n, void *A, int lda, void *x, int incx,
+                    void *C, int ldc) {
+    CALL(cublasZdgmm);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -2978,6 +5058,63 @@ API int cublasZdscal_v2(void *handle, int n, const void *alpha, void *x, int inc
     return DONE();
 }
 
+API int cublasZgbmv_v2(void *handle, int trans, int m, int n, int kl, int ku, const void *alpha,
+                       void *A, int lda, void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasZgbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgeam(void *handle, int transa, int transb, int m, int n, const void *alpha, void *A,
+                    int lda, const void *beta, void *B, int ldb, void *C, int ldc) {
+    CALL(cublasZgeam);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZgelsBatched(void *handle, int trans, int m, int n, int nrhs, void *Aarray, int lda,
                            void *Carray, int ldc, void *info, void *devInfoArray, int batchSize) {
     CALL(cublasZgelsBatched);
@@ -3002,6 +5139,35 @@ API int cublasZgelsBatched(void *handle, int trans, int m, int n, int nrhs, void
     put_bytes(&call.out, &batchSize, sizeof batchSize);
     FINISH();
     if (info != NULL) get_bytes(&call.in, info, bytes_info);
+    return DONE();
+}
+
+API int cublasZgemm3m(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
+                      void *A, int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasZgemm3m);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
     return DONE();
 }
 
@@ -3099,6 +5265,68 @@ API int cublasZgemm_v2(void *handle, int transa, int transb, int m, int n, int k
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemvBatched(void *handle, int trans, int m, int n, const void *alpha, void *Aarray,
+                           int lda, void *xarray, int incx, const void *beta, void *yarray,
+                           int incy, int batchCount) {
+    CALL(cublasZgemvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemvStridedBatched(void *handle, int trans, int m, int n, const void *alpha, void *A,
+                                  int lda, int64_t strideA, void *x, int incx, int64_t stridex,
+                                  const void *beta, void *y, int incy, int64_t stridey,
+                                  int batchCount) {
+    CALL(cublasZgemvStridedBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -3215,6 +5443,26 @@ API int cublasZgetrfBatched(void *handle, int n, void *A, int lda, void *P, void
     return DONE();
 }
 
+API int cublasZgetriBatched(void *handle, int n, void *A, int lda, void *P, void *C, int ldc,
+                            void *info, int batchSize) {
+    CALL(cublasZgetriBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)P);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarray, int lda,
                             void *devIpiv, void *Barray, int ldb, void *info, int batchSize) {
     CALL(cublasZgetrsBatched);
@@ -3237,6 +5485,32 @@ API int cublasZgetrsBatched(void *handle, int trans, int n, int nrhs, void *Aarr
     put_bytes(&call.out, &batchSize, sizeof batchSize);
     FINISH();
     if (info != NULL) get_bytes(&call.in, info, bytes_info);
+    return DONE();
+}
+
+API int cublasZhbmv_v2(void *handle, int uplo, int n, int k, const void *alpha, void *A, int lda,
+                       void *x, int incx, const void *beta, void *y, int incy) {
+    CALL(cublasZhbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
     return DONE();
 }
 
@@ -3381,6 +5655,115 @@ API int cublasZherk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZherkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasZherkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpmv_v2(void *handle, int uplo, int n, const void *alpha, void *AP, void *x,
+                       int incx, const void *beta, void *y, int incy) {
+    CALL(cublasZhpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpr2_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx, void *y,
+                       int incy, void *AP) {
+    CALL(cublasZhpr2_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpr_v2(void *handle, int uplo, int n, const void *alpha, void *x, int incx,
+                      void *AP) {
+    CALL(cublasZhpr_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZmatinvBatched(void *handle, int n, void *A, int lda, void *Ainv, int lda_inv,
+                             void *info, int batchSize) {
+    CALL(cublasZmatinvBatched);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchSize);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Ainv);
+    put_bytes(&call.out, &lda_inv, sizeof lda_inv);
+    put_word(&call.out, (uint64_t)(uintptr_t)info);
+    put_bytes(&call.out, &batchSize, sizeof batchSize);
     FINISH();
     return DONE();
 }
@@ -3603,6 +5986,126 @@ API int cublasZsyrk_v2(void *handle, int uplo, int trans, int n, int k, const vo
     return DONE();
 }
 
+API int cublasZsyrkx(void *handle, int uplo, int trans, int n, int k, const void *alpha, void *A,
+                     int lda, void *B, int ldb, const void *beta, void *C, int ldc) {
+    CALL(cublasZsyrkx);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtbmv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasZtbmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtbsv_v2(void *handle, int uplo, int trans, int diag, int n, int k, void *A, int lda,
+                       void *x, int incx) {
+    CALL(cublasZtbsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtpmv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasZtpmv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtpsv_v2(void *handle, int uplo, int trans, int diag, int n, void *AP, void *x,
+                       int incx) {
+    CALL(cublasZtpsv_v2);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtpttr(void *handle, int uplo, int n, void *AP, void *A, int lda) {
+    CALL(cublasZtpttr);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZtrmm_v2(void *handle, int side, int uplo, int trans, int diag, int m, int n,
                        const void *alpha, void *A, int lda, void *B, int ldb, void *C, int ldc) {
     CALL(cublasZtrmm_v2);
@@ -3720,6 +6223,64 @@ API int cublasZtrsv_v2(void *handle, int uplo, int trans, int diag, int n, void 
     return DONE();
 }
 
+API int cublasZtrttp(void *handle, int uplo, int n, void *A, int lda, void *AP) {
+    CALL(cublasZtrttp);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasAsumEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *result,
+                        int resultType, int executiontype) {
+    CALL(cublasAsumEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasAxpyEx_64(void *handle, int64_t n, const void *alpha, int alphaType, void *x,
+                        int xType, int64_t incx, void *y, int yType, int64_t incy,
+                        int executiontype) {
+    CALL(cublasAxpyEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, type_bytes(alphaType), true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_bytes(&call.out, &alphaType, sizeof alphaType);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
                           void *y, int64_t incy) {
     CALL(cublasCaxpy_v2_64);
@@ -3748,6 +6309,27 @@ API int cublasCcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                       int64_t incx, void *C, int64_t ldc) {
+    CALL(cublasCdgmm_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -3790,6 +6372,200 @@ API int cublasCdotu_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *
     return DONE();
 }
 
+API int cublasCgbmv_v2_64(void *handle, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
+                          const void *alpha, void *A, int64_t lda, void *x, int64_t incx,
+                          const void *beta, void *y, int64_t incy) {
+    CALL(cublasCgbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                       const void *alpha, void *A, int64_t lda, const void *beta, void *B,
+                       int64_t ldb, void *C, int64_t ldc) {
+    CALL(cublasCgeam_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                int64_t k, const void *alpha, void *Aarray, int64_t lda,
+                                void *Barray, int64_t ldb, const void *beta, void *Carray,
+                                int64_t ldc, int64_t batchCount) {
+    CALL(cublasCgemm3mBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                           const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                           int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc) {
+    CALL(cublasCgemm3mEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3mStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                       int64_t k, const void *alpha, void *A, int64_t lda,
+                                       int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                       const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                       int64_t batchCount) {
+    CALL(cublasCgemm3mStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemm3m_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                         const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                         const void *beta, void *C, int64_t ldc) {
+    CALL(cublasCgemm3m_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
                               const void *alpha, void *Aarray, int64_t lda, void *Barray,
                               int64_t ldb, const void *beta, void *Carray, int64_t ldc,
@@ -3819,6 +6595,40 @@ API int cublasCgemmBatched_64(void *handle, int transa, int transb, int64_t m, i
     put_word(&call.out, (uint64_t)(uintptr_t)Carray);
     put_bytes(&call.out, &ldc, sizeof ldc);
     put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                         const void *alpha, void *A, int Atype, int64_t lda, void *B, int Btype,
+                         int64_t ldb, const void *beta, void *C, int Ctype, int64_t ldc) {
+    CALL(cublasCgemmEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -3887,6 +6697,68 @@ API int cublasCgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                              void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                              const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasCgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                     const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                     void *x, int64_t incx, int64_t stridex, const void *beta,
+                                     void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasCgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -3960,6 +6832,33 @@ API int cublasCgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha,
     put_bytes(&call.out, &incy, sizeof incy);
     put_word(&call.out, (uint64_t)(uintptr_t)A);
     put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChbmv_v2_64(void *handle, int uplo, int64_t n, int64_t k, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasChbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
     FINISH();
     return DONE();
 }
@@ -4087,6 +6986,62 @@ API int cublasCher_v2_64(void *handle, int uplo, int64_t n, const void *alpha, v
     return DONE();
 }
 
+API int cublasCherk3mEx_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int Atype, int64_t lda, const void *beta,
+                           void *C, int Ctype, int64_t ldc) {
+    CALL(cublasCherk3mEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCherkEx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                         void *A, int Atype, int64_t lda, const void *beta, void *C, int Ctype,
+                         int64_t ldc) {
+    CALL(cublasCherkEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
                           const void *alpha, void *A, int64_t lda, const void *beta, void *C,
                           int64_t ldc) {
@@ -4109,6 +7064,114 @@ API int cublasCherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCherkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasCherkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpmv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *AP, void *x,
+                          int64_t incx, const void *beta, void *y, int64_t incy) {
+    CALL(cublasChpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *AP) {
+    CALL(cublasChpr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasChpr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *AP) {
+    CALL(cublasChpr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCopyEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y,
+                        int yType, int64_t incy) {
+    CALL(cublasCopyEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
     FINISH();
     return DONE();
 }
@@ -4320,6 +7383,62 @@ API int cublasCsyr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, v
     return DONE();
 }
 
+API int cublasCsyrk3mEx_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
+                           const void *alpha, void *A, int Atype, int64_t lda, const void *beta,
+                           void *C, int Ctype, int64_t ldc) {
+    CALL(cublasCsyrk3mEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyrkEx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                         void *A, int Atype, int64_t lda, const void *beta, void *C, int Ctype,
+                         int64_t ldc) {
+    CALL(cublasCsyrkEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
 API int cublasCsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t k,
                           const void *alpha, void *A, int64_t lda, const void *beta, void *C,
                           int64_t ldc) {
@@ -4342,6 +7461,112 @@ API int cublasCsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCsyrkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasCsyrkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtbmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasCtbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtbsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasCtbsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtpmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasCtpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasCtpsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasCtpsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
     FINISH();
     return DONE();
 }
@@ -4554,6 +7779,37 @@ API int cublasDdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y
     return DONE();
 }
 
+API int cublasDgbmv_v2_64(void *handle, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
+                          const void *alpha, void *A, int64_t lda, void *x, int64_t incx,
+                          const void *beta, void *y, int64_t incy) {
+    CALL(cublasDgbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n,
                        const void *alpha, void *A, int64_t lda, const void *beta, void *B,
                        int64_t ldb, void *C, int64_t ldc) {
@@ -4611,6 +7867,53 @@ API int cublasDgemmBatched_64(void *handle, int transa, int transb, int64_t m, i
     put_word(&call.out, (uint64_t)(uintptr_t)Carray);
     put_bytes(&call.out, &ldc, sizeof ldc);
     put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemmGroupedBatched_64(void *handle, const void *transa_array,
+                                     const void *transb_array, const void *m_array,
+                                     const void *n_array, const void *k_array,
+                                     const void *alpha_array, void *Aarray, const void *lda_array,
+                                     void *Barray, const void *ldb_array, const void *beta_array,
+                                     void *Carray, const void *ldc_array, int64_t group_count,
+                                     const void *group_size) {
+    CALL(cublasDgemmGroupedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 8 * (uint64_t)group_count);
+    HOST(n_array, 8 * (uint64_t)group_count);
+    HOST(k_array, 8 * (uint64_t)group_count);
+    HOST(alpha_array, 8 * (uint64_t)group_count);
+    HOST(lda_array, 8 * (uint64_t)group_count);
+    HOST(ldb_array, 8 * (uint64_t)group_count);
+    HOST(beta_array, 8 * (uint64_t)group_count);
+    HOST(ldc_array, 8 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 8 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + padded(bytes_lda_array) + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size),
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
     FINISH();
     return DONE();
 }
@@ -4679,6 +7982,68 @@ API int cublasDgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                              void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                              const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasDgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                     const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                     void *x, int64_t incx, int64_t stridex, const void *beta,
+                                     void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasDgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -4772,6 +8137,29 @@ API int cublasDotEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx
     return DONE();
 }
 
+API int cublasDotcEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y,
+                        int yType, int64_t incy, void *result, int resultType, int executionType) {
+    CALL(cublasDotcEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executionType, sizeof executionType);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
 API int cublasDrot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
                          const void *c, const void *s) {
     CALL(cublasDrot_v2_64);
@@ -4810,6 +8198,33 @@ API int cublasDrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *
     return DONE();
 }
 
+API int cublasDsbmv_v2_64(void *handle, int uplo, int64_t n, int64_t k, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasDsbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasDscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
     CALL(cublasDscal_v2_64);
     OBJECT(cublas, handle, NAMED(handle));
@@ -4821,6 +8236,69 @@ API int cublasDscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, i
     put_scalar(&call.out, &wire_alpha);
     put_word(&call.out, (uint64_t)(uintptr_t)x);
     put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspmv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *AP, void *x,
+                          int64_t incx, const void *beta, void *y, int64_t incy) {
+    CALL(cublasDspmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *AP) {
+    CALL(cublasDspr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDspr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *AP) {
+    CALL(cublasDspr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
     FINISH();
     return DONE();
 }
@@ -4984,6 +8462,112 @@ API int cublasDsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDsyrkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasDsyrkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtbmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasDtbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtbsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasDtbsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtpmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasDtpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasDtpsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasDtpsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
     FINISH();
     return DONE();
 }
@@ -5219,6 +8803,58 @@ API int cublasGemmEx_64(void *handle, int transa, int transb, int64_t m, int64_t
     return DONE();
 }
 
+API int cublasGemmGroupedBatchedEx_64(void *handle, const void *transa_array,
+                                      const void *transb_array, const void *m_array,
+                                      const void *n_array, const void *k_array,
+                                      const void *alpha_array, void *Aarray, int Atype,
+                                      const void *lda_array, void *Barray, int Btype,
+                                      const void *ldb_array, const void *beta_array, void *Carray,
+                                      int Ctype, const void *ldc_array, int64_t group_count,
+                                      const void *group_size, int computeType) {
+    CALL(cublasGemmGroupedBatchedEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 8 * (uint64_t)group_count);
+    HOST(n_array, 8 * (uint64_t)group_count);
+    HOST(k_array, 8 * (uint64_t)group_count);
+    HOST(alpha_array, scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    HOST(lda_array, 8 * (uint64_t)group_count);
+    HOST(ldb_array, 8 * (uint64_t)group_count);
+    HOST(beta_array, scale_bytes(computeType, Ctype) * (uint64_t)group_count);
+    HOST(ldc_array, 8 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 8 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + 8 + padded(bytes_lda_array) + 8 + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size) + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &Atype, sizeof Atype);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &Btype, sizeof Btype);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &Ctype, sizeof Ctype);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
+    put_bytes(&call.out, &computeType, sizeof computeType);
+    FINISH();
+    return DONE();
+}
+
 API int cublasGemmStridedBatchedEx_64(void *handle, int transa, int transb, int64_t m, int64_t n,
                                       int64_t k, const void *alpha, void *A, int Atype, int64_t lda,
                                       int64_t strideA, void *B, int Btype, int64_t ldb,
@@ -5261,6 +8897,265 @@ API int cublasGemmStridedBatchedEx_64(void *handle, int transa, int transb, int6
     put_bytes(&call.out, &computeType, sizeof computeType);
     put_bytes(&call.out, &algo, sizeof algo);
     FINISH();
+    return DONE();
+}
+
+API int cublasHSHgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                                void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                                const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasHSHgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSHgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                       const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                       void *x, int64_t incx, int64_t stridex, const void *beta,
+                                       void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasHSHgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSSgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                                void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                                const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasHSSgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHSSgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                       const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                       void *x, int64_t incx, int64_t stridex, const void *beta,
+                                       void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasHSSgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemmBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                              const void *alpha, void *Aarray, int64_t lda, void *Barray,
+                              int64_t ldb, const void *beta, void *Carray, int64_t ldc,
+                              int64_t batchCount) {
+    CALL(cublasHgemmBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                                     int64_t k, const void *alpha, void *A, int64_t lda,
+                                     int64_t strideA, void *B, int64_t ldb, int64_t strideB,
+                                     const void *beta, void *C, int64_t ldc, int64_t strideC,
+                                     int64_t batchCount) {
+    CALL(cublasHgemmStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8,
+          false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_bytes(&call.out, &strideB, sizeof strideB);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    put_bytes(&call.out, &strideC, sizeof strideC);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasHgemm_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                       const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                       const void *beta, void *C, int64_t ldc) {
+    CALL(cublasHgemm_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 2, false);
+    SCALAR(beta, 2, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasIamaxEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *result) {
+    CALL(cublasIamaxEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasIaminEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *result) {
+    CALL(cublasIaminEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
     return DONE();
 }
 
@@ -5392,6 +9287,51 @@ API int cublasIzamin_v2_64(void *handle, int64_t n, void *x, int64_t incx, void 
     return DONE();
 }
 
+API int cublasNrm2Ex_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *result,
+                        int resultType, int executionType) {
+    CALL(cublasNrm2Ex_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(result, type_bytes(resultType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, wire_result.bytes != SCALAR_ON_CARD);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_place(&call.out, &wire_result);
+    put_bytes(&call.out, &resultType, sizeof resultType);
+    put_bytes(&call.out, &executionType, sizeof executionType);
+    FINISH();
+    get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasRotEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y,
+                       int yType, int64_t incy, const void *c, const void *s, int csType,
+                       int executiontype) {
+    CALL(cublasRotEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(c, type_bytes(csType), false);
+    SCALAR(s, type_bytes(csType), true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_scalar(&call.out, &wire_c);
+    put_scalar(&call.out, &wire_s);
+    put_bytes(&call.out, &csType, sizeof csType);
+    put_bytes(&call.out, &executiontype, sizeof executiontype);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSasum_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *result) {
     CALL(cublasSasum_v2_64);
     OBJECT(cublas, handle, NAMED(handle));
@@ -5422,6 +9362,25 @@ API int cublasSaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, i
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasScalEx_64(void *handle, int64_t n, const void *alpha, int alphaType, void *x,
+                        int xType, int64_t incx, int executionType) {
+    CALL(cublasScalEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, type_bytes(alphaType), true);
+    BEGIN(8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_bytes(&call.out, &alphaType, sizeof alphaType);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &executionType, sizeof executionType);
     FINISH();
     return DONE();
 }
@@ -5509,6 +9468,37 @@ API int cublasSdot_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *y
     put_place(&call.out, &wire_result);
     FINISH();
     get_result(&call.in, result, &wire_result);
+    return DONE();
+}
+
+API int cublasSgbmv_v2_64(void *handle, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
+                          const void *alpha, void *A, int64_t lda, void *x, int64_t incx,
+                          const void *beta, void *y, int64_t incy) {
+    CALL(cublasSgbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
     return DONE();
 }
 
@@ -5607,6 +9597,53 @@ API int cublasSgemmEx_64(void *handle, int transa, int transb, int64_t m, int64_
     return DONE();
 }
 
+API int cublasSgemmGroupedBatched_64(void *handle, const void *transa_array,
+                                     const void *transb_array, const void *m_array,
+                                     const void *n_array, const void *k_array,
+                                     const void *alpha_array, void *Aarray, const void *lda_array,
+                                     void *Barray, const void *ldb_array, const void *beta_array,
+                                     void *Carray, const void *ldc_array, int64_t group_count,
+                                     const void *group_size) {
+    CALL(cublasSgemmGroupedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    HOST(transa_array, 4 * (uint64_t)group_count);
+    HOST(transb_array, 4 * (uint64_t)group_count);
+    HOST(m_array, 8 * (uint64_t)group_count);
+    HOST(n_array, 8 * (uint64_t)group_count);
+    HOST(k_array, 8 * (uint64_t)group_count);
+    HOST(alpha_array, 4 * (uint64_t)group_count);
+    HOST(lda_array, 8 * (uint64_t)group_count);
+    HOST(ldb_array, 8 * (uint64_t)group_count);
+    HOST(beta_array, 4 * (uint64_t)group_count);
+    HOST(ldc_array, 8 * (uint64_t)group_count);
+    NOT_BELOW_ZERO(group_count);
+    HOST(group_size, 8 * (uint64_t)group_count);
+    BEGIN(8 + 8 + padded(bytes_transa_array) + 8 + padded(bytes_transb_array) + 8 +
+              padded(bytes_m_array) + 8 + padded(bytes_n_array) + 8 + padded(bytes_k_array) + 8 +
+              padded(bytes_alpha_array) + 8 + 8 + padded(bytes_lda_array) + 8 + 8 +
+              padded(bytes_ldb_array) + 8 + padded(bytes_beta_array) + 8 + 8 +
+              padded(bytes_ldc_array) + 8 + 8 + padded(bytes_group_size),
+          false);
+    put_word(&call.out, wire_handle);
+    put_host(&call.out, transa_array, bytes_transa_array);
+    put_host(&call.out, transb_array, bytes_transb_array);
+    put_host(&call.out, m_array, bytes_m_array);
+    put_host(&call.out, n_array, bytes_n_array);
+    put_host(&call.out, k_array, bytes_k_array);
+    put_host(&call.out, alpha_array, bytes_alpha_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_host(&call.out, lda_array, bytes_lda_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Barray);
+    put_host(&call.out, ldb_array, bytes_ldb_array);
+    put_host(&call.out, beta_array, bytes_beta_array);
+    put_word(&call.out, (uint64_t)(uintptr_t)Carray);
+    put_host(&call.out, ldc_array, bytes_ldc_array);
+    put_bytes(&call.out, &group_count, sizeof group_count);
+    put_host(&call.out, group_size, bytes_group_size);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSgemmStridedBatched_64(void *handle, int transa, int transb, int64_t m, int64_t n,
                                      int64_t k, const void *alpha, void *A, int64_t lda,
                                      int64_t strideA, void *B, int64_t ldb, int64_t strideB,
@@ -5671,6 +9708,68 @@ API int cublasSgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                              void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                              const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasSgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                     const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                     void *x, int64_t incx, int64_t stridex, const void *beta,
+                                     void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasSgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
     FINISH();
     return DONE();
 }
@@ -5779,6 +9878,33 @@ API int cublasSrotm_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *
     return DONE();
 }
 
+API int cublasSsbmv_v2_64(void *handle, int uplo, int64_t n, int64_t k, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasSsbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
 API int cublasSscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx) {
     CALL(cublasSscal_v2_64);
     OBJECT(cublas, handle, NAMED(handle));
@@ -5790,6 +9916,69 @@ API int cublasSscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, i
     put_scalar(&call.out, &wire_alpha);
     put_word(&call.out, (uint64_t)(uintptr_t)x);
     put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspmv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *AP, void *x,
+                          int64_t incx, const void *beta, void *y, int64_t incy) {
+    CALL(cublasSspmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *AP) {
+    CALL(cublasSspr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasSspr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *AP) {
+    CALL(cublasSspr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
     FINISH();
     return DONE();
 }
@@ -5957,6 +10146,112 @@ API int cublasSsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     return DONE();
 }
 
+API int cublasSsyrkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasSsyrkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStbmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasStbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStbsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasStbsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStpmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasStpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasStpsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasStpsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
 API int cublasStrmm_v2_64(void *handle, int side, int uplo, int trans, int diag, int64_t m,
                           int64_t n, const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
                           void *C, int64_t ldc) {
@@ -6077,6 +10372,147 @@ API int cublasStrsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n
     return DONE();
 }
 
+API int cublasSwapEx_64(void *handle, int64_t n, void *x, int xType, int64_t incx, void *y,
+                        int yType, int64_t incy) {
+    CALL(cublasSwapEx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &xType, sizeof xType);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &yType, sizeof yType);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSSgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                                void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                                const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasTSSgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSSgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                       const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                       void *x, int64_t incx, int64_t stridex, const void *beta,
+                                       void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasTSSgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSTgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                                void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                                const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasTSTgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasTSTgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                       const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                       void *x, int64_t incx, int64_t stridex, const void *beta,
+                                       void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasTSTgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 4, false);
+    SCALAR(beta, 4, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZaxpy_v2_64(void *handle, int64_t n, const void *alpha, void *x, int64_t incx,
                           void *y, int64_t incy) {
     CALL(cublasZaxpy_v2_64);
@@ -6105,6 +10541,27 @@ API int cublasZcopy_v2_64(void *handle, int64_t n, void *x, int64_t incx, void *
     put_bytes(&call.out, &incx, sizeof incx);
     put_word(&call.out, (uint64_t)(uintptr_t)y);
     put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZdgmm_64(void *handle, int mode, int64_t m, int64_t n, void *A, int64_t lda, void *x,
+                       int64_t incx, void *C, int64_t ldc) {
+    CALL(cublasZdgmm_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &mode, sizeof mode);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -6178,6 +10635,95 @@ API int cublasZdscal_v2_64(void *handle, int64_t n, const void *alpha, void *x, 
     put_scalar(&call.out, &wire_alpha);
     put_word(&call.out, (uint64_t)(uintptr_t)x);
     put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgbmv_v2_64(void *handle, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
+                          const void *alpha, void *A, int64_t lda, void *x, int64_t incx,
+                          const void *beta, void *y, int64_t incy) {
+    CALL(cublasZgbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(kl);
+    NOT_BELOW_ZERO(ku);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &kl, sizeof kl);
+    put_bytes(&call.out, &ku, sizeof ku);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgeam_64(void *handle, int transa, int transb, int64_t m, int64_t n,
+                       const void *alpha, void *A, int64_t lda, const void *beta, void *B,
+                       int64_t ldb, void *C, int64_t ldc) {
+    CALL(cublasZgeam_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemm3m_64(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                         const void *alpha, void *A, int64_t lda, void *B, int64_t ldb,
+                         const void *beta, void *C, int64_t ldc) {
+    CALL(cublasZgemm3m_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &transa, sizeof transa);
+    put_bytes(&call.out, &transb, sizeof transb);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
     FINISH();
     return DONE();
 }
@@ -6283,6 +10829,68 @@ API int cublasZgemm_v2_64(void *handle, int transa, int transb, int64_t m, int64
     return DONE();
 }
 
+API int cublasZgemvBatched_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha,
+                              void *Aarray, int64_t lda, void *xarray, int64_t incx,
+                              const void *beta, void *yarray, int64_t incy, int64_t batchCount) {
+    CALL(cublasZgemvBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)Aarray);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)xarray);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)yarray);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZgemvStridedBatched_64(void *handle, int trans, int64_t m, int64_t n,
+                                     const void *alpha, void *A, int64_t lda, int64_t strideA,
+                                     void *x, int64_t incx, int64_t stridex, const void *beta,
+                                     void *y, int64_t incy, int64_t stridey, int64_t batchCount) {
+    CALL(cublasZgemvStridedBatched_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(m);
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(batchCount);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &m, sizeof m);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_bytes(&call.out, &strideA, sizeof strideA);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_bytes(&call.out, &stridex, sizeof stridex);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_bytes(&call.out, &stridey, sizeof stridey);
+    put_bytes(&call.out, &batchCount, sizeof batchCount);
+    FINISH();
+    return DONE();
+}
+
 API int cublasZgemv_v2_64(void *handle, int trans, int64_t m, int64_t n, const void *alpha, void *A,
                           int64_t lda, void *x, int64_t incx, const void *beta, void *y,
                           int64_t incy) {
@@ -6352,6 +10960,33 @@ API int cublasZgeru_v2_64(void *handle, int64_t m, int64_t n, const void *alpha,
     put_bytes(&call.out, &incy, sizeof incy);
     put_word(&call.out, (uint64_t)(uintptr_t)A);
     put_bytes(&call.out, &lda, sizeof lda);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhbmv_v2_64(void *handle, int uplo, int64_t n, int64_t k, const void *alpha, void *A,
+                          int64_t lda, void *x, int64_t incx, const void *beta, void *y,
+                          int64_t incy) {
+    CALL(cublasZhbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
     FINISH();
     return DONE();
 }
@@ -6501,6 +11136,97 @@ API int cublasZherk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZherkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasZherkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 8, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpmv_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *AP, void *x,
+                          int64_t incx, const void *beta, void *y, int64_t incy) {
+    CALL(cublasZhpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpr2_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                          int64_t incx, void *y, int64_t incy, void *AP) {
+    CALL(cublasZhpr2_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)y);
+    put_bytes(&call.out, &incy, sizeof incy);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZhpr_v2_64(void *handle, int uplo, int64_t n, const void *alpha, void *x,
+                         int64_t incx, void *AP) {
+    CALL(cublasZhpr_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 8, true);
+    BEGIN(8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &n, sizeof n);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
     FINISH();
     return DONE();
 }
@@ -6699,6 +11425,112 @@ API int cublasZsyrk_v2_64(void *handle, int uplo, int trans, int64_t n, int64_t 
     put_scalar(&call.out, &wire_beta);
     put_word(&call.out, (uint64_t)(uintptr_t)C);
     put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZsyrkx_64(void *handle, int uplo, int trans, int64_t n, int64_t k, const void *alpha,
+                        void *A, int64_t lda, void *B, int64_t ldb, const void *beta, void *C,
+                        int64_t ldc) {
+    CALL(cublasZsyrkx_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    struct library_object *object = object_of(NAMED(handle));
+    SCALAR(alpha, 16, false);
+    SCALAR(beta, 16, true);
+    BEGIN(8 + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8 + 8 + 8 + SCALAR_ROOM + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_scalar(&call.out, &wire_alpha);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)B);
+    put_bytes(&call.out, &ldb, sizeof ldb);
+    put_scalar(&call.out, &wire_beta);
+    put_word(&call.out, (uint64_t)(uintptr_t)C);
+    put_bytes(&call.out, &ldc, sizeof ldc);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtbmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasZtbmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtbsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, int64_t k,
+                          void *A, int64_t lda, void *x, int64_t incx) {
+    CALL(cublasZtbsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    NOT_BELOW_ZERO(k);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_bytes(&call.out, &k, sizeof k);
+    put_word(&call.out, (uint64_t)(uintptr_t)A);
+    put_bytes(&call.out, &lda, sizeof lda);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtpmv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasZtpmv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
+    FINISH();
+    return DONE();
+}
+
+API int cublasZtpsv_v2_64(void *handle, int uplo, int trans, int diag, int64_t n, void *AP, void *x,
+                          int64_t incx) {
+    CALL(cublasZtpsv_v2_64);
+    OBJECT(cublas, handle, NAMED(handle));
+    NOT_BELOW_ZERO(n);
+    BEGIN(8 + 8 + 8 + 8 + 8 + 8 + 8 + 8, false);
+    put_word(&call.out, wire_handle);
+    put_bytes(&call.out, &uplo, sizeof uplo);
+    put_bytes(&call.out, &trans, sizeof trans);
+    put_bytes(&call.out, &diag, sizeof diag);
+    put_bytes(&call.out, &n, sizeof n);
+    put_word(&call.out, (uint64_t)(uintptr_t)AP);
+    put_word(&call.out, (uint64_t)(uintptr_t)x);
+    put_bytes(&call.out, &incx, sizeof incx);
     FINISH();
     return DONE();
 }
@@ -7031,148 +11863,8 @@ REFUSED(cublasXtZsyrk)
 REFUSED(cublasXtZsyrkx)
 REFUSED(cublasXtZtrmm)
 REFUSED(cublasXtZtrsm)
-REFUSED(cublasAsumEx_64)
-REFUSED(cublasAxpyEx_64)
-REFUSED(cublasCdgmm_64)
-REFUSED(cublasCgbmv_v2_64)
-REFUSED(cublasCgeam_64)
-REFUSED(cublasCgemm3mBatched_64)
-REFUSED(cublasCgemm3mEx_64)
-REFUSED(cublasCgemm3mStridedBatched_64)
-REFUSED(cublasCgemm3m_64)
-REFUSED(cublasCgemmEx_64)
-REFUSED(cublasCgemvBatched_64)
-REFUSED(cublasCgemvStridedBatched_64)
-REFUSED(cublasChbmv_v2_64)
-REFUSED(cublasCherk3mEx_64)
-REFUSED(cublasCherkEx_64)
-REFUSED(cublasCherkx_64)
-REFUSED(cublasChpmv_v2_64)
-REFUSED(cublasChpr2_v2_64)
-REFUSED(cublasChpr_v2_64)
-REFUSED(cublasCopyEx_64)
-REFUSED(cublasCsyrk3mEx_64)
-REFUSED(cublasCsyrkEx_64)
-REFUSED(cublasCsyrkx_64)
-REFUSED(cublasCtbmv_v2_64)
-REFUSED(cublasCtbsv_v2_64)
-REFUSED(cublasCtpmv_v2_64)
-REFUSED(cublasCtpsv_v2_64)
-REFUSED(cublasDgbmv_v2_64)
-REFUSED(cublasDgemmGroupedBatched_64)
-REFUSED(cublasDgemvBatched_64)
-REFUSED(cublasDgemvStridedBatched_64)
-REFUSED(cublasDotcEx_64)
-REFUSED(cublasDsbmv_v2_64)
-REFUSED(cublasDspmv_v2_64)
-REFUSED(cublasDspr2_v2_64)
-REFUSED(cublasDspr_v2_64)
-REFUSED(cublasDsyrkx_64)
-REFUSED(cublasDtbmv_v2_64)
-REFUSED(cublasDtbsv_v2_64)
-REFUSED(cublasDtpmv_v2_64)
-REFUSED(cublasDtpsv_v2_64)
-REFUSED(cublasGemmGroupedBatchedEx_64)
-REFUSED(cublasGetMatrix_64)
-REFUSED(cublasGetVector_64)
-REFUSED(cublasHSHgemvBatched_64)
-REFUSED(cublasHSHgemvStridedBatched_64)
-REFUSED(cublasHSSgemvBatched_64)
-REFUSED(cublasHSSgemvStridedBatched_64)
-REFUSED(cublasHgemmBatched_64)
-REFUSED(cublasHgemmStridedBatched_64)
-REFUSED(cublasHgemm_64)
-REFUSED(cublasIamaxEx_64)
-REFUSED(cublasIaminEx_64)
-REFUSED(cublasNrm2Ex_64)
-REFUSED(cublasRotEx_64)
+REFUSED(cublasRotmEx)
 REFUSED(cublasRotmEx_64)
-REFUSED(cublasScalEx_64)
-REFUSED(cublasSetMatrix_64)
-REFUSED(cublasSetVector_64)
-REFUSED(cublasSgbmv_v2_64)
-REFUSED(cublasSgemmGroupedBatched_64)
-REFUSED(cublasSgemvBatched_64)
-REFUSED(cublasSgemvStridedBatched_64)
-REFUSED(cublasSsbmv_v2_64)
-REFUSED(cublasSspmv_v2_64)
-REFUSED(cublasSspr2_v2_64)
-REFUSED(cublasSspr_v2_64)
-REFUSED(cublasSsyrkx_64)
-REFUSED(cublasStbmv_v2_64)
-REFUSED(cublasStbsv_v2_64)
-REFUSED(cublasStpmv_v2_64)
-REFUSED(cublasStpsv_v2_64)
-REFUSED(cublasSwapEx_64)
-REFUSED(cublasTSSgemvBatched_64)
-REFUSED(cublasTSSgemvStridedBatched_64)
-REFUSED(cublasTSTgemvBatched_64)
-REFUSED(cublasTSTgemvStridedBatched_64)
-REFUSED(cublasZdgmm_64)
-REFUSED(cublasZgbmv_v2_64)
-REFUSED(cublasZgeam_64)
-REFUSED(cublasZgemm3m_64)
-REFUSED(cublasZgemvBatched_64)
-REFUSED(cublasZgemvStridedBatched_64)
-REFUSED(cublasZhbmv_v2_64)
-REFUSED(cublasZherkx_64)
-REFUSED(cublasZhpmv_v2_64)
-REFUSED(cublasZhpr2_v2_64)
-REFUSED(cublasZhpr_v2_64)
-REFUSED(cublasZsyrkx_64)
-REFUSED(cublasZtbmv_v2_64)
-REFUSED(cublasZtbsv_v2_64)
-REFUSED(cublasZtpmv_v2_64)
-REFUSED(cublasZtpsv_v2_64)
-REFUSED(cublasAsumEx)
-REFUSED(cublasAxpyEx)
-REFUSED(cublasCdgmm)
-REFUSED(cublasCgbmv_v2)
-REFUSED(cublasCgeam)
-REFUSED(cublasCgemm3m)
-REFUSED(cublasCgemm3mBatched)
-REFUSED(cublasCgemm3mEx)
-REFUSED(cublasCgemm3mStridedBatched)
-REFUSED(cublasCgemmEx)
-REFUSED(cublasCgemvBatched)
-REFUSED(cublasCgemvStridedBatched)
-REFUSED(cublasCgetriBatched)
-REFUSED(cublasChbmv_v2)
-REFUSED(cublasCherk3mEx)
-REFUSED(cublasCherkEx)
-REFUSED(cublasCherkx)
-REFUSED(cublasChpmv_v2)
-REFUSED(cublasChpr2_v2)
-REFUSED(cublasChpr_v2)
-REFUSED(cublasCmatinvBatched)
-REFUSED(cublasCopyEx)
-REFUSED(cublasCsyrk3mEx)
-REFUSED(cublasCsyrkEx)
-REFUSED(cublasCsyrkx)
-REFUSED(cublasCtbmv_v2)
-REFUSED(cublasCtbsv_v2)
-REFUSED(cublasCtpmv_v2)
-REFUSED(cublasCtpsv_v2)
-REFUSED(cublasCtpttr)
-REFUSED(cublasCtrttp)
-REFUSED(cublasDgbmv_v2)
-REFUSED(cublasDgemmGroupedBatched)
-REFUSED(cublasDgemvBatched)
-REFUSED(cublasDgemvStridedBatched)
-REFUSED(cublasDmatinvBatched)
-REFUSED(cublasDotcEx)
-REFUSED(cublasDsbmv_v2)
-REFUSED(cublasDspmv_v2)
-REFUSED(cublasDspr2_v2)
-REFUSED(cublasDspr_v2)
-REFUSED(cublasDsyrkx)
-REFUSED(cublasDtbmv_v2)
-REFUSED(cublasDtbsv_v2)
-REFUSED(cublasDtpmv_v2)
-REFUSED(cublasDtpsv_v2)
-REFUSED(cublasDtpttr)
-REFUSED(cublasDtrttp)
-REFUSED(cublasGemmGroupedBatchedEx)
 REFUSED(cublasGetAtomicsMode)
 REFUSED(cublasGetCudartVersion)
 REFUSED(cublasGetEmulationSpecialValuesSupport)
@@ -7182,27 +11874,12 @@ REFUSED(cublasGetFixedPointEmulationMantissaBitOffset)
 REFUSED(cublasGetFixedPointEmulationMantissaControl)
 REFUSED(cublasGetFixedPointEmulationMaxMantissaBitCount)
 REFUSED(cublasGetLoggerCallback)
-REFUSED(cublasGetMatrix)
 REFUSED(cublasGetProperty)
 REFUSED(cublasGetSmCountTarget)
 REFUSED(cublasGetStream_v2)
-REFUSED(cublasGetVector)
-REFUSED(cublasHSHgemvBatched)
-REFUSED(cublasHSHgemvStridedBatched)
-REFUSED(cublasHSSgemvBatched)
-REFUSED(cublasHSSgemvStridedBatched)
-REFUSED(cublasHgemm)
-REFUSED(cublasHgemmBatched)
-REFUSED(cublasHgemmStridedBatched)
-REFUSED(cublasIamaxEx)
-REFUSED(cublasIaminEx)
 REFUSED(cublasLoggerConfigure)
-REFUSED(cublasNrm2Ex)
-REFUSED(cublasRotEx)
 REFUSED(cublasRotgEx)
-REFUSED(cublasRotmEx)
 REFUSED(cublasRotmgEx)
-REFUSED(cublasScalEx)
 REFUSED(cublasSetEmulationSpecialValuesSupport)
 REFUSED(cublasSetEmulationStrategy)
 REFUSED(cublasSetFixedPointEmulationMantissaBitCountPointer)
@@ -7210,48 +11887,5 @@ REFUSED(cublasSetFixedPointEmulationMantissaBitOffset)
 REFUSED(cublasSetFixedPointEmulationMantissaControl)
 REFUSED(cublasSetFixedPointEmulationMaxMantissaBitCount)
 REFUSED(cublasSetLoggerCallback)
-REFUSED(cublasSetMatrix)
-REFUSED(cublasSetVector)
-REFUSED(cublasSgbmv_v2)
-REFUSED(cublasSgemmGroupedBatched)
-REFUSED(cublasSgemvBatched)
-REFUSED(cublasSgemvStridedBatched)
-REFUSED(cublasSmatinvBatched)
-REFUSED(cublasSsbmv_v2)
-REFUSED(cublasSspmv_v2)
-REFUSED(cublasSspr2_v2)
-REFUSED(cublasSspr_v2)
-REFUSED(cublasSsyrkx)
-REFUSED(cublasStbmv_v2)
-REFUSED(cublasStbsv_v2)
-REFUSED(cublasStpmv_v2)
-REFUSED(cublasStpsv_v2)
-REFUSED(cublasStpttr)
-REFUSED(cublasStrttp)
-REFUSED(cublasSwapEx)
-REFUSED(cublasTSSgemvBatched)
-REFUSED(cublasTSSgemvStridedBatched)
-REFUSED(cublasTSTgemvBatched)
-REFUSED(cublasTSTgemvStridedBatched)
 REFUSED(cublasUint8gemmBias)
 REFUSED(cublasXerbla)
-REFUSED(cublasZdgmm)
-REFUSED(cublasZgbmv_v2)
-REFUSED(cublasZgeam)
-REFUSED(cublasZgemm3m)
-REFUSED(cublasZgemvBatched)
-REFUSED(cublasZgemvStridedBatched)
-REFUSED(cublasZgetriBatched)
-REFUSED(cublasZhbmv_v2)
-REFUSED(cublasZherkx)
-REFUSED(cublasZhpmv_v2)
-REFUSED(cublasZhpr2_v2)
-REFUSED(cublasZhpr_v2)
-REFUSED(cublasZmatinvBatched)
-REFUSED(cublasZsyrkx)
-REFUSED(cublasZtbmv_v2)
-REFUSED(cublasZtbsv_v2)
-REFUSED(cublasZtpmv_v2)
-REFUSED(cublasZtpsv_v2)
-REFUSED(cublasZtpttr)
-REFUSED(cublasZtrttp)

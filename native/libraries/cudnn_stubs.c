@@ -108,6 +108,7 @@ API int cudnnBackendDestroyDescriptor(void *descriptor) {
     BEGIN(8, false);
     put_word(&call.out, wire_descriptor);
     FINISH();
+    described_gone(NAMED(descriptor));
     remote->drop(NAMED(descriptor));
     return DONE();
 }
@@ -117,10 +118,12 @@ API int cudnnBackendExecute(void *handle, void *executionPlan, void *variantPack
     OBJECT(cudnn, handle, NAMED(handle));
     OBJECT(cudnn_backend, executionPlan, NAMED(executionPlan));
     OBJECT(cudnn_backend, variantPack, NAMED(variantPack));
-    BEGIN(8 + 8 + 8, false);
+    VALUES(bound, executionPlan, variantPack);
+    BEGIN(8 + 8 + 8 + 8 + padded(bytes_bound), false);
     put_word(&call.out, wire_handle);
     put_word(&call.out, wire_executionPlan);
     put_word(&call.out, wire_variantPack);
+    put_block(&call.out, bound, bytes_bound);
     FINISH();
     return DONE();
 }
@@ -151,6 +154,8 @@ API int cudnnBackendGetAttribute(void *descriptor, int attributeName, int attrib
     int64_t there = (int64_t)get_word(&call.in);
     if (elementCount != NULL) *elementCount = there;
     elements_got(&call, arrayOfElements, &wire_arrayOfElements, there);
+    described_got((uint64_t)(uintptr_t)descriptor, &wire_arrayOfElements.are, requestedElementCount,
+                  arrayOfElements);
     return DONE();
 }
 
@@ -168,6 +173,8 @@ API int cudnnBackendSetAttribute(void *descriptor, int attributeName, int attrib
     put_bytes(&call.out, &elementCount, sizeof elementCount);
     put_elements(&call.out, &wire_arrayOfElements);
     FINISH();
+    described_set((uint64_t)(uintptr_t)descriptor, &wire_arrayOfElements.are, elementCount,
+                  arrayOfElements);
     return DONE();
 }
 

@@ -61,6 +61,7 @@ const struct library_calls egpuLibraryCalls = {
     .exchange = call_exchange,
     .end = call_end,
     .copy_rows = cuMemcpy2DAsync_v2,
+    .wait = cuStreamSynchronize,
     .allocate = cuMemAlloc_v2,
     .release = cuMemFree_v2,
     .context = context_current,

@@ -22,6 +22,7 @@ struct library_calls {
     CUresult (*exchange)(struct call *call);
     void (*end)(struct call *call);
     CUresult (*copy_rows)(const CUDA_MEMCPY2D *copy, CUstream stream);
+    CUresult (*wait)(CUstream stream);
     CUresult (*allocate)(CUdeviceptr *at, size_t bytes);
     CUresult (*release)(CUdeviceptr at);
     uint64_t (*context)(void); /* the current one */

@@ -51,7 +51,6 @@ struct elements {
     unsigned kind;  /* 0: data, or addresses of the card */
     bool filled;    /* what is asked for, the program has made, and it is filled */
     bool only_read; /* may be got and not set */
-    bool only_zero; /* may be set to nothing else */
     int attribute, type;
 };
 
@@ -66,7 +65,7 @@ static inline bool cudnn_knows(int attribute) {
         {0, 9},       {100, 106},   {200, 204},   {300, 304},   {400, 407},   {500, 503},
         {600, 601},   {700, 717},   {750, 758},   {770, 774},   {780, 796},   {800, 806},
         {900, 910},   {913, 914},   {1000, 1003}, {1100, 1101}, {1200, 1203}, {1300, 1308},
-        {1500, 1500}, {1503, 1503}, {1520, 1527}, {1600, 1602}, {1610, 1612}, {1620, 1630},
+        {1500, 1500}, {1503, 1503}, {1520, 1527}, {1600, 1602}, {1610, 1613}, {1620, 1630},
         {1700, 1708}, {1710, 1714}, {1716, 1716}, {1720, 1727}, {1800, 1803}, {1900, 1904},
         {1950, 1953}, {2000, 2014}, {2100, 2110}, {2200, 2202}, {2250, 2257}, {2270, 2276},
         {2300, 2305}, {2310, 2313}, {2400, 2402}, {2500, 2504}, {2600, 2605}, {2700, 2702},
@@ -95,25 +94,17 @@ static inline struct elements cudnn_elements_of(int type) {
 }
 
 /* Of an attribute whose elements are of this type. Addresses are the card's where a variant pack
- * has them, but for tensors by value, which are host memory there: those, and plans in text that
- * may have such, are not taken. Where else cuDNN would take an address is not known here. */
+ * has them, but for tensors by value (described.h). Of a plan that comes as text nobody could say
+ * which those are: such is not taken. Where else cuDNN would take an address is not known here. */
 static inline struct elements cudnn_elements(int attribute, int type) {
-    enum { VOID_PTR = 6, IS_BY_VALUE = 908, PLAN_JSON = 405, CACHE_JSON = 2402 };
+    enum { VOID_PTR = 6, PLAN_JSON = 405, CACHE_JSON = 2402 };
     struct elements found = cudnn_elements_of(type);
     bool addresses = cudnn_in(attribute, 1001, 1003); /* pointers of a variant pack */
     if (!cudnn_knows(attribute) || (type == VOID_PTR) != addresses) found.bytes = 0;
     found.attribute = attribute;
     found.type = type;
-    found.only_zero = attribute == IS_BY_VALUE;
     found.only_read = attribute == PLAN_JSON || attribute == CACHE_JSON;
     return found;
-}
-
-static inline bool elements_may_be_set(const struct elements *are, const void *at, uint64_t bytes) {
-    const uint8_t *byte = at;
-    for (uint64_t i = 0; are->only_zero && byte != NULL && i < bytes; i++)
-        if (byte[i] != 0) return false;
-    return !are->only_read;
 }
 
 #endif

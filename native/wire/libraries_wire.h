@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_LIBRARIES_H
 #define EGPU_WIRE_LIBRARIES_H
 
-#include "cudnn.h"
+#include "described.h"
 #include "scalars.h"
 #include "wire.h"
 

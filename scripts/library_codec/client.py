@@ -27,6 +27,12 @@ def filled(template: str, p: Parameter, **more: str) -> str:
     return template.format(name=p.name, detail=p.detail, ctype=p.ctype, elements=elements, **more)
 
 
+def followed(function: Function, p: Parameter, are: str, at: str) -> str:
+    """What is known of an object by elements of it that were set or got."""
+    count = p.detail.rsplit(" ", 1)[1]
+    return f"described_{p.form}((uint64_t)(uintptr_t){function.having('use')[0].name}, {are}, {count}, {at});"
+
+
 def _scalars(function: Function) -> list[str]:
     """Where each scalar is. The last one has a mode of its own in cuBLASLt."""
     found = function.having(*BY_MODE)
@@ -51,6 +57,7 @@ _CHECKS: Final = {
     "scale": "SCALE({name}, NAMED({detail}))",
     "set": "SET({name}, {elements})",
     "got": "GOT({name}, {elements})",
+    "values": "VALUES({name}, {elements})",
 }
 """What ends the call before anything is sent."""
 
@@ -84,6 +91,7 @@ _SENT: Final = {
     "out": ("8", "put_word(&call.out, {name} != NULL);"),
     "set": ("16 + padded(wire_{name}.bytes)", "put_elements(&call.out, &wire_{name});"),
     "got": ("16 + padded(wire_{name}.bytes)", "put_elements(&call.out, &wire_{name});"),
+    "values": ("8 + padded(bytes_{name})", "put_block(&call.out, {name}, bytes_{name});"),
     "there": ("", ""),
     "scratch": ("", "(void){name};"),
 }
@@ -105,11 +113,16 @@ def _received(function: Function) -> list[str]:
                 lines.append(f"if ({p.name} != NULL) get_bytes(&call.in, {p.name}, bytes_{p.name});")
             case "got":
                 lines.append(f"elements_got(&call, {p.name}, &wire_{p.name}, there);")
+                lines.append(followed(function, p, f"&wire_{p.name}.are", p.name))
+            case "set":
+                lines.append(followed(function, p, f"&wire_{p.name}.are", p.name))
             case "there":
                 lines.append(f"int64_t there = (int64_t)get_word(&call.in); if ({p.name} != NULL) *{p.name} = there;")
             case "result" | "both":
                 lines.append(f"get_result(&call.in, {p.name}, &wire_{p.name});")
             case "destroy":
+                if p.kind and p.kind.described:
+                    lines.append(f"described_gone({handle(p)});")
                 lines.append(f"remote->drop({handle(p)});")
             case "create" if p.kind and p.kind.held_bytes:
                 lines.append(f"object_held(&call, new_{p.name}, {p.name});")
@@ -172,7 +185,7 @@ def _stub(function: Function, noted: bool) -> str:
         out.append(f"API size_t {symbol}(void) {{ {asked} }}\n")
     elif function.gives:
         cleared = "".join(f"if ({p.name} != NULL) memset({p.name}, 0, {p.detail});" for p in function.having("out"))
-        asked = f"ask_{symbol}({', '.join(p.name for p in function.parameters)})"
+        asked = f"ask_{symbol}({', '.join(p.name for p in function.own)})"
         out.append(f"API void {symbol}({parameters}) {{ if ({asked} != 0) {{ {cleared} }} }}\n")
     return "\n".join(out)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .client import MARK, filled, statuses
+from .client import MARK, filled, followed, statuses
 from .table import BY_MODE, Function, Kind, Library, Parameter, types
 
 _OBJECT: Final = "{ctype} {name} = ({ctype})(uintptr_t)task_handle(task, KIND_{detail}, %d);"
@@ -26,6 +26,7 @@ _READS: Final = {
     "scale": "struct library_scalar {name};\n    library_get_factor(task, &{name});",
     "set": _ELEMENTS,
     "got": _ELEMENTS,
+    "values": _HOST,
     "in": _HOST,
     "inout": _HOST,
     "out": "bool wanted_{name} = get_word(&task->in) != 0;",
@@ -88,7 +89,7 @@ def _argument(p: Parameter) -> str:
             return p.name
 
 
-def _done(p: Parameter) -> list[str]:
+def _done(function: Function, p: Parameter) -> list[str]:
     match p.form:
         case "create" if p.kind and p.kind.held_bytes:
             return [f"library_hold(task, KIND_{p.detail}, id_{p.name}, {p.name});"]
@@ -96,9 +97,13 @@ def _done(p: Parameter) -> list[str]:
             return [f"handle_bind(task, KIND_{p.detail}, id_{p.name}, (uint64_t)(uintptr_t){p.name});"]
         case "destroy":
             freed = [f"library_free({p.name});"] if p.kind and p.kind.held_bytes else []
-            return [f"handle_unbind(task, KIND_{p.detail});", *freed]
+            gone = [f"described_gone((uint64_t)(uintptr_t){p.name});"] if p.kind and p.kind.described else []
+            return [f"handle_unbind(task, KIND_{p.detail});", *gone, *freed]
+        case "set":
+            return [followed(function, p, f"&{p.name}.are", f"{p.name}.at")]
         case "got":
-            return [f"library_name_elements(task, &{p.name});"]
+            taken = followed(function, p, f"&{p.name}.are", f"{p.name}.at")
+            return [taken, f"library_name_elements(task, &{p.name});"]
         case "result" | "both":
             return [f"library_put_result(task, &{p.name});"]
         case _:
@@ -119,7 +124,7 @@ def _decoder(library: Library, function: Function) -> str:
         )
     out += [f"    int mode = {p.name} == 0;" for p in function.having("residence")]
     out += [f"    PLACED({p.name}, {str(p is scalars[-1]).lower()});" for p in scalars]
-    call = f"real({', '.join(_argument(p) for p in function.parameters)})"
+    call = f"real({', '.join(_argument(p) for p in function.own)})"
     if function.gives:
         said = f"put_word(&task->out, {call})" if function.gives_size else call
         out.append(f"    {said};\n    return CUDA_SUCCESS;\n}}\n")
@@ -128,6 +133,12 @@ def _decoder(library: Library, function: Function) -> str:
     uses = [p for p in function.having("use") if p.kind and p.kind.settles]
     for p, enters in (*((p, "library_end_begin") for p in ends), *((p, "library_enter") for p in uses)):
         out.append(f"    if (!{enters}(KIND_{p.detail}, {p.name})) return CUDA_ERROR_INVALID_HANDLE;")
+    for p in function.having("values"):
+        plan, pack = p.detail.split(" ")
+        values = f"library_values(&{p.name}, {plan}, {pack}, sent_{p.name}, bytes_{p.name})"
+        out.append(f"    struct library_values {p.name};\n    CUresult is_{p.name} = {values};")
+        out.append(f"    if (is_{p.name} != CUDA_SUCCESS) return is_{p.name};")
+        call = call.replace(pack, f"{p.name}.pack")
     out.append(f"    int said = {call};")
     out += [
         f"    said = library_settle(LIBRARY_{library.name},"
@@ -137,10 +148,11 @@ def _decoder(library: Library, function: Function) -> str:
     ]
     out += [f"    library_leave({p.name});" for p in uses]
     out += [f"    library_scratch_end({p.detail});" for p in function.having("scratch")]
+    out += [f"    library_values_end(&{p.name});" for p in function.having("values")]
     out += [f"    if (said == 0) handle_unbind(task, KIND_{p.detail});" for p in ends]
     out += [f"    library_end_done({p.name});" for p in ends]
     out.append(f"    if (said != 0) return library_failed(task, status, said, LIBRARY_{library.name});")
-    out += [f"    {line}" for p in function.parameters if p not in ends for line in _done(p)]
+    out += [f"    {line}" for p in function.parameters if p not in ends for line in _done(function, p)]
     out.append("    return CUDA_SUCCESS;\n}\n")
     return "\n".join(out)
 

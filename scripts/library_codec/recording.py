@@ -50,9 +50,10 @@ def _record(p: Parameter, last: bool) -> str:
             return f"record_word({n});"
 
 
-def _function(function: Function, noted: bool, says_sizes: bool) -> str:
+def _function(function: Function, noted: bool, says_sizes: bool, mode: int | None = None) -> str:
+    """`mode`: what it says as this attribute is an object's pointer mode, which the executor asks for, too."""
     scalars = function.having("scalar", "result", "both")
-    lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.parameters]
+    lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.own]
     lines = [f"kept.pointer_mode = {p.name} == 0;" for p in function.having("residence")] + lines
     lines += [f"kept.{p.detail} = {p.name};" for p in function.having("keep")]
     if noted:
@@ -61,6 +62,10 @@ def _function(function: Function, noted: bool, says_sizes: bool) -> str:
     if says_sizes:
         _, wanted, _, rank, sizes, _ = (p.name for p in function.parameters)
         out.append(f"    if (recorded_sizes({wanted}, {rank}, {sizes})) return 0;")
+    if mode is not None:
+        of, attribute, *value = (p.name for p in function.own)
+        asked = ", ".join([of, attribute, *value])
+        out.append(f"    if ({attribute} == {mode}) return recorded_attribute({asked});")
     out += [f'    record_begin("{function.symbol}");', *(f"    {line}" for line in lines), "    record_end();"]
     returned = {"size": "    return recorded_size;\n", "nothing": ""}.get(function.gives, "    return 0;\n")
     return "\n".join([*out, f"{returned}}}\n"])
@@ -77,16 +82,19 @@ def _mode(function: str, attribute: int) -> str:
 def source(library: Library, noted: frozenset[str]) -> str:
     """native/tests/libraries/recording_<library>.h."""
     sizes = {kind.sizes for kind in library.kinds}
-    bodies = [_function(f, f.symbol in noted, f.symbol in sizes) for f in library.functions if not f.local]
+    modes = dict(kind.mode for kind in library.kinds if kind.mode)
+    carried = [f for f in library.functions if not f.local]
+    bodies = [_function(f, f.symbol in noted, f.symbol in sizes, modes.get(f.symbol)) for f in carried]
+    asked = [_mode(*mode) for mode in modes.items() if mode[0] not in {f.symbol for f in carried}]
     by_hand = [f'#include "by_hand_{library.name}.h"\n'] if library.name in BY_HAND else []
-    return "\n".join([MARK, *by_hand, *bodies, *(_mode(*kind.mode) for kind in library.kinds if kind.mode)])
+    return "\n".join([MARK, *by_hand, *bodies, *asked])
 
 
 def everything(libraries: list[Library]) -> str:
     """native/tests/libraries/recording_all.h: all of them, and their functions by name."""
     names = [f.symbol for x in libraries for f in x.functions if not f.local]
     names += [name for x in libraries for name in BY_HAND.get(x.name, ())]
-    names += [kind.mode[0] for x in libraries for kind in x.kinds if kind.mode]
+    names += [kind.mode[0] for x in libraries for kind in x.kinds if kind.mode and kind.mode[0] not in names]
     included = "".join(f'#include "recording_{x.name.lower()}.h"\n' for x in libraries)
     rows = "\n".join(f'    {{"{name}", (void *){name}}},' for name in names)
     return (

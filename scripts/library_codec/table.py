@@ -18,6 +18,8 @@ A function is `NAME: [HOW;] FORM NAME, …` in the order of its parameters, HOW 
                           read, written, or both, where the pointer mode of the function's object says: host or card
     scale OBJECT          a factor in host memory: a double where this object's data are, otherwise a float
     set|got TYPE COUNT    host memory with so many elements; native/wire says what they are: data, objects, refused
+    values PLAN PACK      none of the function's own: host memory that this pack has for what is by value in this plan
+                          (native/wire/described.h)
     there                 a long in host memory: how many elements there are. No more of them are got
     scratch BYTES         host memory that only the library uses: the server's own takes its place
     keep|kept WHAT        an int that the client remembers of the object, or answers from that
@@ -32,7 +34,7 @@ what it remembers of the first object. What gives something back waits anyway.
 `gives size`: the function returns a constant of the library instead of a status. `gives nothing`: it returns nothing.
 
 `wide` names functions that are another with `_64` after its name, where these `sizes` have 64 bits, and so have the
-places of elements that they find (`result 4` of a name in `places`).
+places of elements that they find (`result 4` of a name in `places`) and the elements of `arrays` in host memory.
 
 A kind of objects is `NAME: TRAIT, …`:
 
@@ -41,6 +43,7 @@ A kind of objects is `NAME: TRAIT, …`:
     stays                 outlives the context in which it was made
     sizes FUNCTION        has dimensions, which this function of the library says
     mode FUNCTION [N]     has a pointer mode, which this function of the library says: as its attribute N
+    described             is described by elements, which client and executor both follow (native/wire/described.h)
     settles FUNCTION N    has calls that go on after they returned N: until this function says something else
 """
 
@@ -80,7 +83,7 @@ _FORMS: Final = (
     | BY_MODE
     | OBJECTS
     | {"device", "stream", "streams", "bind", "bound", "in", "out", "inout"}
-    | {"scale", "set", "got", "there", "scratch", "kept"}
+    | {"scale", "set", "got", "there", "scratch", "kept", "values"}
 )
 
 
@@ -95,6 +98,7 @@ class Kind:
     mode: tuple[str, int] | None = None
     settles: tuple[str, int] | None = None
     sizes: str = ""
+    described: bool = False
 
     @property
     def ctype(self) -> str:
@@ -151,6 +155,11 @@ class Function:
         """What it returns, in C."""
         return {"size": "size_t", "nothing": "void"}.get(self.gives, "int")
 
+    @property
+    def own(self) -> tuple[Parameter, ...]:
+        """Those parameters that it has in C."""
+        return tuple(p for p in self.parameters if p.form != "values")
+
     def having(self, *forms: str) -> tuple[Parameter, ...]:
         """Its parameters of these forms."""
         return tuple(p for p in self.parameters if p.form in forms)
@@ -193,12 +202,13 @@ class Library:
 def _kind(name: str, text: str | None) -> Kind:
     traits = {words[0]: words[1:] for words in (trait.split() for trait in (text or "").split(",")) if words}
     mode, held = traits.get("mode"), traits.get("held", ["0"])
-    if not traits.keys() <= {"number", "held", "stays", "mode", "settles", "sizes"}:
+    if not traits.keys() <= {"number", "held", "stays", "mode", "settles", "sizes", "described"}:
         raise ValueError(f"{name}: {text!r} are no traits: see scripts/library_codec/table.py")
     asked = (mode[0], int(mode[1]) if len(mode) > 1 else NO_ATTRIBUTE) if mode else None
     settles = traits.get("settles")
     goes_on = (settles[0], int(settles[1])) if settles else None
-    return Kind(name, "number" in traits, int(held[0]), "stays" in traits, asked, goes_on, *traits.get("sizes", []))
+    sizes = traits.get("sizes", [""])[0]
+    return Kind(name, "number" in traits, int(held[0]), "stays" in traits, asked, goes_on, sizes, "described" in traits)
 
 
 def _parameter(where: str, text: str, kinds: dict[str, Kind]) -> Parameter:
@@ -234,6 +244,8 @@ def _wide(said: dict[str, Any], kinds: dict[str, Kind]) -> list[Function]:
         for size in wide["sizes"]:
             text = re.sub(rf"\bint {size}(?=,|$)", f"long {size}", text)
             text = re.sub(rf"\bcount {size}(?=,|$)", f"wide {size}", text)
+        for array in wide["arrays"]:
+            text = re.sub(rf"\bin 4 \* (\S+) {array}(?=,|$)", rf"in 8 * \1 {array}", text)
         if twin in wide["places"]:
             text = text.replace("result 4 ", "result 8 ")
         made.append(_function(symbol, text, kinds))
@@ -283,9 +295,9 @@ def operations(libraries: list[Library]) -> list[str]:
 
 def declared(function: Function) -> str:
     """Its parameters in C, with names."""
-    return ", ".join(f"{p.ctype}{'' if p.ctype.endswith('*') else ' '}{p.name}" for p in function.parameters) or "void"
+    return ", ".join(f"{p.ctype}{'' if p.ctype.endswith('*') else ' '}{p.name}" for p in function.own) or "void"
 
 
 def types(function: Function) -> str:
     """Its parameters in C, without."""
-    return ", ".join(p.ctype for p in function.parameters) or "void"
+    return ", ".join(p.ctype for p in function.own) or "void"

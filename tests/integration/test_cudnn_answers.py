@@ -6,54 +6,13 @@ from typing import Final
 import pytest
 
 from egpu.adapters.simulator.machine import Machine
+from support.cudnn_programs import BACKEND, START
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import run
 
 CARDS = ("A100-80G", 1)
 
-START: Final = """
-    import itertools, threading
-    context()
-    nn, stream = ctypes.CDLL("libcudnn.so.9"), ok(d.cuStreamCreate(1))
-    pointer, long, answers, kept = lambda at: ctypes.c_void_p(int(at)), ctypes.c_int64, [], []
-    random = np.random.default_rng(7)
-    def call(name, *arguments, status=0):
-        got = nn[name](*arguments)
-        assert got == status, (name, got)
-    def made(name, *arguments):
-        object = ctypes.c_void_p()
-        call(name, *arguments, ctypes.byref(object))
-        return object
-    def ints(*numbers):
-        return (ctypes.c_int * len(numbers))(*numbers)
-    handle = made("cudnnCreate")
-    call("cudnnSetStream", handle, pointer(stream))
-    found = ctypes.c_void_p()
-    call("cudnnGetStream", handle, ctypes.byref(found))
-    assert (found.value, nn.cudnnGetVersion()) == (int(stream), 92600)
-    def floats(*shape, kind=np.float32):
-        return random.standard_normal(shape).astype(kind)
-    def card(array):
-        kept.append(np.ascontiguousarray(array))
-        return pointer(upload(kept[-1]))
-    def back(at, like):
-        ok(d.cuStreamSynchronize(stream))
-        return download(at.value, np.zeros_like(like))
-    def near(got, expected, within=1e-4):
-        assert np.allclose(got.astype(float), expected.astype(float), rtol=within, atol=within), (got, expected)
-        answers.append(got.tobytes().hex())
-    TYPES = {"float32": 0, "float64": 1, "float16": 2}
-    def of(value, like):
-        return ctypes.byref((ctypes.c_double if like.dtype == np.float64 else ctypes.c_float)(value))
-    def tensor(array):
-        at = made("cudnnCreateTensorDescriptor")
-        strides = [step // array.itemsize for step in array.strides]
-        call("cudnnSetTensorNdDescriptor", at, TYPES[array.dtype.name], array.ndim, ints(*array.shape), ints(*strides))
-        return at
-    def weights(array):
-        at = made("cudnnCreateFilterDescriptor")
-        call("cudnnSetFilterNdDescriptor", at, TYPES[array.dtype.name], 0, array.ndim, ints(*array.shape))
-        return at
+TAPS: Final = """
     # Every (input, weight, output) that belong to each other, by definition.
     def taps(x, w, y, padding, stride, dilation):
         groups, places = x.shape[1] // w.shape[1], range(x.ndim - 2)
@@ -174,26 +133,7 @@ NORMALISATION: Final = """
     assert (share.value, found.value, seed.value) == (0.25, room.value, 7)
 """
 
-BACKEND: Final = """
-    DATA, BOOLEAN, INT64, FLOAT, POINTER, MODE, HANDLE, DESCRIPTOR = 1, 2, 3, 4, 6, 7, 0, 15
-    KINDS = {DATA: ctypes.c_int, BOOLEAN: ctypes.c_bool, INT64: long, FLOAT: ctypes.c_float, MODE: ctypes.c_int}
-    def array(type, values):
-        values = [value.value if isinstance(value, ctypes.c_void_p) else value for value in values]
-        return (KINDS.get(type, ctypes.c_void_p) * len(values))(*values)
-    def descriptor(kind, *attributes, status=0):
-        at = made("cudnnBackendCreateDescriptor", kind)
-        for attribute, type, *values in attributes:
-            call("cudnnBackendSetAttribute", at, attribute, type, long(len(values)), array(type, values))
-        call("cudnnBackendFinalize", at, status=status)
-        return at
-    def asked(of, attribute, type, *given):
-        there, room = long(), array(type, given)
-        call("cudnnBackendGetAttribute", of, attribute, type, long(len(given)), ctypes.byref(there), room)
-        return there.value, room
-    def shape(array, name):
-        strides = [step // array.itemsize for step in array.strides]
-        return descriptor(17, (901, DATA, TYPES[array.dtype.name]), (902, INT64, *array.shape), (903, INT64, *strides),
-                          (906, INT64, ord(name)), (900, INT64, 4), (907, BOOLEAN, False), (908, BOOLEAN, False))
+GRAPHS: Final = """
     def graph(kind, first, order, x, w, y, padding, stride, dilation):
         how = descriptor(1, (100, DATA, 0), (101, MODE, 1), (106, INT64, len(padding)), (105, INT64, *padding),
                          (104, INT64, *padding), (103, INT64, *stride), (102, INT64, *dilation))
@@ -201,22 +141,6 @@ BACKEND: Final = """
         operation = descriptor(kind, (first, FLOAT, 1.0), (first + 1, FLOAT, 0.0), (first + 2, DESCRIPTOR, how),
                                *((first + 3 + i, DESCRIPTOR, tensors[name]) for i, name in enumerate(order)))
         return descriptor(15, (800, HANDLE, handle), (801, DESCRIPTOR, operation))
-    def plan(graph):
-        heuristics = descriptor(4, (201, DESCRIPTOR, graph), (200, 8, 0))
-        count, _ = asked(heuristics, 202, DESCRIPTOR)
-        configs = [made("cudnnBackendCreateDescriptor", 3) for _ in range(count)]
-        assert asked(heuristics, 202, DESCRIPTOR, *configs)[0] == count == 1
-        engine = made("cudnnBackendCreateDescriptor", 2)
-        asked(configs[0], 300, DESCRIPTOR, engine)
-        notes = (ctypes.c_int * 1)(7)  # more are asked for than there is room for, as none are there
-        call("cudnnBackendGetAttribute", engine, 1303, 11, long(10), ctypes.byref(long()), notes)
-        assert asked(engine, 1301, INT64, -1)[1][0] == 0 and notes[0] == 7
-        made_plan = descriptor(5, (400, HANDLE, handle), (401, DESCRIPTOR, configs[0]))
-        assert asked(made_plan, 402, INT64, -1)[1][0] == 0
-        assert asked(made_plan, 400, HANDLE, 0)[1][0] == handle.value
-        for each in (heuristics, *configs, engine, graph):
-            call("cudnnBackendDestroyDescriptor", each)  # what was made of them stays
-        return made_plan
     x, w, y = floats(2, 4, 5, 5), floats(4, 2, 3, 3), floats(2, 4, 3, 3)
     how = ((1, 1), (2, 2), (1, 1))
     for kind, first, order, result in ((10, 700, "wxy", "y"), (12, 706, "wxy", "x"), (11, 712, "wxy", "w")):
@@ -226,13 +150,13 @@ BACKEND: Final = """
                           (1003, POINTER, 0))
         call("cudnnBackendExecute", handle, done, pack)
         near(back(at[result], {"x": x, "w": w, "y": y}[result]), expected(result, x, w, y, *how))
-    pointwise = descriptor(13, status=3000)
+    random_numbers = descriptor(33, status=3000)
     call("cudnnBackendFinalize", made("cudnnBackendCreateDescriptor", 15), status=2000)
-    descriptor(15, (801, DESCRIPTOR, pointwise), status=3001)
+    descriptor(15, (801, DESCRIPTOR, random_numbers), status=3001)
     say(answers)
 """
 
-PROGRAM: Final = START + CONVOLUTIONS + LAYERS + NORMALISATION + BACKEND
+PROGRAM: Final = START + TAPS + CONVOLUTIONS + LAYERS + NORMALISATION + BACKEND + GRAPHS
 
 
 @pytest.fixture(scope="module")

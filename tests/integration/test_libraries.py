@@ -16,12 +16,15 @@ from library_codec import table
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
 from egpu.core.provisioners.preparation import FORWARDED
+from support.raw_session import Raw
 from support.remote_gpu import remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("A100-80G", 1)
 NATIVE: Final = Path(__file__).resolve().parents[2] / "native"
+WIRE: Final = NATIVE / "wire"
+HOST_IS_NULL, INVALID_VALUE = (1 << 64) - 1, 1
 LIBRARIES: Final = table.read_all(NATIVE / "libraries")
 FUNCTIONS: Final = [f for x in LIBRARIES for f in x.functions if not f.local]
 
@@ -103,13 +106,12 @@ class Call:
             "residence": lambda _: int(mode == HOST),
         }
         self.values = {
-            p.name: fixed.get(p.name, forms.get(p.form, lambda i: INT + i)(i))
-            for i, p in enumerate(function.parameters)
+            p.name: fixed.get(p.name, forms.get(p.form, lambda i: INT + i)(i)) for i, p in enumerate(function.own)
         }
         self.given: list[Argument] = []
         self.arrives: list[str] = []
         self.returned: list[str | None] = []
-        for i, p in enumerate(function.parameters):
+        for i, p in enumerate(function.own):
             self._add(i, p)
 
     def _on_host(self, p: table.Parameter) -> bool:
@@ -357,8 +359,7 @@ BACKEND: Final = """
     assert get(heuristics, 202, DESCRIPTOR, results) == 0 and results[0] == first.value
     assert put(pack, 1001, POINTER, words(0x7f0000001000, 0x7f0000002000)) == 0
     assert put(tensor, 908, BOOLEAN, values(ctypes.c_bool, False)) == 0
-    say([put(tensor, 908, BOOLEAN, values(ctypes.c_bool, True)),  # would be read from host memory
-         put(tensor, 900, POINTER, words(1)), put(tensor, 1001, INT64, words(1)), put(tensor, 800, UNKNOWN, words(1)),
+    say([put(tensor, 900, POINTER, words(1)), put(tensor, 1001, INT64, words(1)), put(tensor, 800, UNKNOWN, words(1)),
          put(tensor, 9999, INT64, words(1)), put(tensor, 405, CHAR, values(ctypes.c_char, b"{")),
          put(graph, 801, DESCRIPTOR, objects(legacy)), put(graph, 801, DESCRIPTOR, objects(*[tensor] * 1025)),
          nn.cudnnBackendFinalize(handle), nn.cudnnBackendSetAttribute(graph, 801, INT64, long(-1), None)])
@@ -368,7 +369,7 @@ BACKEND: Final = """
 def test_an_attribute_is_what_its_type_says(recording: Machine, tmp_path: Path) -> None:
     """Objects arrive as the server's, addresses of the card as they are; what may be one of the host does not."""
     with remote(recording, tmp_path, "shm") as (client, executor, _):
-        assert run(client, BACKEND) == [3000] * 6 + [2000] * 4  # CUDNN_STATUS_NOT_SUPPORTED, CUDNN_STATUS_BAD_PARAM
+        assert run(client, BACKEND) == [3000] * 5 + [2000] * 4  # CUDNN_STATUS_NOT_SUPPORTED, CUDNN_STATUS_BAD_PARAM
         lines = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded cudnn")]
     made = [words[-1][1:] for symbol, *words in lines if "Create" in symbol]
     handle, _, tensor, graph, heuristics, first, second, pack = made
@@ -380,6 +381,113 @@ def test_an_attribute_is_what_its_type_says(recording: Machine, tmp_path: Path) 
         (pack, "b" + struct.pack("<2Q", 0x7F00_0000_1000, 0x7F00_0000_2000).hex()),
         (tensor, "b00"),
     ]
+
+
+BY_VALUE: Final = (
+    BACKEND[: BACKEND.index("    kinds = ")]
+    + """
+    kinds = (17, 17, 13, 15, 4, 3, 5, 16)
+    value, other, add, graph, heuristics, config, plan, pack = (made("cudnnBackendCreateDescriptor", k) for k in kinds)
+    words, objects = lambda *these: values(ctypes.c_uint64, *these), lambda *these: values(ctypes.c_void_p, *these)
+    number, IDS, POINTERS = ctypes.c_float(1.5), 1000, 1001
+    for each, id, by_value in ((value, 7, True), (other, 8, False)):
+        assert put(each, 901, 1, values(ctypes.c_int, 0)) == put(each, 902, INT64, words(1, 1)) == 0
+        assert put(each, 906, INT64, words(id)) == put(each, 908, BOOLEAN, values(ctypes.c_bool, by_value)) == 0
+    def describe(by):
+        assert put(add, 751, DESCRIPTOR, objects(by)) == put(add, 753, DESCRIPTOR, objects(other)) == 0
+        assert put(graph, 801, DESCRIPTOR, objects(add)) == put(heuristics, 201, DESCRIPTOR, objects(graph)) == 0
+        assert get(heuristics, 202, DESCRIPTOR, objects(config)) == put(plan, 401, DESCRIPTOR, objects(config)) == 0
+        assert put(pack, IDS, INT64, words(7, 8)) == 0
+        assert put(pack, POINTERS, POINTER, words(ctypes.addressof(number), 0x7f0000001000)) == 0
+    def execute():
+        return nn.cudnnBackendExecute(handle, plan, pack)
+    describe(value)
+    said = [execute()]
+    number.value = 2.5
+    said.append(execute())
+    assert put(pack, POINTERS, POINTER, words(0, 0x7f0000001000)) == 0
+    said.append(execute())  # nothing is there to be read
+    assert put(value, 902, INT64, words(3, 2)) == put(add, 751, DESCRIPTOR, objects(value)) == 0
+    plan = made("cudnnBackendCreateDescriptor", 5)
+    graph, heuristics, config = (made("cudnnBackendCreateDescriptor", k) for k in (15, 4, 3))
+    describe(value)
+    said.append(execute())  # more than can be sent
+    say([said, hex(ctypes.addressof(number))])
+"""
+)
+
+
+def test_a_value_of_the_program_is_read_where_the_program_is(recording: Machine, tmp_path: Path) -> None:
+    """The server's library gets an address of the server's: it never reads where a client says."""
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        said, at = run(client, BY_VALUE)
+        lines = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded cudnn")]
+    assert said == [0, 0, 2000, 3000]  # CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED
+    done = [i for i, (symbol, *_) in enumerate(lines) if symbol == "cudnnBackendExecute"]
+    assert len(done) == 2
+    packs = [words[2] for words in (lines[i][1:] for i in done)]
+    for pack in packs:
+        pointers = [words[-1] for symbol, *words in lines if symbol == "cudnnBackendSetAttribute" and words[0] == pack]
+        assert pack in [words[-1] for symbol, *words in lines if symbol == "cudnnBackendCreateDescriptor"]
+        bound, on_card = struct.unpack("<2Q", bytes.fromhex(pointers[1][1:]))
+        assert bound not in (0, int(at, 16))
+        assert on_card == 0x7F00_0000_1000
+    ended = [words[0] for symbol, *words in lines if symbol == "cudnnBackendDestroyDescriptor"]
+    assert set(packs) <= set(ended)
+
+
+def test_a_client_that_sends_no_value_gets_none_of_the_servers_memory(recording: Machine, tmp_path: Path) -> None:
+    """A client of ours sends it; the server goes by what it was told of the graph, and by nothing else."""
+    kinds = {name: int(number) for name, number in re.findall(r"KIND_(\w+) = (\d+)", (WIRE / "ops.h").read_text())}
+
+    def word(number: int) -> bytes:
+        return struct.pack("<Q", number)
+
+    def block(data: bytes) -> bytes:
+        return word(len(data)) + data + bytes(-len(data) % 8)
+
+    def handle(kind: str, index: int) -> bytes:
+        return word(kinds[kind] << 45 | 1 << 20 | index)
+
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        raw = Raw(client / "lease.sock")
+        context = handle("context", 1)
+        assert raw.call("cuDevicePrimaryCtxRetain", word(1) + context + word(0))[0] == 0
+        raw.post(10, context, flags=0)
+        cudnn = handle("cudnn", 2)
+        assert raw.call("cudnnCreate", cudnn)[0] == 0
+        tensor, add, graph, engine, config, plan, pack = (handle("cudnn_backend", index) for index in range(3, 10))
+        for of, kind in ((tensor, 17), (add, 13), (graph, 15), (engine, 2), (config, 3), (plan, 5), (pack, 16)):
+            assert raw.call("cudnnBackendCreateDescriptor", word(kind) + of)[0] == 0
+
+        def put(of: bytes, attribute: int, kind: int, count: int, data: bytes) -> None:
+            elements = word(attribute) + word(kind) + word(count) + word(0) + block(data)
+            assert raw.call("cudnnBackendSetAttribute", of + elements)[0] == 0
+
+        for attribute, kind, data in ((901, 1, bytes(4)), (902, 3, word(1)), (906, 3, word(7)), (908, 2, b"\1")):
+            put(tensor, attribute, kind, 1, data)
+        for of, attribute, part in ((add, 751, tensor), (graph, 801, add), (engine, 1300, graph), (config, 300, engine),
+                                    (plan, 401, config)):  # fmt: skip
+            put(of, attribute, 15, 1, part)
+        put(pack, 1000, 3, 1, word(7))
+        put(pack, 1001, 6, 1, word(0x1234))
+
+        def execute(values: bytes) -> int:
+            return raw.call("cudnnBackendExecute", cudnn + plan + pack + values)[0]
+
+        answers = [
+            execute(word(HOST_IS_NULL)),
+            execute(block(b"")),
+            execute(block(bytes(8))),
+            execute(block(bytes(32))),
+        ]
+        assert answers == [INVALID_VALUE] * 4
+        assert "recorded cudnnBackendExecute" not in executor.stderr()
+        assert execute(block(bytes(16))) == 0
+        lines = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded cudnn")]
+    given = [words[-1] for symbol, *words in lines if symbol == "cudnnBackendSetAttribute"]
+    assert "b" + word(0x1234).hex() == given[-4]  # kept for the pack itself; the one that is executed has another
+    assert given.count("b" + word(0x1234).hex()) == 1
 
 
 #: What makes an object and is not waited for where the library is known to be there.

@@ -107,6 +107,76 @@ VECTORS: Final = """
     assert (got[:4] == full[::2][[0, 1, 3, 4]]).all()
 """
 
+COPIES: Final = """
+    full, got = np.arange(12, dtype=np.float32), np.zeros(6, np.float32)
+    for wide, size in (("", ctypes.c_int), ("_64", long)):
+        at = card(np.zeros(6, np.float32))
+        host = lambda array: pointer(array.ctypes.data)
+        call("cublasSetVector" + wide, size(6), size(4), host(full), size(2), at, size(1))
+        call("cublasGetVector" + wide, size(3), size(4), at, size(2), host(got), size(1))  # there when it returns
+        assert got[:3].tolist() == [0, 4, 8]
+        call("cublasSetMatrix" + wide, size(2), size(2), size(4), host(full[5:]), size(3), at, size(3))
+        call("cublasGetMatrix" + wide, size(2), size(2), size(4), at, size(3), host(got), size(2))
+        assert got[:4].tolist() == [5, 6, 8, 9]
+        call("cublasSetVector" + wide, size(-1), size(4), host(full), size(2), at, size(1), status=7)
+"""
+
+# The same with sizes of 64 bits: arguments are that wide, and so is a place that is found.
+WIDE: Final = """
+    def wide(name, *arguments, status=0):
+        whole = [long(each) if isinstance(each, int) else each for each in arguments]
+        call(f"cublas{name}_64", handle, *whole, status=status)
+    for letter, kind, c in (("S", np.float32, ctypes.c_float), ("D", np.float64, ctypes.c_double)):
+        a, b, y = floats(5, 3, kind=kind), floats(4, 3, kind=kind), floats(5, 4, kind=kind)
+        at, op = card(y), ctypes.c_int
+        wide(f"{letter}gemm_v2", op(0), op(1), 5, 4, 3, by(1.5, c), card(a), 5, card(b), 4, by(0.5, c), at, 5)
+        near(back(at, y), 1.5 * a @ b.T + 0.5 * y)
+        a, b = floats(3, 2, 4, kind=kind), floats(3, 4, 2, kind=kind)
+        at, (ca, cb) = card(np.zeros(12, kind)), (card(each.transpose(0, 2, 1).ravel()) for each in (a, b))
+        wide(f"{letter}gemmStridedBatched", op(0), op(0), 2, 2, 4, by(1, c), ca, 2, 8, cb, 4, 8, by(0, c), at, 2, 4, 3)
+        near(back(at, np.zeros(12, kind)).reshape(3, 2, 2).transpose(0, 2, 1), a @ b)
+        a, x, y = floats(4, 6, kind=kind), floats(8, kind=kind), floats(6, kind=kind)
+        at = card(y)
+        wide(f"{letter}gemv_v2", op(1), 4, 6, by(2, c), card(a), 4, card(x), 2, by(1, c), at, 1)
+        near(back(at, y), 2 * a.T @ x[::2] + y)
+        at = card(a)
+        wide(f"{letter}ger_v2", 4, 6, by(3, c), card(x), 2, card(y), 1, at, 4)
+        near(back(at, a), a + 3 * np.outer(x[::2], y))
+        x, y, result = floats(9, kind=kind), floats(9, kind=kind), c()
+        at, other = card(y), card(x)
+        wide(f"{letter}axpy_v2", 9, by(0.5, c), other, 1, at, 1)
+        wide(f"{letter}scal_v2", 9, by(-2, c), at, 1)
+        wide(f"{letter}swap_v2", 9, at, 1, other, 1)
+        near(back(at, y), x)
+        wide(f"{letter}copy_v2", 9, other, 1, at, 1)
+        near(back(at, y), -2 * (0.5 * x + y))
+        for name, expected in (("nrm2", np.sqrt(np.sum(x * x))), ("asum", np.sum(np.abs(x)))):
+            wide(f"{letter}{name}_v2", 9, card(x), 1, ctypes.byref(result))
+            near(kind(result.value), expected)
+        wide(f"{letter}dot_v2", 9, card(x), 1, card(y), 1, ctypes.byref(result))
+        near(kind(result.value), np.dot(x, y))
+        place = long(-1)
+        wide(f"I{letter.lower()}amax_v2", 9, card(x), 1, ctypes.byref(place))
+        assert place.value == int(np.argmax(np.abs(x))) + 1
+    a, b = floats(3, 4, kind=np.float16), floats(4, 2, kind=np.float16)
+    at = card(np.zeros((3, 2), np.float32))
+    wide("GemmEx", op(0), op(0), 3, 2, 4, by(1), card(a), op(2), 3, card(b), op(2), 4, by(0), at, op(0), 3, op(68),
+         op(-1))
+    near(back(at, np.zeros((3, 2), np.float32)), a.astype(float) @ b.astype(float))
+"""
+
+# Such sizes that their products are no number.
+HUGE: Final = (
+    START
+    + WIDE[: WIDE.index("    for letter")]
+    + """
+    x, op, most = card(floats(4)), ctypes.c_int, (1 << 62) + 1
+    wide("Snrm2_v2", most, x, 4, ctypes.byref(real()), status=13)
+    wide("Sgemm_v2", op(0), op(0), 2, most, 2, by(1), x, 2, x, 2, by(0), x, most, status=13)
+    say(answers)
+"""
+)
+
 EPILOGUE: Final = """
     m, n, k = 4, 3, 5
     a, b, bias = floats(k, m), floats(k, n), floats(m)
@@ -192,7 +262,7 @@ END: Final = """
 
 
 def program(status: int) -> str:
-    return START + PRODUCTS + VECTORS + EPILOGUE.replace("STATUS", str(status)) + TRAINING + END
+    return START + PRODUCTS + VECTORS + COPIES + WIDE + EPILOGUE.replace("STATUS", str(status)) + TRAINING + END
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +279,10 @@ def test_answers_are_right_and_the_same_from_afar(
     assert len(local) > 15
     with remote(sim, tmp_path, transport) as (client, _, _):
         assert run(client, program(15)) == local  # CUBLAS_STATUS_NOT_SUPPORTED
+
+
+def test_sizes_that_no_memory_has_are_refused(sim: Machine) -> None:
+    assert run(sim, HUGE) == []
 
 
 LATE: Final = (

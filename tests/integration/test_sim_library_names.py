@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from library_codec import table
 
 from egpu.adapters.native import path
 from egpu.core.provisioners.preparation import FORWARDED
 from support.simulated_gpu import machine, run
 
+IMPORTS: Final = Path(__file__).with_name("programs") / "torch_library_imports.txt"
+"""What PyTorch imports, by library."""
+NOT_CARRIED: Final = {
+    "ncclCommGetUniqueId", "ncclCommGrow",  # ranks that come later
+    "ncclCommWindowDeregister", "ncclCommWindowRegister", "ncclDevCommCreate", "ncclDevCommDestroy",
+    "ncclGetLsaMultimemDevicePointer", "ncclGetPeerDevicePointer", "ncclPutSignal", "ncclSignal", "ncclWaitSignal",
+    "ncclWinGetUserPtr",  # windows
+    "ncclGroupSimulateEnd",
+}  # fmt: skip
+"""What of it says over a pool that it is not supported, by name: symmetric memory is the one use of most."""
 EXPORTS: Final = Path(__file__).resolve().parents[2] / "native/libraries"
+LIBRARIES: Final = table.read_all(EXPORTS)
 
 
 def exported(library: Path) -> set[str]:
@@ -27,6 +39,28 @@ def refused_by(soname: str) -> int:
     found = re.search(r"EXPORTS_NOT_SUPPORTED = (\d+)", (EXPORTS / f"exports_{stem}.h").read_text())
     assert found
     return int(found[1])
+
+
+def imported() -> dict[str, set[str]]:
+    """What PyTorch imports of each library."""
+    parts = re.split(r"^\[(\S+)\]$", IMPORTS.read_text(), flags=re.MULTILINE)[1:]
+    return {soname: set(names.split()) for soname, names in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("soname", imported())
+@pytest.mark.parametrize("folder", ["libraries", "sim"])
+def test_all_that_pytorch_imports_resolves(folder: str, soname: str) -> None:
+    """In the version that its shared objects ask for, where the library has one."""
+    library = next(each for each in LIBRARIES if each.soname == soname)
+    version = f"@@{soname}" if library.is_versioned else ""
+    names = {name + version for name in imported()[soname]}
+    assert names
+    assert names - exported(path(f"{folder}/{soname}")) == set()
+
+
+def test_what_pytorch_imports_is_carried_over_a_pool_or_named_here() -> None:
+    refused = {name for library in LIBRARIES for names in library.refused.values() for name in names}
+    assert set().union(*imported().values()) & refused == NOT_CARRIED
 
 
 @pytest.mark.parametrize("soname", FORWARDED)

@@ -8,6 +8,7 @@ storm            sixty pods at once, and a witness of what they are given
 in_process_pool  a pool in this process: the broker, and servers made of nothing
 local_pool       a pool of this machine's processes
 simulated_gpu    a simulated machine, and programs on it
+cudnn_programs   what programs that call cuDNN begin with
 remote_gpu       an executor on it, and the remote client beside it
 slices           a slice on a driver made for tests, and programs inside
 mixed_load       a program that does a little of everything on its GPUs

@@ -35,6 +35,14 @@ static inline double factor_now(const struct factor *factor) {
     return factor->card == NULL ? factor->value : element(factor->type, factor->card, 0);
 }
 
+/* `more` elements from the last of `count` places that lie `step` apart; below 0, which no memory
+ * has, where that is more than there could be. */
+static inline int64_t reach(int64_t count, int64_t step, int64_t more) {
+    int64_t far;
+    bool beyond = __builtin_mul_overflow(count - 1, step, &far);
+    return beyond || __builtin_add_overflow(far, more, &far) || far > INT64_MAX / 16 ? -1 : far;
+}
+
 /* Queues `run` with a copy of `what`. */
 static inline int queue_work(CUstream stream, void (*run)(void *), const void *what, size_t bytes) {
     CUresult result = queue(stream, run, what, bytes);
@@ -56,7 +64,7 @@ enum { EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };
 
 /* d = alpha a b + beta c, m × n, k terms each. */
 struct product {
-    int m, n, k, count;
+    int64_t m, n, k, count;
     struct matrix a, b, c, d;
     struct factor alpha, beta;
     int epilogue;

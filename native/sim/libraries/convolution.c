@@ -17,7 +17,7 @@ int convolution_check(const struct convolution *c) {
     const struct tensor *x = &c->x.is, *w = &c->w.is, *y = &c->y.is;
     const struct geometry *g = &c->geometry;
     if (x->rank != g->rank + 2 || w->rank != x->rank || y->rank != x->rank) return SHAPE_MISMATCH;
-    if (x->type != y->type || x->type != w->type) return BAD_TYPE;
+    if (!known_type(x->type) || !known_type(y->type) || x->type != w->type) return BAD_TYPE;
     int64_t groups = x->size[1] / w->size[1];
     if (x->size[0] != y->size[0] || w->size[0] != y->size[1] || x->size[1] % w->size[1] != 0 ||
         w->size[0] % groups != 0)
@@ -84,7 +84,7 @@ static double with_epilogue(const struct convolution *c, const int64_t *at, doub
     return c->relu && value < 0 ? 0 : value;
 }
 
-static void convolve(void *data) {
+void convolution_run(void *data) {
     const struct convolution *c = data;
     const struct array *result = result_of(c);
     int64_t at[DIMENSIONS] = {0};
@@ -106,5 +106,5 @@ int convolution_queue(CUstream stream, const struct convolution *c) {
     if (!stands(&c->x) || !stands(&c->w) || !stands(&c->y)) return FAILED;
     if (c->has_epilogue && (!stands(&c->bias) || (c->z_factor != 0 && !stands(&c->z))))
         return FAILED;
-    return queued(queue(stream, convolve, c, sizeof *c));
+    return queued(queue(stream, convolution_run, c, sizeof *c));
 }

@@ -77,6 +77,11 @@ static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream s
     return cuMemcpy2DAsync(plan, stream) == CUDA_SUCCESS ? OK : FAILED;
 }
 
+static int copies_done(const char *function) {
+    (void)function;
+    return cuStreamSynchronize(NULL) == CUDA_SUCCESS ? OK : FAILED;
+}
+
 /* ---- matrices ---- */
 
 static int multiply(struct handle *handle, int factors, int transa, int transb, struct product p,
@@ -98,61 +103,64 @@ static struct matrix matrix(int type, const void *at, int64_t pitch, int64_t str
         .type = type, .at = (void *)(uintptr_t)at, .pitch = pitch, .stride = stride};
 }
 
-#define PRODUCTS(letter, real, type)                                                              \
-    API int cublas##letter##gemmStridedBatched(                                                   \
-        struct handle *handle, int transa, int transb, int m, int n, int k, const real *alpha,    \
-        const real *a, int lda, long long stride_a, const real *b, int ldb, long long stride_b,   \
-        const real *beta, real *c, int ldc, long long stride_c, int count) {                      \
-        struct product p = {.m = m,                                                               \
-                            .n = n,                                                               \
-                            .k = k,                                                               \
-                            .count = count,                                                       \
-                            .a = matrix(type, a, lda, stride_a),                                  \
-                            .b = matrix(type, b, ldb, stride_b),                                  \
-                            .c = matrix(type, c, ldc, stride_c)};                                 \
-        return multiply(handle, type, transa, transb, p, alpha, beta);                            \
-    }                                                                                             \
-    API int cublas##letter##gemm_v2(struct handle *handle, int transa, int transb, int m, int n,  \
-                                    int k, const real *alpha, const real *a, int lda,             \
-                                    const real *b, int ldb, const real *beta, real *c, int ldc) { \
-        return cublas##letter##gemmStridedBatched(handle, transa, transb, m, n, k, alpha, a, lda, \
-                                                  0, b, ldb, 0, beta, c, ldc, 0, 1);              \
-    }                                                                                             \
-    /* A product with one column. */                                                              \
-    API int cublas##letter##gemv_v2(struct handle *handle, int trans, int m, int n,               \
-                                    const real *alpha, const real *a, int lda, const real *x,     \
-                                    int incx, const real *beta, real *y, int incy) {              \
-        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;      \
-        struct product p = {.m = trans == PLAIN ? m : n,                                          \
-                            .n = 1,                                                               \
-                            .k = trans == PLAIN ? n : m,                                          \
-                            .count = 1,                                                           \
-                            .a = matrix(type, a, lda, 0)};                                        \
-        /* steps between elements are those between columns of their transposes */                \
-        p.b = matrix(type, x, incx, 0);                                                           \
-        p.c = matrix(type, y, incy, 0);                                                           \
-        p.c.transposed = true;                                                                    \
-        return multiply(handle, type, trans, TRANSPOSED, p, alpha, beta);                         \
-    }                                                                                             \
-    /* a += alpha x y, of all pairs */                                                            \
-    API int cublas##letter##ger_v2(struct handle *handle, int m, int n, const real *alpha,        \
-                                   const real *x, int incx, const real *y, int incy, real *a,     \
-                                   int lda) {                                                     \
-        static const real one = 1;                                                                \
-        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;      \
-        if (handle == NULL) return NOT_INITIALIZED;                                               \
-        if (handle->pointer_mode != 0) return NOT_SUPPORTED;                                      \
-        struct product p = {.m = m,                                                               \
-                            .n = n,                                                               \
-                            .k = 1,                                                               \
-                            .count = 1,                                                           \
-                            .a = matrix(type, x, incx, 0),                                        \
-                            .b = matrix(type, y, incy, 0),                                        \
-                            .c = matrix(type, a, lda, 0)};                                        \
-        return multiply(handle, type, TRANSPOSED, PLAIN, p, alpha, &one);                         \
+#define PRODUCTS(letter, real, type, wide, size)                                                   \
+    API int cublas##letter##gemmStridedBatched##wide(                                              \
+        struct handle *handle, int transa, int transb, size m, size n, size k, const real *alpha,  \
+        const real *a, size lda, long long stride_a, const real *b, size ldb, long long stride_b,  \
+        const real *beta, real *c, size ldc, long long stride_c, size count) {                     \
+        struct product p = {.m = m,                                                                \
+                            .n = n,                                                                \
+                            .k = k,                                                                \
+                            .count = count,                                                        \
+                            .a = matrix(type, a, lda, stride_a),                                   \
+                            .b = matrix(type, b, ldb, stride_b),                                   \
+                            .c = matrix(type, c, ldc, stride_c)};                                  \
+        return multiply(handle, type, transa, transb, p, alpha, beta);                             \
+    }                                                                                              \
+    API int cublas##letter##gemm_v2##wide(                                                         \
+        struct handle *handle, int transa, int transb, size m, size n, size k, const real *alpha,  \
+        const real *a, size lda, const real *b, size ldb, const real *beta, real *c, size ldc) {   \
+        return cublas##letter##gemmStridedBatched##wide(handle, transa, transb, m, n, k, alpha, a, \
+                                                        lda, 0, b, ldb, 0, beta, c, ldc, 0, 1);    \
+    }                                                                                              \
+    /* A product with one column. */                                                               \
+    API int cublas##letter##gemv_v2##wide(                                                         \
+        struct handle *handle, int trans, size m, size n, const real *alpha, const real *a,        \
+        size lda, const real *x, size incx, const real *beta, real *y, size incy) {                \
+        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;       \
+        struct product p = {.m = trans == PLAIN ? m : n,                                           \
+                            .n = 1,                                                                \
+                            .k = trans == PLAIN ? n : m,                                           \
+                            .count = 1,                                                            \
+                            .a = matrix(type, a, lda, 0)};                                         \
+        /* steps between elements are those between columns of their transposes */                 \
+        p.b = matrix(type, x, incx, 0);                                                            \
+        p.c = matrix(type, y, incy, 0);                                                            \
+        p.c.transposed = true;                                                                     \
+        return multiply(handle, type, trans, TRANSPOSED, p, alpha, beta);                          \
+    }                                                                                              \
+    /* a += alpha x y, of all pairs */                                                             \
+    API int cublas##letter##ger_v2##wide(struct handle *handle, size m, size n, const real *alpha, \
+                                         const real *x, size incx, const real *y, size incy,       \
+                                         real *a, size lda) {                                      \
+        static const real one = 1;                                                                 \
+        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;       \
+        if (handle == NULL) return NOT_INITIALIZED;                                                \
+        if (handle->pointer_mode != 0) return NOT_SUPPORTED;                                       \
+        struct product p = {.m = m,                                                                \
+                            .n = n,                                                                \
+                            .k = 1,                                                                \
+                            .count = 1,                                                            \
+                            .a = matrix(type, x, incx, 0),                                         \
+                            .b = matrix(type, y, incy, 0),                                         \
+                            .c = matrix(type, a, lda, 0)};                                         \
+        return multiply(handle, type, TRANSPOSED, PLAIN, p, alpha, &one);                          \
     }
-PRODUCTS(S, float, R_32F)
-PRODUCTS(D, double, R_64F)
+/* Each twice: `wide` has sizes of 64 bits. */
+PRODUCTS(S, float, R_32F, , int)
+PRODUCTS(D, double, R_64F, , int)
+PRODUCTS(S, float, R_32F, _64, int64_t)
+PRODUCTS(D, double, R_64F, _64, int64_t)
 
 /* The type of alpha and beta; -1: none that is here. */
 static int factor_type(int compute) {
@@ -163,30 +171,33 @@ static int factor_type(int compute) {
     }
 }
 
-API int cublasGemmStridedBatchedEx(struct handle *handle, int transa, int transb, int m, int n,
-                                   int k, const void *alpha, const void *a, int type_a, int lda,
-                                   long long stride_a, const void *b, int type_b, int ldb,
-                                   long long stride_b, const void *beta, void *c, int type_c,
-                                   int ldc, long long stride_c, int count, int compute, int algo) {
-    (void)algo;
-    if (factor_type(compute) < 0) return NOT_SUPPORTED;
-    struct product p = {.m = m,
-                        .n = n,
-                        .k = k,
-                        .count = count,
-                        .a = matrix(type_a, a, lda, stride_a),
-                        .b = matrix(type_b, b, ldb, stride_b),
-                        .c = matrix(type_c, c, ldc, stride_c)};
-    return multiply(handle, factor_type(compute), transa, transb, p, alpha, beta);
-}
-
-API int cublasGemmEx(struct handle *handle, int transa, int transb, int m, int n, int k,
-                     const void *alpha, const void *a, int type_a, int lda, const void *b,
-                     int type_b, int ldb, const void *beta, void *c, int type_c, int ldc,
-                     int compute, int algo) {
-    return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, type_a, lda, 0, b,
-                                      type_b, ldb, 0, beta, c, type_c, ldc, 0, 1, compute, algo);
-}
+#define PRODUCTS_OF_ANY(wide, size)                                                                \
+    API int cublasGemmStridedBatchedEx##wide(                                                      \
+        struct handle *handle, int transa, int transb, size m, size n, size k, const void *alpha,  \
+        const void *a, int type_a, size lda, long long stride_a, const void *b, int type_b,        \
+        size ldb, long long stride_b, const void *beta, void *c, int type_c, size ldc,             \
+        long long stride_c, size count, int compute, int algo) {                                   \
+        (void)algo;                                                                                \
+        if (factor_type(compute) < 0) return NOT_SUPPORTED;                                        \
+        struct product p = {.m = m,                                                                \
+                            .n = n,                                                                \
+                            .k = k,                                                                \
+                            .count = count,                                                        \
+                            .a = matrix(type_a, a, lda, stride_a),                                 \
+                            .b = matrix(type_b, b, ldb, stride_b),                                 \
+                            .c = matrix(type_c, c, ldc, stride_c)};                                \
+        return multiply(handle, factor_type(compute), transa, transb, p, alpha, beta);             \
+    }                                                                                              \
+    API int cublasGemmEx##wide(struct handle *handle, int transa, int transb, size m, size n,      \
+                               size k, const void *alpha, const void *a, int type_a, size lda,     \
+                               const void *b, int type_b, size ldb, const void *beta, void *c,     \
+                               int type_c, size ldc, int compute, int algo) {                      \
+        return cublasGemmStridedBatchedEx##wide(handle, transa, transb, m, n, k, alpha, a, type_a, \
+                                                lda, 0, b, type_b, ldb, 0, beta, c, type_c, ldc,   \
+                                                0, 1, compute, algo);                              \
+    }
+PRODUCTS_OF_ANY(, int)
+PRODUCTS_OF_ANY(_64, int64_t)
 
 /* ---- vectors ---- */
 
@@ -194,16 +205,17 @@ enum vector_operation { AXPY, COPY, SCAL, SWAP, DOT, NRM2, ASUM, IAMAX };
 
 struct vectors {
     enum vector_operation is;
-    int type, n;
-    int64_t incx, incy;
+    int type;
+    bool wide; /* a place is of 64 bits */
+    int64_t n, incx, incy;
     void *x, *y, *result;
     struct factor alpha;
 };
 
 static void reduce(const struct vectors *v) {
     double total = 0, most = -1;
-    int at = 0;
-    for (int i = 0; i < v->n; i++) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < v->n; i++) {
         double x = element(v->type, v->x, i * v->incx);
         if (v->is == DOT) total += x * element(v->type, v->y, i * v->incy);
         if (v->is == NRM2) total += x * x;
@@ -213,8 +225,10 @@ static void reduce(const struct vectors *v) {
             at = i + 1; /* counted from 1 */
         }
     }
-    if (v->is == IAMAX)
-        *(int *)v->result = at;
+    if (v->is == IAMAX && v->wide)
+        *(int64_t *)v->result = at;
+    else if (v->is == IAMAX)
+        *(int *)v->result = (int)at;
     else
         set_element(v->type, v->result, 0, v->is == NRM2 ? sqrt(total) : total);
 }
@@ -226,7 +240,7 @@ static void transform(void *data) {
         return;
     }
     double alpha = v->is == AXPY || v->is == SCAL ? factor_now(&v->alpha) : 1;
-    for (int i = 0; i < v->n; i++) {
+    for (int64_t i = 0; i < v->n; i++) {
         int64_t x_at = i * v->incx, y_at = i * v->incy;
         double x = element(v->type, v->x, x_at), y = 0;
         if (v->is == AXPY || v->is == SWAP) y = element(v->type, v->y, y_at);
@@ -243,10 +257,11 @@ static int vectors(struct handle *handle, struct vectors v, const void *alpha) {
         return INVALID;
     if (v.incx < 0 || v.incy < 0) return NOT_SUPPORTED;
     int64_t bytes = (int64_t)type_bytes(v.type);
-    if (v.n > 0 && (!on_card(v.x, ((v.n - 1) * v.incx + 1) * bytes) ||
-                    (two && !on_card(v.y, ((v.n - 1) * v.incy + 1) * bytes))))
+    if (v.n > 0 && (!on_card(v.x, reach(v.n, v.incx, 1) * bytes) ||
+                    (two && !on_card(v.y, reach(v.n, v.incy, 1) * bytes))))
         return FAILED;
-    if (gives && !host && !on_card(v.result, v.is == IAMAX ? 4 : bytes)) return FAILED;
+    if (gives && !host && !on_card(v.result, v.is == IAMAX ? (v.wide ? 8 : 4) : bytes))
+        return FAILED;
     if (alpha != NULL) v.alpha = factor_of(v.type, alpha, host);
     int status = queue_work(handle->stream, transform, &v, sizeof v);
     if (status == OK && gives && host && cuStreamSynchronize(handle->stream) != CUDA_SUCCESS)
@@ -259,41 +274,47 @@ static int vectors(struct handle *handle, struct vectors v, const void *alpha) {
             (struct vectors){.n = n, .incx = incx, .x = (void *)(uintptr_t)x, __VA_ARGS__}, \
             factor)
 #define OF_TWO .incy = incy, .y = (void *)(uintptr_t)y
-#define VECTORS(letter, real, kind)                                                           \
-    API int cublas##letter##axpy_v2(struct handle *handle, int n, const real *alpha,          \
-                                    const real *x, int incx, real *y, int incy) {             \
-        return VECTOR(alpha, .is = AXPY, .type = kind, OF_TWO);                               \
-    }                                                                                         \
-    API int cublas##letter##copy_v2(struct handle *handle, int n, const real *x, int incx,    \
-                                    real *y, int incy) {                                      \
-        return VECTOR(NULL, .is = COPY, .type = kind, OF_TWO);                                \
-    }                                                                                         \
-    API int cublas##letter##swap_v2(struct handle *handle, int n, real *x, int incx, real *y, \
-                                    int incy) {                                               \
-        return VECTOR(NULL, .is = SWAP, .type = kind, OF_TWO);                                \
-    }                                                                                         \
-    API int cublas##letter##scal_v2(struct handle *handle, int n, const real *alpha, real *x, \
-                                    int incx) {                                               \
-        return VECTOR(alpha, .is = SCAL, .type = kind);                                       \
-    }                                                                                         \
-    API int cublas##letter##dot_v2(struct handle *handle, int n, const real *x, int incx,     \
-                                   const real *y, int incy, real *result) {                   \
-        return VECTOR(NULL, .is = DOT, .type = kind, OF_TWO, .result = result);               \
-    }                                                                                         \
-    API int cublas##letter##nrm2_v2(struct handle *handle, int n, const real *x, int incx,    \
-                                    real *result) {                                           \
-        return VECTOR(NULL, .is = NRM2, .type = kind, .result = result);                      \
-    }                                                                                         \
-    API int cublas##letter##asum_v2(struct handle *handle, int n, const real *x, int incx,    \
-                                    real *result) {                                           \
-        return VECTOR(NULL, .is = ASUM, .type = kind, .result = result);                      \
+#define VECTORS(letter, real, kind, width, size)                                                   \
+    API int cublas##letter##axpy_v2##width(struct handle *handle, size n, const real *alpha,       \
+                                           const real *x, size incx, real *y, size incy) {         \
+        return VECTOR(alpha, .is = AXPY, .type = kind, OF_TWO);                                    \
+    }                                                                                              \
+    API int cublas##letter##copy_v2##width(struct handle *handle, size n, const real *x,           \
+                                           size incx, real *y, size incy) {                        \
+        return VECTOR(NULL, .is = COPY, .type = kind, OF_TWO);                                     \
+    }                                                                                              \
+    API int cublas##letter##swap_v2##width(struct handle *handle, size n, real *x, size incx,      \
+                                           real *y, size incy) {                                   \
+        return VECTOR(NULL, .is = SWAP, .type = kind, OF_TWO);                                     \
+    }                                                                                              \
+    API int cublas##letter##scal_v2##width(struct handle *handle, size n, const real *alpha,       \
+                                           real *x, size incx) {                                   \
+        return VECTOR(alpha, .is = SCAL, .type = kind);                                            \
+    }                                                                                              \
+    API int cublas##letter##dot_v2##width(struct handle *handle, size n, const real *x, size incx, \
+                                          const real *y, size incy, real *result) {                \
+        return VECTOR(NULL, .is = DOT, .type = kind, OF_TWO, .result = result);                    \
+    }                                                                                              \
+    API int cublas##letter##nrm2_v2##width(struct handle *handle, size n, const real *x,           \
+                                           size incx, real *result) {                              \
+        return VECTOR(NULL, .is = NRM2, .type = kind, .result = result);                           \
+    }                                                                                              \
+    API int cublas##letter##asum_v2##width(struct handle *handle, size n, const real *x,           \
+                                           size incx, real *result) {                              \
+        return VECTOR(NULL, .is = ASUM, .type = kind, .result = result);                           \
     }
-VECTORS(S, float, R_32F)
-VECTORS(D, double, R_64F)
+VECTORS(S, float, R_32F, , int)
+VECTORS(D, double, R_64F, , int)
+VECTORS(S, float, R_32F, _64, int64_t)
+VECTORS(D, double, R_64F, _64, int64_t)
 
-API int cublasIsamax_v2(struct handle *handle, int n, const float *x, int incx, int *result) {
-    return VECTOR(NULL, .is = IAMAX, .type = R_32F, .result = result);
-}
-API int cublasIdamax_v2(struct handle *handle, int n, const double *x, int incx, int *result) {
-    return VECTOR(NULL, .is = IAMAX, .type = R_64F, .result = result);
-}
+#define PLACES(letter, real, kind, width, size)                                           \
+    API int cublasI##letter##amax_v2##width(struct handle *handle, size n, const real *x, \
+                                            size incx, size *result) {                    \
+        return VECTOR(NULL, .is = IAMAX, .type = kind, .wide = sizeof(size) == 8,         \
+                      .result = result);                                                  \
+    }
+PLACES(s, float, R_32F, , int)
+PLACES(d, double, R_64F, , int)
+PLACES(s, float, R_32F, _64, int64_t)
+PLACES(d, double, R_64F, _64, int64_t)

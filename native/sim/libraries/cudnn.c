@@ -61,7 +61,8 @@ static int set_tensor(struct tensor *tensor, int type, int rank, const int *size
         sizes[i] = size[i];
         strides[i] = stride == NULL ? 0 : stride[i];
     }
-    return tensor_set(tensor, type, rank, sizes, stride == NULL ? NULL : strides);
+    int status = tensor_set(tensor, type, rank, sizes, stride == NULL ? NULL : strides);
+    return status == OK && !known_type(tensor->type) ? BAD_TYPE : status;
 }
 
 API int cudnnSetTensorNdDescriptor(struct tensor *tensor, int type, int rank, const int *size,

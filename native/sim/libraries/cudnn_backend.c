@@ -1,7 +1,6 @@
-/* Simulated cuDNN: the backend, for graphs of one convolution. A descriptor is what was set of it;
- * finalizing one looks at that, and for each such graph there is one engine, without knobs.
- * Numbers: cudnn_graph.h. */
-#include "dnn.h"
+/* Simulated cuDNN: the backend. A descriptor is what was set of it; finalizing one looks at that,
+ * and for each graph there is one engine, without knobs. Numbers: cudnn_graph.h. */
+#include "program.h"
 
 #include <stdio.h>
 
@@ -9,17 +8,29 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-enum { CONVOLUTION = 1, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN, GRAPH = 15, PACK, TENSOR };
-enum { OPERATION_FORWARD = 10, OPERATION_FILTER, OPERATION_DATA };
-enum { TYPE_HANDLE = 0, TYPE_BOOLEAN = 2, TYPE_INT64 = 3, TYPE_DOUBLE = 5, TYPE_DESCRIPTOR = 15 };
-enum { CONV_MODE = 101, DILATIONS, STRIDES, POST_PADDINGS, PRE_PADDINGS, SPATIAL_DIMS };
+enum { POINTWISE, CONVOLUTION, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN, GRAPH = 15, PACK, TENSOR };
+enum { PRODUCT = 18, REDUCTION = 21 };
+enum {
+    TYPE_HANDLE = 0,
+    TYPE_BOOLEAN = 2,
+    TYPE_INT64 = 3,
+    TYPE_DOUBLE = 5,
+    TYPE_DESCRIPTOR = 15,
+    TYPE_INT32 = 23
+};
 enum { HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS };
-enum { CONFIG_ENGINE = 300, CONFIG_KNOBS = 302, PLAN_CONFIG = 401, PLAN_WORKSPACE };
-enum { GRAPH_OPERATIONS = 801, GRAPH_ENGINES, ENGINE_GRAPH = 1300, ENGINE_INDEX, ENGINE_KNOBS };
+enum {
+    CONFIG_ENGINE = 300,
+    CONFIG_KNOBS = 302,
+    CONFIG_WORKSPACE,
+    CONFIG_SHARED,
+    PLAN_CONFIG = 401,
+    PLAN_WORKSPACE
+};
+enum { GRAPH_ENGINES = 802, ENGINE_GRAPH = 1300, ENGINE_INDEX, ENGINE_KNOBS };
 enum { ENGINE_NUMERICAL_NOTES = 1303, ENGINE_LAYOUTS, ENGINE_BEHAVIOR_NOTES };
-enum { DATA_TYPE = 901, SIZES, STEPS, UNIQUE_ID = 906, IS_VIRTUAL, IS_BY_VALUE };
 enum { PACK_IDS = 1000, PACK_POINTERS };
-enum { MOST_ATTRIBUTES = 16 };
+enum { MOST_ATTRIBUTES = 24 };
 
 struct value {
     int attribute, type;
@@ -74,21 +85,29 @@ static int set(struct descriptor *d, int attribute, int type, int64_t count, con
     return OK;
 }
 
-static struct descriptor *referred(struct descriptor *d, int attribute) {
+struct descriptor *referred_of(struct descriptor *d, int attribute, int64_t which) {
     struct value *value = find(d, attribute);
-    if (value == NULL || value->type != TYPE_DESCRIPTOR || value->count != 1) return NULL;
-    return *(struct descriptor **)(void *)value->data;
+    if (value == NULL || value->type != TYPE_DESCRIPTOR || which >= value->count) return NULL;
+    return ((struct descriptor **)(void *)value->data)[which];
 }
 
-/* Numbers of 64 bits, as many as are there: how many. */
-static int numbers(struct descriptor *d, int attribute, int64_t *to, int most) {
+struct descriptor *referred(struct descriptor *d, int attribute) {
+    struct value *value = find(d, attribute);
+    return value == NULL || value->count != 1 ? NULL : referred_of(d, attribute, 0);
+}
+
+int type_of(const struct descriptor *d) { return d->type; }
+bool is_final(const struct descriptor *d) { return d->final; }
+bool is_set(struct descriptor *d, int attribute) { return find(d, attribute) != NULL; }
+
+int numbers(struct descriptor *d, int attribute, int64_t *to, int most) {
     struct value *value = find(d, attribute);
     if (value == NULL || value->type != TYPE_INT64 || value->count > most) return 0;
     memcpy(to, value->data, (size_t)value->count * sizeof *to);
     return (int)value->count;
 }
 
-static int whole(struct descriptor *d, int attribute, int otherwise) {
+int whole(struct descriptor *d, int attribute, int otherwise) {
     struct value *value = find(d, attribute);
     int number = otherwise;
     if (value != NULL && value->count == 1 && cudnn_elements_of(value->type).bytes == sizeof number)
@@ -96,68 +115,18 @@ static int whole(struct descriptor *d, int attribute, int otherwise) {
     return number;
 }
 
-static double real(struct descriptor *d, int attribute, double otherwise) {
+bool flag(struct descriptor *d, int attribute) {
+    struct value *value = find(d, attribute);
+    return value != NULL && value->count == 1 && value->data[0] != 0;
+}
+
+double real(struct descriptor *d, int attribute, double otherwise) {
     struct value *value = find(d, attribute);
     if (value == NULL || value->count != 1) return otherwise;
     return element(value->type == TYPE_DOUBLE ? R_64F : R_32F, value->data, 0);
 }
 
 /* ---- what it means ---- */
-
-static int tensor_of(struct descriptor *d, struct tensor *tensor) {
-    int64_t size[DIMENSIONS], stride[DIMENSIONS];
-    struct value *is_virtual = find(d, IS_VIRTUAL), *by_value = find(d, IS_BY_VALUE);
-    if (d == NULL || d->type != TENSOR) return BAD_PARAM;
-    if ((is_virtual != NULL && is_virtual->data[0]) || (by_value != NULL && by_value->data[0]))
-        return NOT_SUPPORTED;
-    int rank = numbers(d, SIZES, size, DIMENSIONS);
-    if (rank == 0 || numbers(d, STEPS, stride, DIMENSIONS) != rank) return BAD_PARAM;
-    return tensor_set(tensor, whole(d, DATA_TYPE, 0), rank, size, stride);
-}
-
-static int geometry_of(struct descriptor *d, struct geometry *g) {
-    enum { CROSS_CORRELATION = 1 };
-    int64_t rank = 0;
-    if (d == NULL || d->type != CONVOLUTION) return BAD_PARAM;
-    if (numbers(d, SPATIAL_DIMS, &rank, 1) != 1 || rank < 1) return BAD_PARAM;
-    if (rank > SPATIAL) return NOT_SUPPORTED;
-    *g = (struct geometry){.rank = (int)rank};
-    g->is_convolution = whole(d, CONV_MODE, CROSS_CORRELATION) != CROSS_CORRELATION;
-    bool all = numbers(d, DILATIONS, g->dilation, SPATIAL) == rank &&
-               numbers(d, STRIDES, g->stride, SPATIAL) == rank &&
-               numbers(d, PRE_PADDINGS, g->before, SPATIAL) == rank &&
-               numbers(d, POST_PADDINGS, g->after, SPATIAL) == rank;
-    return all ? OK : BAD_PARAM;
-}
-
-/* The attributes of an operation follow each other: alpha, beta, the convolution, three tensors. */
-static const struct operation {
-    int type;
-    enum pass pass;
-    int first, x, w, y;
-} operations[] = {
-    {OPERATION_FORWARD, FORWARD, 700, 704, 703, 705},
-    {OPERATION_DATA, BACKWARD_DATA, 706, 710, 709, 711},
-    {OPERATION_FILTER, BACKWARD_FILTER, 712, 716, 715, 717},
-};
-
-static const struct operation *operation_of(const struct descriptor *d) {
-    for (unsigned i = 0; d != NULL && i < sizeof operations / sizeof *operations; i++)
-        if (operations[i].type == d->type) return &operations[i];
-    return NULL;
-}
-
-static int convolution_of(struct descriptor *d, struct convolution *c) {
-    const struct operation *operation = operation_of(d);
-    *c = (struct convolution){.pass = operation->pass};
-    c->alpha = real(d, operation->first, 1);
-    c->beta = real(d, operation->first + 1, 0);
-    int status = geometry_of(referred(d, operation->first + 2), &c->geometry);
-    if (status == OK) status = tensor_of(referred(d, operation->x), &c->x.is);
-    if (status == OK) status = tensor_of(referred(d, operation->w), &c->w.is);
-    if (status == OK) status = tensor_of(referred(d, operation->y), &c->y.is);
-    return status == OK ? convolution_check(c) : status;
-}
 
 static struct descriptor *made(int type) {
     struct descriptor *d = calloc(1, sizeof *d);
@@ -176,10 +145,13 @@ static int suggest(struct descriptor *heuristics) {
     if (graph == NULL || !graph->final) return NOT_FINALIZED;
     struct descriptor *engine = made(ENGINE), *config = made(ENGINE_CONFIG);
     int64_t none = 0;
+    const int nothing = 0;
     int status = engine == NULL || config == NULL ? NO_MEMORY : OK;
     if (status == OK) status = set(engine, ENGINE_GRAPH, TYPE_DESCRIPTOR, 1, &graph);
     if (status == OK) status = set(engine, ENGINE_INDEX, TYPE_INT64, 1, &none);
     if (status == OK) status = set(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+    if (status == OK) status = set(config, CONFIG_WORKSPACE, TYPE_INT64, 1, &none);
+    if (status == OK) status = set(config, CONFIG_SHARED, TYPE_INT32, 1, &nothing);
     if (status == OK) engine->final = config->final = true;
     if (status == OK) status = set(heuristics, HEURISTICS_RESULTS, TYPE_DESCRIPTOR, 1, &config);
     release(engine);
@@ -192,24 +164,49 @@ static int of_final(struct descriptor *d, int attribute) {
     return part != NULL && part->final ? OK : NOT_FINALIZED;
 }
 
+/* What it comes to, or why to nothing: of an operation alone, or of all of a graph. To be freed. */
+static struct program *program_of(struct descriptor *d, int *status) {
+    struct program *program = calloc(1, sizeof *program);
+    if (program == NULL) *status = NO_MEMORY;
+    if (program == NULL) return NULL;
+    if (d->type == GRAPH)
+        add_operations(program, d);
+    else
+        add_operation(program, d);
+    program_order(program);
+    *status = program->status;
+    if (*status == OK) return program;
+    free(program);
+    return NULL;
+}
+
+static int check(struct descriptor *d) {
+    int status = OK;
+    free(program_of(d, &status));
+    return status;
+}
+
 static int finalize(struct descriptor *d) {
-    struct convolution convolution;
+    struct geometry geometry;
     struct tensor tensor;
     int64_t one = 1, none = 0;
-    if (operation_of(d) != NULL) return convolution_of(d, &convolution);
+    int status;
+    if (is_operation(d)) return check(d);
     switch (d->type) {
-    case CONVOLUTION: return geometry_of(d, &convolution.geometry);
+    case CONVOLUTION: return geometry_of(d, &geometry);
     case TENSOR: return tensor_of(d, &tensor);
     case GRAPH:
-        if (find(d, GRAPH_OPERATIONS) == NULL) return BAD_PARAM;
-        if (operation_of(referred(d, GRAPH_OPERATIONS)) == NULL) return BAD_PATTERN;
-        return set(d, GRAPH_ENGINES, TYPE_INT64, 1, &one);
+        status = check(d);
+        return status == OK ? set(d, GRAPH_ENGINES, TYPE_INT64, 1, &one) : status;
     case HEURISTICS: return suggest(d);
     case ENGINE: return of_final(d, ENGINE_GRAPH);
     case ENGINE_CONFIG: return of_final(d, CONFIG_ENGINE);
     case PLAN:
         return of_final(d, PLAN_CONFIG) != OK ? NOT_FINALIZED
                                               : set(d, PLAN_WORKSPACE, TYPE_INT64, 1, &none);
+    case POINTWISE:
+    case PRODUCT:
+    case REDUCTION:
     case PACK: return OK;
     default: return no_such(d);
     }
@@ -271,29 +268,40 @@ API int cudnnBackendGetAttribute(struct descriptor *descriptor, int attribute, i
     return status;
 }
 
-static void *pointer_of(struct descriptor *pack, struct descriptor *tensor) {
+static void *pointer_of(struct descriptor *pack, int64_t id) {
     struct value *ids = find(pack, PACK_IDS), *pointers = find(pack, PACK_POINTERS);
-    int64_t id, each;
-    if (ids == NULL || pointers == NULL || numbers(tensor, UNIQUE_ID, &id, 1) != 1) return NULL;
-    for (int64_t i = 0; i < ids->count && i < pointers->count; i++) {
+    int64_t each;
+    for (int64_t i = 0; ids != NULL && pointers != NULL && i < ids->count && i < pointers->count;
+         i++) {
         memcpy(&each, ids->data + i * 8, sizeof each);
         if (each == id) return ((void **)(void *)pointers->data)[i];
     }
     return NULL;
 }
 
+/* What is by value is read now. */
+static int bind(struct program *program, struct descriptor *pack) {
+    for (int i = 0; i < program->slots_used; i++) {
+        struct slot *slot = &program->slots[i];
+        if (slot->kind != ON_CARD && slot->kind != BY_VALUE) continue;
+        slot->at = pointer_of(pack, slot->id);
+        if (slot->at == NULL) return BAD_PARAM;
+        if (slot->kind == BY_VALUE)
+            memcpy(slot->value, slot->at, (size_t)element_bytes(slot->is.type));
+    }
+    return OK;
+}
+
 API int cudnnBackendExecute(struct handle *handle, struct descriptor *plan,
                             struct descriptor *pack) {
     struct descriptor *engine = referred(referred(plan, PLAN_CONFIG), CONFIG_ENGINE);
-    struct descriptor *what = referred(referred(engine, ENGINE_GRAPH), GRAPH_OPERATIONS);
-    const struct operation *operation = operation_of(what);
-    struct convolution c;
+    struct descriptor *graph = referred(engine, ENGINE_GRAPH);
     if (handle == NULL || pack == NULL) return NULL_POINTER;
-    if (operation == NULL || !plan->final || !pack->final) return NOT_FINALIZED;
-    int status = convolution_of(what, &c);
-    if (status != OK) return status;
-    c.x.at = pointer_of(pack, referred(what, operation->x));
-    c.w.at = pointer_of(pack, referred(what, operation->w));
-    c.y.at = pointer_of(pack, referred(what, operation->y));
-    return convolution_queue(handle->stream, &c);
+    if (graph == NULL || !plan->final || !pack->final) return NOT_FINALIZED;
+    int status = OK;
+    struct program *program = program_of(graph, &status);
+    if (status == OK) status = bind(program, pack);
+    if (status == OK) status = program_queue(handle->stream, program);
+    free(program);
+    return status;
 }

@@ -8,7 +8,7 @@
  *   cudnn_convolution.c  convolutions as functions
  *   cudnn_layers.c   activation, pooling, softmax
  *   cudnn_norm.c     batch normalisation, states of dropout
- *   cudnn_backend.c  graphs of one convolution
+ *   program.h        graphs of the backend
  */
 #ifndef EGPU_SIM_DNN_H
 #define EGPU_SIM_DNN_H
@@ -58,6 +58,10 @@ int tensor_set(struct tensor *tensor, int data_type, int rank, const int64_t *si
                const int64_t *stride);
 int64_t tensor_count(const struct tensor *tensor);
 bool same_size(const struct tensor *one, const struct tensor *other);
+/* Elements from the first to the last one in memory; an impossible number where none can be so far.
+ */
+int64_t tensor_reach(const struct tensor *tensor);
+int64_t element_bytes(int type);
 /* All of it is memory of the card. */
 bool stands(const struct array *array);
 /* To the next element, in the order of dimensions; false after the last one. */
@@ -94,6 +98,7 @@ int64_t convolved_size(const struct geometry *geometry, int dimension, int64_t s
                        int64_t filter);
 /* Whether the sizes fit each other. */
 int convolution_check(const struct convolution *convolution);
+void convolution_run(void *convolution);
 int convolution_queue(CUstream stream, const struct convolution *convolution);
 
 #pragma GCC visibility pop

@@ -13,6 +13,8 @@ enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 }; /* cudaDataType: the few 
 static inline bool known_type(int type) {
     return type == R_32F || type == R_64F || type == R_16F || type == R_16BF;
 }
+/* Whole numbers, which some arrays hold beside those. */
+enum { R_8I = 3, R_8U = 8, R_32I = 10, R_64I = 24 };
 double element(int type, const void *base, int64_t index);
 void set_element(int type, void *base, int64_t index, double value);
 

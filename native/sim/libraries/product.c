@@ -14,9 +14,9 @@ static double activated(double value, int epilogue) {
 }
 
 /* Of one product of a batch; `row` and `column` of d. */
-static double sum(const struct product *p, int64_t a, int64_t b, int row, int column) {
+static double sum(const struct product *p, int64_t a, int64_t b, int64_t row, int64_t column) {
     double total = 0;
-    for (int i = 0; i < p->k; i++)
+    for (int64_t i = 0; i < p->k; i++)
         total += element(p->a.type, p->a.at, a + place(&p->a, row, i)) *
                  element(p->b.type, p->b.at, b + place(&p->b, i, column));
     return total;
@@ -25,9 +25,9 @@ static double sum(const struct product *p, int64_t a, int64_t b, int row, int co
 static void multiply(void *data) {
     const struct product *p = data;
     double alpha = factor_now(&p->alpha), beta = factor_now(&p->beta);
-    for (int i = 0; i < p->count; i++)
-        for (int column = 0; column < p->n; column++)
-            for (int row = 0; row < p->m; row++) {
+    for (int64_t i = 0; i < p->count; i++)
+        for (int64_t column = 0; column < p->n; column++)
+            for (int64_t row = 0; row < p->m; row++) {
                 double value = alpha * sum(p, i * p->a.stride, i * p->b.stride, row, column);
                 if (beta != 0) /* else c may hold anything */
                     value += beta * element(p->c.type, p->c.at,
@@ -39,13 +39,13 @@ static void multiply(void *data) {
 }
 
 /* The whole batch of a matrix is on the card. */
-static bool stands(const struct matrix *matrix, int64_t rows, int64_t columns, int count) {
+static bool stands(const struct matrix *matrix, int64_t rows, int64_t columns, int64_t count) {
     int64_t stored_rows = matrix->transposed ? columns : rows;
     int64_t stored_columns = matrix->transposed ? rows : columns;
     if (rows == 0 || columns == 0 || count == 0) return true;
     if (matrix->stride < 0) return false;
-    int64_t elements =
-        (count - 1) * matrix->stride + (stored_columns - 1) * matrix->pitch + stored_rows;
+    int64_t elements = reach(stored_columns, matrix->pitch, stored_rows);
+    if (elements >= 0) elements = reach(count, matrix->stride, elements);
     return on_card(matrix->at, elements * (int64_t)type_bytes(matrix->type));
 }
 
@@ -66,7 +66,8 @@ int queue_product(CUstream stream, const struct product *p) {
     if (!stands(&p->a, p->m, p->k, p->count) || !stands(&p->b, p->k, p->n, p->count) ||
         !stands(&p->d, p->m, p->n, p->count) || (adds && !stands(&p->c, p->m, p->n, p->count)))
         return FAILED;
-    if (p->epilogue & EPILOGUE_BIAS && !on_card(p->bias, p->m * (int64_t)type_bytes(p->bias_type)))
+    if (p->epilogue & EPILOGUE_BIAS &&
+        !on_card(p->bias, reach(p->m, 1, 1) * (int64_t)type_bytes(p->bias_type)))
         return FAILED;
     return queue_work(stream, multiply, p, sizeof *p);
 }

@@ -1,13 +1,28 @@
 /* Strided arrays of up to five dimensions. */
 #include "dnn.h"
 
+/* By the number of a cudnnDataType_t: that of a cudaDataType, or -1. */
+static int type_of_elements(int data_type) {
+    switch (data_type) {
+    case 0: return R_32F;
+    case 1: return R_64F;
+    case 2: return R_16F;
+    case 3: return R_8I;
+    case 4: return R_32I;
+    case 6: /* CUDNN_DATA_UINT8 */
+    case 11: /* CUDNN_DATA_BOOLEAN */ return R_8U;
+    case 9: return R_16BF;
+    case 10: return R_64I;
+    default: return -1;
+    }
+}
+
 int tensor_set(struct tensor *tensor, int data_type, int rank, const int64_t *size,
                const int64_t *stride) {
-    enum { BFLOAT16 = 9 }; /* the others that are here have the numbers of cudaDataType */
-    int type = data_type == BFLOAT16 ? R_16BF : data_type;
+    int type = type_of_elements(data_type);
     if (size == NULL || rank < 1) return BAD_PARAM;
     if (rank > DIMENSIONS) return NOT_SUPPORTED;
-    if (!known_type(type) || data_type == R_16BF) return BAD_TYPE;
+    if (type < 0) return BAD_TYPE;
     *tensor = (struct tensor){data_type, type, rank, {1, 1, 1, 1, 1}, {0}};
     int64_t dense = 1;
     for (int i = rank - 1; i >= 0; i--) {
@@ -30,15 +45,23 @@ bool same_size(const struct tensor *one, const struct tensor *other) {
     return memcmp(one->size, other->size, sizeof one->size) == 0;
 }
 
-static int64_t element_bytes(int type) { return type == R_64F ? 8 : type == R_32F ? 4 : 2; }
+int64_t element_bytes(int type) {
+    if (type == R_64F || type == R_64I) return 8;
+    if (type == R_8I || type == R_8U) return 1;
+    return type == R_32F || type == R_32I ? 4 : 2;
+}
 
-bool stands(const struct array *array) {
+int64_t tensor_reach(const struct tensor *tensor) {
     int64_t last = 0, far;
     for (int i = 0; i < DIMENSIONS; i++)
-        if (__builtin_mul_overflow(array->is.size[i] - 1, array->is.stride[i], &far) ||
+        if (__builtin_mul_overflow(tensor->size[i] - 1, tensor->stride[i], &far) ||
             __builtin_add_overflow(last, far, &last) || last > INT64_MAX / 16)
-            return false;
-    return on_card(array->at, (last + 1) * element_bytes(array->is.type));
+            return INT64_MAX / 16;
+    return last + 1;
+}
+
+bool stands(const struct array *array) {
+    return on_card(array->at, tensor_reach(&array->is) * element_bytes(array->is.type));
 }
 
 bool step(const int64_t *size, int64_t *at, int count) {
