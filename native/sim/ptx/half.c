@@ -54,16 +54,6 @@ static uint16_t narrow(double value, int mantissa, int exponent, enum round mode
 uint16_t half_from_double(double value, enum round mode) { return narrow(value, 10, 5, mode); }
 uint16_t bfloat_from_double(double value, enum round mode) { return narrow(value, 7, 8, mode); }
 
-float half_to_float(uint16_t bits) {
-    union slot v = {.u32 = (uint32_t)(bits & 0x7fff) << 13};
-    if ((bits & 0x7c00) == 0x7c00)
-        v.u32 |= 0x7f800000u;
-    else
-        v.f32 *= 0x1p112f; /* the exponents' bias; exact, for subnormals too */
-    v.u32 |= (uint32_t)(bits & 0x8000) << 16;
-    return v.f32;
-}
-
 /* ---- 8 bits ---- */
 
 /* Saturated: beyond the greatest number is the greatest number. */

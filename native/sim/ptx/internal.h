@@ -322,7 +322,15 @@ enum { /* the operation, or the comparison, and how */
 
 /* half.c: conversions to and from floats of 16 and 8 bits, rounding to nearest even unless said
  * otherwise. */
-float half_to_float(uint16_t bits);
+static inline float half_to_float(uint16_t bits) {
+    union slot v = {.u32 = (uint32_t)(bits & 0x7fff) << 13};
+    if ((bits & 0x7c00) == 0x7c00)
+        v.u32 |= 0x7f800000u;
+    else
+        v.f32 *= 0x1p112f; /* the exponents' bias; exact, for subnormals too */
+    v.u32 |= (uint32_t)(bits & 0x8000) << 16;
+    return v.f32;
+}
 uint16_t half_from_double(double value, enum round mode);
 uint16_t bfloat_from_double(double value, enum round mode);
 static inline float bfloat_to_float(uint16_t bits) {
