@@ -8,7 +8,7 @@ from typing import Final
 from support.repository import listed, of, text, tree
 
 RATCHETS: Final = {
-    "lines of the longest function in src": 76,
+    "lines of the longest function in src": 75,
     "lines of the longest module in src": 389,
     "lines of Python wider than 120 columns": 136,
     "lines of C wider than 100 columns": 58,

@@ -125,9 +125,11 @@ static const char threads_ptx[] = HEADER
     /* As LLVM writes pointers that are aligned to more than any variable is, and Triton one
        element. */
     ".visible .entry braced(.param .u64 .ptr .global .align 256 out) {\n"
-    ".reg .u64 %rd1; .reg .b32 %r<3>; .reg .pred %p; ld.param.b64 %rd1,[out]; setp.eq.u64 %p,%rd1,0;\n"
+    ".reg .u64 %rd1; .reg .b32 %r<3>; .reg .pred %p;\n"
+    "ld.param.b64 %rd1,[out]; setp.eq.u64 %p,%rd1,0;\n"
     "@!%p st.global.b32 [ %rd1 + 0 ], { 41 };\n"
-    "ld.global.b32 { %r1 }, [ %rd1 + 0 ]; add.u32 %r2,%r1,1; st.global.v2.b32 [ %rd1 + 8 ], { %r2, %r1 }; ret; }\n"
+    "ld.global.b32 { %r1 }, [ %rd1 + 0 ]; add.u32 %r2,%r1,1;\n"
+    "st.global.v2.b32 [ %rd1 + 8 ], { %r2, %r1 }; ret; }\n"
 
     ".visible .entry store(.param .u64 p) { .reg .u64 %rd1; ld.param.u64 %rd1,[p]; st.global.u32 [%rd1],1; ret; }\n"
     ".visible .entry endless() { L: bra L; }\n"
