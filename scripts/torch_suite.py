@@ -69,7 +69,7 @@ def over_the_pool(python: Path, *, start: Sequence[str]) -> Outcomes:
         pool.broker()
         pool.serve("one", 1, "--collectives")
         address = f"127.0.0.1:{pool.port}"
-        return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], python)
+        return steps([*start, "run", "--pool", address, "--ptx", *pool.flags("client", "ann")], python)
 
 
 PLACES: Final[Mapping[str, Callable[[Path], Outcomes]]] = {

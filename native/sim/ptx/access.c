@@ -280,10 +280,9 @@ void compile_createpolicy(struct parser *p) {
 }
 
 void compile_fence(struct parser *p) {
-    static const char *const words[] = {"sc",      "acq_rel", "cta",
-                                        "gl",      "sys",     "gpu",
-                                        "cluster", "release", "mbarrier_init",
-                                        "acquire", NULL};
+    static const char *const words[] = {
+        "sc",      "acq_rel", "cta",           "gl",      "sys", "gpu",
+        "cluster", "release", "mbarrier_init", "acquire", NULL};
     if (mod(p, "proxy")) {
         static const char *const proxies[] = {"alias", "async", NULL};
         static const char *const spaces[] = {"global", "shared::cta", "shared", NULL};

@@ -6,7 +6,8 @@
 static void compile_cp_async(struct parser *p) {
     static const char *const hints[] = {"L2::64B", "L2::128B", "L2::256B", NULL};
     bool all = mod(p, "ca");
-    if ((!all && !mod(p, "cg")) || !mod(p, "global") || (!mod(p, "shared") && !mod(p, "shared::cta")))
+    if ((!all && !mod(p, "cg")) || !mod(p, "global") ||
+        (!mod(p, "shared") && !mod(p, "shared::cta")))
         unknown(p);
     mod_of(p, hints);
     bool hinted = mod(p, "L2::cache_hint");
@@ -14,7 +15,8 @@ static void compile_cp_async(struct parser *p) {
     uint16_t to = shared_address(p, true, &to_offset);
     comma(p);
     struct address from = address(p);
-    if (from.symbol && (from.symbol->kind != SYM_VARIABLE || from.symbol->variable->kind != VAR_GLOBAL))
+    if (from.symbol &&
+        (from.symbol->kind != SYM_VARIABLE || from.symbol->variable->kind != VAR_GLOBAL))
         syntax(p, "'%s' is not in global memory", from.symbol->name);
     comma(p);
     uint64_t bytes = expect_integer(p, "4, 8 or 16 bytes");
@@ -80,9 +82,9 @@ void compile_cp(struct parser *p) {
 }
 
 static enum mbarrier_mode mbarrier_mode(struct parser *p) {
-    static const char *const names[] = {"init",   "inval",       "expect_tx", "complete_tx",
-                                        "arrive", "arrive_drop", "test_wait", "try_wait",
-                                        NULL};
+    static const char *const names[] = {"init",        "inval",    "expect_tx",
+                                        "complete_tx", "arrive",   "arrive_drop",
+                                        "test_wait",   "try_wait", NULL};
     static const enum mbarrier_mode modes[] = {
         MBARRIER_INIT,   MBARRIER_INVALIDATE,  MBARRIER_EXPECT, MBARRIER_COMPLETE,
         MBARRIER_ARRIVE, MBARRIER_ARRIVE_DROP, MBARRIER_TEST,   MBARRIER_TEST};

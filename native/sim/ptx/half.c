@@ -60,8 +60,8 @@ uint16_t bfloat_from_double(double value, enum round mode) { return narrow(value
 uint8_t quarter_from_double(double value, bool e4m3) {
     if (isnan(value)) return 0x7f;
     uint32_t greatest = e4m3 ? 0x7e : 0x7b;
-    uint32_t bits = isinf(value) ? greatest
-                                 : round_magnitude(value, e4m3 ? 3 : 2, e4m3 ? 4 : 5, ROUND_NEAREST);
+    uint32_t bits =
+        isinf(value) ? greatest : round_magnitude(value, e4m3 ? 3 : 2, e4m3 ? 4 : 5, ROUND_NEAREST);
     return (uint8_t)((bits > greatest ? greatest : bits) | (signbit(value) ? 0x80 : 0));
 }
 
@@ -153,6 +153,7 @@ static bool holds(float a, float b, enum comparison which) {
 uint32_t half_comparison(uint32_t a, uint32_t b, unsigned aux) {
     enum comparison which = (enum comparison)(aux & HALF_OP);
     bool low = holds(value_of((uint16_t)a, aux), value_of((uint16_t)b, aux), which);
-    bool high = holds(value_of((uint16_t)(a >> 16), aux), value_of((uint16_t)(b >> 16), aux), which);
+    bool high =
+        holds(value_of((uint16_t)(a >> 16), aux), value_of((uint16_t)(b >> 16), aux), which);
     return low | (uint32_t)high << 1;
 }

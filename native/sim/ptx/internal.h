@@ -138,8 +138,8 @@ enum element {
 };
 enum sum { SUM_F32, SUM_F16, SUM_S32, SUM_F64 };
 /* aux of mma: d(M×8) = a(M×K) · b(K×8) + c. M is 8 or 16, K a power of two up to 32. */
-#define MMA_AUX(a, b, sum, tall, saturate, log2_k) \
-    ((unsigned)(a) | (unsigned)(b) << 3 | (unsigned)(sum) << 6 | (unsigned)(tall) << 8 |\
+#define MMA_AUX(a, b, sum, tall, saturate, log2_k)                                       \
+    ((unsigned)(a) | (unsigned)(b) << 3 | (unsigned)(sum) << 6 | (unsigned)(tall) << 8 | \
      (unsigned)(saturate) << 9 | (unsigned)(log2_k) << 10)
 #define MMA_A(aux) ((enum element)((aux) & 7))
 #define MMA_B(aux) ((enum element)((aux) >> 3 & 7))

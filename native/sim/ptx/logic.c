@@ -158,8 +158,7 @@ static void emit_packed_comparison(struct parser *p, int which, bool ftz, bool b
     uint16_t a = src(p, TYPE_B32);
     comma(p);
     uint16_t b = src(p, TYPE_B32);
-    emit(p, OP_half_compare,
-         (unsigned)which | (bfloat ? HALF_BFLOAT : 0u) | (ftz ? HALF_FTZ : 0u),
+    emit(p, OP_half_compare, (unsigned)which | (bfloat ? HALF_BFLOAT : 0u) | (ftz ? HALF_FTZ : 0u),
          temporary(p, RESULT), a, b, 0, 0);
 }
 
@@ -225,9 +224,9 @@ void compile_set(struct parser *p) {
     uint16_t d = dst(p, to), answer = temporary(p, RESULT);
     comma(p);
     emit_comparison(p, which, boolean, t, ftz, answer, false, 0);
-    uint16_t yes = constant(p, to == TYPE_F32          ? 0x3f800000u
-                               : to == TYPE_F16         ? 0x3c00
-                               : to == TYPE_BF16        ? 0x3f80
+    uint16_t yes = constant(p, to == TYPE_F32        ? 0x3f800000u
+                               : to == TYPE_F16      ? 0x3c00
+                               : to == TYPE_BF16     ? 0x3f80
                                : type_bytes(to) == 2 ? UINT16_MAX
                                                      : UINT32_MAX);
     emit(p, OP_selp, 0, d, yes, constant(p, 0), answer, 0);

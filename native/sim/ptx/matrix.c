@@ -144,7 +144,8 @@ bool matrix_move(struct exec *x, struct thread *lanes) {
             uint16_t part[2] = {(uint16_t)s->u32, (uint16_t)(s->u32 >> 16)};
             for (unsigned i = 0; i < 2; i++) {
                 unsigned across = lane % 4 * 2 + i, along = lane / 4;
-                uint16_t *place = transposed ? &rows[8 * m + across][along] : &rows[8 * m + along][across];
+                uint16_t *place =
+                    transposed ? &rows[8 * m + across][along] : &rows[8 * m + along][across];
                 if (write)
                     *place = part[i];
                 else

@@ -43,7 +43,8 @@ static bool exists(const struct product *m) {
     bool tall = m->rows == 16;
     switch ((enum element)m->a) {
     case ELEMENT_F16: return tall && m->b == m->a && m->sum <= SUM_F16 && (m->k == 8 || m->k == 16);
-    case ELEMENT_BF16: return tall && m->b == m->a && m->sum == SUM_F32 && (m->k == 8 || m->k == 16);
+    case ELEMENT_BF16:
+        return tall && m->b == m->a && m->sum == SUM_F32 && (m->k == 8 || m->k == 16);
     case ELEMENT_TF32: return tall && m->b == m->a && m->sum == SUM_F32 && (m->k == 4 || m->k == 8);
     case ELEMENT_E4M3:
     case ELEMENT_E5M2:
@@ -71,7 +72,7 @@ static void registers(struct parser *p, enum type t, bool write, uint16_t *slots
 }
 
 void compile_mma(struct parser *p) {
-    static const char *const shapes[] = {"m8n8k4",  "m8n8k16",  "m16n8k4",  "m16n8k8",
+    static const char *const shapes[] = {"m8n8k4",   "m8n8k16",  "m16n8k4", "m16n8k8",
                                          "m16n8k16", "m16n8k32", NULL};
     static const unsigned rows[] = {8, 8, 16, 16, 16, 16}, depths[] = {4, 16, 4, 8, 16, 32};
     char words[4][8];
@@ -126,8 +127,8 @@ void compile_ldmatrix(struct parser *p) {
         comma(p);
         registers(p, TYPE_B32, false, r, count);
     }
-    emit(p, load ? OP_ldmatrix : OP_stmatrix, count | (transposed ? MATRIX_TRANSPOSED : 0u), 0, a, 0,
-         0, offset);
+    emit(p, load ? OP_ldmatrix : OP_stmatrix, count | (transposed ? MATRIX_TRANSPOSED : 0u), 0, a,
+         0, 0, offset);
     emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, 0);
     emit(p, OP_ext, 0, r[0], r[1], r[2], r[3], 0);
     finish(p);

@@ -34,7 +34,8 @@ static double decode(const struct format *f, uint32_t bits) {
 
 /* The nearest to v + rest, where rest is too small to be in v; of two that are, the even one. */
 static uint32_t encode(const struct format *f, double v, double rest) {
-    uint32_t sign = signbit(v) ? 1u << (f->exponent + f->fraction) : 0, low = 0, high = f->greatest + 1;
+    uint32_t sign = signbit(v) ? 1u << (f->exponent + f->fraction) : 0, low = 0,
+             high = f->greatest + 1;
     if (isnan(v)) return f->infinity ? 0x7fff : 0x7f;
     double magnitude = fabs(v), more = sign ? -rest : rest;
     while (high - low > 1) { /* low is at most the magnitude, high above it */
@@ -64,26 +65,29 @@ enum { N = 4096 };
 static uint32_t (*words)[4];
 
 static uint32_t interesting(void) {
-    static const uint16_t halves[] = {0,      0x8000, 1,      0x8001, 0x3c00, 0xbc00, 0x7bff, 0x7c00,
-                                      0xfc00, 0x7e00, 0x3f80, 0x7f80, 0x7f7f, 0x0400, 0x03ff, 0x0080};
+    static const uint16_t halves[] = {0,      0x8000, 1,      0x8001, 0x3c00, 0xbc00,
+                                      0x7bff, 0x7c00, 0xfc00, 0x7e00, 0x3f80, 0x7f80,
+                                      0x7f7f, 0x0400, 0x03ff, 0x0080};
     uint32_t any = random_bits(), pick = random_bits();
     if (pick % 4 == 0) any = (any & 0xffff0000u) | halves[pick >> 8 & 15];
     if (pick % 8 < 2) any = (any & 0xffff) | (uint32_t)halves[pick >> 16 & 15] << 16;
     if (pick % 8 == 5) any = 0x38003800u + (any & 0x0fff0fffu); /* near one: sums that cancel */
+    if (pick % 16 == 9) any = (any & ~0x1fffu) | 0x1000;        /* halfway between two of tf32 */
     return any;
 }
 
 static bool run_all(const char *instruction) {
     char text[2048];
-    snprintf(text, sizeof text,
-             ".version 8.6\n.target sm_90\n.address_size 64\n"
-             ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%i,%%n,%%a,%%b,%%c,%%d,%%e; .reg .pred %%x,%%y;\n"
-             ".reg .b16 %%ha,%%hb,%%hc,%%h,%%g;\n"
-             "ld.param.u64 %%p,[p]; mov.u32 %%i,%%ctaid.x; mov.u32 %%n,%%tid.x; mad.lo.u32 %%i,%%i,256,%%n;\n"
-             "mul.wide.u32 %%o,%%i,16; add.u64 %%p,%%p,%%o; ld.global.v2.u32 {%%a,%%b},[%%p]; ld.global.u32 %%c,[%%p+8];\n"
-             "mov.b32 {%%ha,%%g},%%a; mov.b32 {%%hb,%%g},%%b; mov.b32 {%%hc,%%g},%%c; mov.b16 %%h,0; mov.u32 %%d,0;\n"
-             "%s\nst.global.u32 [%%p+12],%%d; ret; }\n",
-             instruction);
+    snprintf(
+        text, sizeof text,
+        ".version 8.6\n.target sm_90\n.address_size 64\n"
+        ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%i,%%n,%%a,%%b,%%c,%%d,%%e; .reg .pred %%x,%%y;\n"
+        ".reg .b16 %%ha,%%hb,%%hc,%%h,%%g;\n"
+        "ld.param.u64 %%p,[p]; mov.u32 %%i,%%ctaid.x; mov.u32 %%n,%%tid.x; mad.lo.u32 %%i,%%i,256,%%n;\n"
+        "mul.wide.u32 %%o,%%i,16; add.u64 %%p,%%p,%%o; ld.global.v2.u32 {%%a,%%b},[%%p]; ld.global.u32 %%c,[%%p+8];\n"
+        "mov.b32 {%%ha,%%g},%%a; mov.b32 {%%hb,%%g},%%b; mov.b32 {%%hc,%%g},%%c; mov.b16 %%h,0; mov.u32 %%d,0;\n"
+        "%s\nst.global.u32 [%%p+12],%%d; ret; }\n",
+        instruction);
     egpu_ptx_module *m = load(text);
     if (!m) {
         printf("  in: %s\n", instruction);
@@ -120,7 +124,8 @@ static double flushed(const struct format *f, const struct arithmetic *t, uint32
 
 static uint32_t answer(const struct format *f, const struct arithmetic *t, uint32_t a_bits,
                        uint32_t b_bits, uint32_t c_bits) {
-    double a = flushed(f, t, a_bits), b = flushed(f, t, b_bits), c = flushed(f, t, c_bits), v = 0, e = 0;
+    double a = flushed(f, t, a_bits), b = flushed(f, t, b_bits), c = flushed(f, t, c_bits), v = 0,
+           e = 0;
     bool nan = isnan(a) || isnan(b);
     switch (t->what) {
     case SUB: b = -b; /* fall through */
@@ -150,20 +155,13 @@ static uint32_t answer(const struct format *f, const struct arithmetic *t, uint3
 
 static void test_arithmetic(void) {
     static const struct arithmetic tests[] = {
-        {"add.%s", ADD, false, false, false},
-        {"sub.%s", SUB, false, false, false},
-        {"mul.%s", MUL, false, false, false},
-        {"fma.rn.%s", FMA, false, false, false},
-        {"fma.rn.relu.%s", FMA, false, false, true},
-        {"min.%s", MIN, false, false, false},
-        {"max.%s", MAX, false, false, false},
-        {"min.NaN.%s", MIN_NAN, false, false, false},
-        {"max.NaN.%s", MAX_NAN, false, false, false},
-        {"abs.%s", ABS, false, false, false},
-        {"neg.%s", NEG, false, false, false},
-        {"add.rn.ftz.sat.%s", ADD, true, true, false},
-        {"mul.ftz.%s", MUL, true, false, false},
-        {"fma.rn.ftz.%s", FMA, true, false, false},
+        {"add.%s", ADD, false, false, false},         {"sub.%s", SUB, false, false, false},
+        {"mul.%s", MUL, false, false, false},         {"fma.rn.%s", FMA, false, false, false},
+        {"fma.rn.relu.%s", FMA, false, false, true},  {"min.%s", MIN, false, false, false},
+        {"max.%s", MAX, false, false, false},         {"min.NaN.%s", MIN_NAN, false, false, false},
+        {"max.NaN.%s", MAX_NAN, false, false, false}, {"abs.%s", ABS, false, false, false},
+        {"neg.%s", NEG, false, false, false},         {"add.rn.ftz.sat.%s", ADD, true, true, false},
+        {"mul.ftz.%s", MUL, true, false, false},      {"fma.rn.ftz.%s", FMA, true, false, false},
     };
     for (size_t i = 0; i < 4 * (sizeof tests / sizeof *tests); i++) {
         const struct arithmetic *t = &tests[i / 4];
@@ -175,10 +173,14 @@ static void test_arithmetic(void) {
         const char *operands = t->what >= ABS ? "" : t->what == FMA ? "2" : "1";
         if (pair)
             snprintf(text, sizeof text, "%s %%d,%%a%s;", name,
-                     *operands == '2' ? ",%b,%c" : *operands ? ",%b" : "");
+                     *operands == '2' ? ",%b,%c"
+                     : *operands      ? ",%b"
+                                      : "");
         else
             snprintf(text, sizeof text, "%s %%h,%%ha%s; mov.b32 %%d,{%%h,%%h};", name,
-                     *operands == '2' ? ",%hb,%hc" : *operands ? ",%hb" : "");
+                     *operands == '2' ? ",%hb,%hc"
+                     : *operands      ? ",%hb"
+                                      : "");
         if (!run_all(text)) continue;
         for (int k = 0; k < N; k++) {
             uint32_t a = words[k][0], b = words[k][1], c = words[k][2], got = words[k][3];
@@ -214,18 +216,20 @@ static void test_comparison(void) {
         for (int kind = 0; kind < 2; kind++) {
             const struct format *f = kind ? &bf16 : &f16;
             char text[256];
-            snprintf(text, sizeof text,
-                     "set.%s.%sx2.%sx2 %%d,%%a,%%b; setp.%s.%sx2 %%x|%%y,%%a,%%b; selp.b32 %%e,1,0,%%x;\n"
-                     "or.b32 %%d,%%d,%%e; selp.b32 %%e,0x10000,0,%%y; or.b32 %%d,%%d,%%e;",
-                     names[i], f->name, f->name, names[i], f->name);
+            snprintf(
+                text, sizeof text,
+                "set.%s.%sx2.%sx2 %%d,%%a,%%b; setp.%s.%sx2 %%x|%%y,%%a,%%b; selp.b32 %%e,1,0,%%x;\n"
+                "or.b32 %%d,%%d,%%e; selp.b32 %%e,0x10000,0,%%y; or.b32 %%d,%%d,%%e;",
+                names[i], f->name, f->name, names[i], f->name);
             if (!run_all(text)) continue;
             uint32_t one = kind ? 0x3f81 : 0x3c01; /* and its low bit, of setp */
             for (int k = 0; k < N; k++) {
                 uint32_t a = words[k][0], b = words[k][1];
-                uint32_t low = holds(names[i], decode(f, a & 0xffff), decode(f, b & 0xffff)) ? one : 0;
+                uint32_t low =
+                    holds(names[i], decode(f, a & 0xffff), decode(f, b & 0xffff)) ? one : 0;
                 uint32_t high = holds(names[i], decode(f, a >> 16), decode(f, b >> 16)) ? one : 0;
-                CHECK(words[k][3] == (high << 16 | low), "%s.%s of %08x %08x: %08x", names[i], f->name,
-                      a, b, words[k][3]);
+                CHECK(words[k][3] == (high << 16 | low), "%s.%s of %08x %08x: %08x", names[i],
+                      f->name, a, b, words[k][3]);
             }
             device_free_all();
         }
@@ -247,8 +251,8 @@ static void test_narrowing(void) {
         const struct format *f = formats[i / 2];
         bool relu = i & 1, quarter = f->greatest < 256;
         char text[160];
-        snprintf(text, sizeof text, "cvt.rn%s%s.%sx2.f32 %s,%%a,%%b;%s", quarter ? ".satfinite" : "",
-                 relu ? ".relu" : "", f->name, quarter ? "%h" : "%d",
+        snprintf(text, sizeof text, "cvt.rn%s%s.%sx2.f32 %s,%%a,%%b;%s",
+                 quarter ? ".satfinite" : "", relu ? ".relu" : "", f->name, quarter ? "%h" : "%d",
                  quarter ? "cvt.u32.u16 %d,%h;" : "");
         if (!run_all(text)) continue;
         for (int k = 0; k < N; k++) {
@@ -258,7 +262,8 @@ static void test_narrowing(void) {
             uint32_t high = encode(f, a, 0), low = encode(f, b, 0), bits = quarter ? 8 : 16;
             uint32_t mask = quarter ? 0xff : 0xffff, got = words[k][3];
             CHECK(same(f, got >> bits, high) && same(f, got & mask, low),
-                  "%s of %08x %08x: %08x, not %x %x", text, words[k][0], words[k][1], got, high, low);
+                  "%s of %08x %08x: %08x, not %x %x", text, words[k][0], words[k][1], got, high,
+                  low);
         }
         device_free_all();
     }
@@ -273,28 +278,34 @@ static void test_quarters(void) {
             for (int k = 0; k < N; k++) {
                 uint32_t a = words[k][0], got = words[k][3];
                 for (int i = 0; i < 2; i++) {
-                    double v = decode(f, a >> 8 * i & 0xff), g = decode(&f16, got >> 16 * i & 0xffff);
-                    CHECK(v == g || (isnan(v) && isnan(g)), "%s of %04x: %08x", text, a & 0xffff, got);
+                    double v = decode(f, a >> 8 * i & 0xff),
+                           g = decode(&f16, got >> 16 * i & 0xffff);
+                    CHECK(v == g || (isnan(v) && isnan(g)), "%s of %04x: %08x", text, a & 0xffff,
+                          got);
                 }
             }
         device_free_all();
-        snprintf(text, sizeof text, "cvt.rn.satfinite.%sx2.f16x2 %%h,%%a; cvt.u32.u16 %%d,%%h;", f->name);
+        snprintf(text, sizeof text, "cvt.rn.satfinite.%sx2.f16x2 %%h,%%a; cvt.u32.u16 %%d,%%h;",
+                 f->name);
         if (run_all(text))
             for (int k = 0; k < N; k++)
                 for (int i = 0; i < 2; i++) {
                     uint32_t a = words[k][0] >> 16 * i & 0xffff, got = words[k][3] >> 8 * i & 0xff;
-                    CHECK(same(f, got, encode(f, decode(&f16, a), 0)), "%s of %04x: %02x", text, a, got);
+                    CHECK(same(f, got, encode(f, decode(&f16, a), 0)), "%s of %04x: %02x", text, a,
+                          got);
                 }
         device_free_all();
     }
 }
 
 static void test_tf32(void) {
-    static const char *const texts[] = {"cvt.rna.tf32.f32 %d,%a;", "cvt.rn.tf32.f32 %d,%a;"};
-    for (int kind = 0; kind < 2; kind++) {
+    static const char *const texts[] = {"cvt.rna.tf32.f32 %d,%a;", "cvt.rn.tf32.f32 %d,%a;",
+                                        "cvt.rn.relu.tf32.f32 %d,%a;"};
+    for (int kind = 0; kind < 3; kind++) {
         if (!run_all(texts[kind])) continue;
         for (int k = 0; k < N; k++) {
             uint32_t a = words[k][0];
+            if (kind == 2 && a >> 31 && !isnan(as_float(a))) a = 0;
             double v = as_float(a), got = as_float(words[k][3]);
             if (isnan(v)) {
                 CHECK(isnan(got), "a NaN");
@@ -315,15 +326,15 @@ static void test_tf32(void) {
 
 /* 16-bit atomics, and what is computed more exactly than a card does. */
 static void test_others(void) {
-    egpu_ptx_module *m =
-        load(".version 8.6\n.target sm_90\n.address_size 64\n"
-             ".entry k(.param .u64 p) { .reg .b64 %p; .reg .b16 %h; .reg .b32 %r; .reg .pred %q;\n"
-             "ld.param.u64 %p,[p]; mov.b16 %h,0x3c00; mov.b32 %r,0x40003c00;\n"
-             "atom.global.gpu.acq_rel.add.noftz.f16 %h,[ %p + 2 ],%h; red.global.add.noftz.f16x2 [%p+4],%r;\n"
-             "mov.b16 %h,0x3f80; atom.global.add.noftz.bf16 %h,[%p+10],%h; mov.b32 %r,0x40003f80;\n"
-             "red.global.add.noftz.bf16x2 [%p+12],%r; mov.b32 %r,0x3c004000; ex2.approx.f16x2 %r,%r;\n"
-             "st.global.u32 [%p+16],%r; mov.b16 %h,0xfc00; tanh.approx.f16 %h,%h; st.global.u16 [%p+20],%h;\n"
-             "set.gt.f16.f32 %h,0f40000000,0f3F800000; st.global.u16 [%p+22],%h; ret; }\n");
+    egpu_ptx_module *m = load(
+        ".version 8.6\n.target sm_90\n.address_size 64\n"
+        ".entry k(.param .u64 p) { .reg .b64 %p; .reg .b16 %h; .reg .b32 %r; .reg .pred %q;\n"
+        "ld.param.u64 %p,[p]; mov.b16 %h,0x3c00; mov.b32 %r,0x40003c00;\n"
+        "atom.global.gpu.acq_rel.add.noftz.f16 %h,[ %p + 2 ],%h; red.global.add.noftz.f16x2 [%p+4],%r;\n"
+        "mov.b16 %h,0x3f80; atom.global.add.noftz.bf16 %h,[%p+10],%h; mov.b32 %r,0x40003f80;\n"
+        "red.global.add.noftz.bf16x2 [%p+12],%r; mov.b32 %r,0x3c004000; ex2.approx.f16x2 %r,%r;\n"
+        "st.global.u32 [%p+16],%r; mov.b16 %h,0xfc00; tanh.approx.f16 %h,%h; st.global.u16 [%p+20],%h;\n"
+        "set.gt.f16.f32 %h,0f40000000,0f3F800000; st.global.u16 [%p+22],%h; ret; }\n");
     if (!m) return;
     uint16_t *memory = device(64);
     memory[0] = 0x1234;

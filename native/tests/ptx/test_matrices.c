@@ -20,7 +20,8 @@ static const unsigned kind_bits[] = {16, 16, 32, 8, 8, 8, 8, 64};
 
 /* sign, exponent and fraction, by the definition of such a format */
 static double small_float(uint32_t bits, int exponent_bits, int fraction_bits, bool infinities) {
-    int e = (int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1), top = (1 << exponent_bits) - 1;
+    int e = (int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1),
+        top = (1 << exponent_bits) - 1;
     int f = (int)(bits & ((1u << fraction_bits) - 1)), bias = (1 << (exponent_bits - 1)) - 1;
     double sign = bits >> (exponent_bits + fraction_bits) & 1 ? -1 : 1;
     if (e == top && infinities) return f ? NAN : sign * INFINITY;
@@ -74,7 +75,8 @@ struct place {
     unsigned row, column;
 };
 
-static struct place place_of_a(unsigned bits, unsigned rows, unsigned k, unsigned lane, unsigned i) {
+static struct place place_of_a(unsigned bits, unsigned rows, unsigned k, unsigned lane,
+                               unsigned i) {
     unsigned group = lane >> 2, in_group = lane & 3;
     if (bits == 8 && rows == 8) return (struct place){group, in_group * 4 + i};
     if (bits == 8 && k == 16)
@@ -82,7 +84,8 @@ static struct place place_of_a(unsigned bits, unsigned rows, unsigned k, unsigne
     if (bits == 8)
         return (struct place){i < 4 || (i >= 8 && i < 12) ? group : group + 8,
                               in_group * 4 + (i & 3) + (i >= 8 ? 16 : 0)};
-    if (bits == 16 && k == 8) return (struct place){i < 2 ? group : group + 8, in_group * 2 + (i & 1)};
+    if (bits == 16 && k == 8)
+        return (struct place){i < 2 ? group : group + 8, in_group * 2 + (i & 1)};
     if (bits == 16)
         return (struct place){i < 2 || (i >= 4 && i < 6) ? group : group + 8,
                               in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0)};
@@ -140,19 +143,20 @@ static egpu_ptx_module *compile(const struct shape *s, unsigned na, unsigned nb,
     char text[4096];
     bool wide = s->a == F64;
     const char *type = wide ? "b64" : "b32";
-    size_t n = (size_t)snprintf(text, sizeof text,
-                                ".version 8.7\n.target sm_90\n.address_size 64\n"
-                                ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%t;\n"
-                                ".reg .%s %%a<8>; .reg .%s %%b<8>; .reg .%s %%c<8>; .reg .%s %%d<8>;\n"
-                                "ld.param.u64 %%p,[p]; mov.u32 %%t,%%tid.x; mul.wide.u32 %%o,%%t,512;"
-                                " add.u64 %%p,%%p,%%o;\n",
-                                type, type, type, type);
+    size_t n =
+        (size_t)snprintf(text, sizeof text,
+                         ".version 8.7\n.target sm_90\n.address_size 64\n"
+                         ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%t;\n"
+                         ".reg .%s %%a<8>; .reg .%s %%b<8>; .reg .%s %%c<8>; .reg .%s %%d<8>;\n"
+                         "ld.param.u64 %%p,[p]; mov.u32 %%t,%%tid.x; mul.wide.u32 %%o,%%t,512;"
+                         " add.u64 %%p,%%p,%%o;\n",
+                         type, type, type, type);
     n += loads(text + n, sizeof text - n, 'a', 0, na, wide);
     n += loads(text + n, sizeof text - n, 'b', LANE_BYTES, nb, wide);
     n += loads(text + n, sizeof text - n, 'c', 2 * LANE_BYTES, nc, wide);
-    n += (size_t)snprintf(text + n, sizeof text - n, "mma.sync.aligned.m%un8k%u.row.col%s.%s.%s.%s.%s ",
-                          s->rows, s->k, s->saturate ? ".satfinite" : "", s->sum, kind_names[s->a],
-                          kind_names[s->b], s->sum);
+    n += (size_t)snprintf(
+        text + n, sizeof text - n, "mma.sync.aligned.m%un8k%u.row.col%s.%s.%s.%s.%s ", s->rows,
+        s->k, s->saturate ? ".satfinite" : "", s->sum, kind_names[s->a], kind_names[s->b], s->sum);
     const char letters[] = "dabc";
     const unsigned counts[] = {nc, na, nb, nc};
     for (int i = 0; i < 4; i++) {
@@ -180,7 +184,8 @@ static double sum_of(const char *sum, uint64_t bits) {
 /* What comes out of `exact`, a sum whose terms' magnitudes add up to `size`. */
 static bool right(const struct shape *s, double got, long double exact, long double size) {
     if (s->sum[0] == 's') {
-        if (s->saturate) exact = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
+        if (s->saturate)
+            exact = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
         return (int32_t)got == (int32_t)(uint32_t)(int64_t)exact;
     }
     if (isnan(exact)) return isnan(got);
@@ -215,10 +220,11 @@ static void try_mma(const struct shape *s, bool wild) {
         }
         for (unsigned i = 0; i < ec; i++) {
             struct place at = place_of_c(lane, i);
-            uint64_t v = s->a == F64                  ? element(F64, false)
-                         : sum_bits == 16             ? element(F16, wild)
+            uint64_t v = s->a == F64      ? element(F64, false)
+                         : sum_bits == 16 ? element(F16, wild)
+                         : s->saturate    ? (random_bits() & 0xfff) + 0x7ffff800u /* both ends */
                          : wild || s->sum[0] == 's' ? random_bits()
-                                                      : element(BF16, false) << 16;
+                                                    : element(BF16, false) << 16;
             put(memory[lane][2], sum_bits, i, v);
             c[at.row][at.column] = sum_of(s->sum, v);
         }
@@ -236,9 +242,10 @@ static void try_mma(const struct shape *s, bool wild) {
                 size += fabsl(product);
             }
             double got = sum_of(s->sum, get(memory[lane][3], sum_bits, i));
-            CHECK(wild || s->sum[0] == 's' || sum_bits == 16 ? right(s, got, exact, size) : got == exact,
-                  "m%uk%u %s·%s+%s lane %u element %u: %.17g, not %.20Lg", s->rows, s->k, kind_names[s->a],
-                  kind_names[s->b], s->sum, lane, i, got, exact);
+            CHECK(wild || s->sum[0] == 's' || sum_bits == 16 ? right(s, got, exact, size)
+                                                             : got == exact,
+                  "m%uk%u %s·%s+%s lane %u element %u: %.17g, not %.20Lg", s->rows, s->k,
+                  kind_names[s->a], kind_names[s->b], s->sum, lane, i, got, exact);
         }
     egpu_ptx_unload(m);
     device_free_all();
@@ -310,7 +317,10 @@ static void test_moves(void) {
           last_fault.line);
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned r = 0; r < 11; r++) {
-            unsigned matrix = r < 8 ? r % 4 : r < 10 ? r - 8 : 0, row = lane / 4, column = lane % 4 * 2;
+            unsigned matrix = r < 8    ? r % 4
+                              : r < 10 ? r - 8
+                                       : 0,
+                     row = lane / 4, column = lane % 4 * 2;
             bool turned = r >= 4 && r < 10;
             uint32_t low = turned ? in[matrix][column][row] : in[matrix][row][column];
             uint32_t high = turned ? in[matrix][column + 1][row] : in[matrix][row][column + 1];

@@ -16,13 +16,14 @@ static const char ptx[] =
     "cp.async.cg.shared.global [%t+16],[%in+16],16; cp.async.commit_group;\n"
     "cp.async.ca.shared::cta.global [%t+32],[%in+32],4;\n"
     "ld.shared.u32 %r0,[%t]; st.global.u32 [%out],%r0;\n"
-    "cp.async.wait_group 3; ld.shared.u32 %r0,[%t]; st.global.u32 [%out+4],%r0;\n"
+    "cp.async.wait_group 4; ld.shared.u32 %r0,[%t]; st.global.u32 [%out+4],%r0;\n"
     "cp.async.wait_group 2; ld.shared.u32 %r0,[%t]; ld.shared.u32 %r1,[%t+8]; st.global.v2.u32 [%out+8],{%r0,%r1};\n"
     "cp.async.wait_group 0; ld.shared.u32 %r0,[%t+12]; ld.shared.u32 %r1,[%t+28]; ld.shared.u32 %r2,[%t+32];\n"
     "st.global.u32 [%out+16],%r0; st.global.u32 [%out+20],%r1; st.global.u32 [%out+24],%r2;\n"
     "cp.async.wait_all; ld.shared.u32 %r0,[%t+32]; st.global.u32 [%out+28],%r0; ret; }\n"
 
-    /* Fewer bytes, none by a predicate, and cache policies; the source changes before it is waited for. */
+    /* Fewer bytes, none by a predicate, and cache policies; the source changes before it is waited
+       for. */
     ".entry sizes(.param .u64 in, .param .u64 out, .param .u32 n) {\n"
     ".reg .b64 %in,%out,%pol; .reg .b32 %r<9>,%t,%n; .reg .pred %p;\n"
     "ld.param.u64 %in,[in]; ld.param.u64 %out,[out]; ld.param.u32 %n,[n]; mov.u32 %t,tile; setp.eq.u32 %p,%n,4;\n"
@@ -134,7 +135,8 @@ static void test_barriers(void) {
 static void test_others(void) {
     CHECK(start("hints", (uintptr_t)out, 0, 0, 1) == EGPU_PTX_OK && out[0] == 5, "hints");
     CHECK(start("wide", (uintptr_t)in, (uintptr_t)out, 0, 1) == EGPU_PTX_OK, "wide");
-    is("wide", (uint32_t[]){107, 106, 105, 104, 103, 102, 101, 100, 104, 105, 102, 103, 100, 101}, 14);
+    is("wide", (uint32_t[]){107, 106, 105, 104, 103, 102, 101, 100, 104, 105, 102, 103, 100, 101},
+       14);
 }
 
 int main(void) {
