@@ -241,17 +241,17 @@ def nvrtc_kernel() -> None:
 def triton_elementwise() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         x, y, out = noise(5000, dtype=dtype), noise(5000, dtype=dtype), room(5000, dtype=dtype)
-        kernels.add[(5,)](x.cuda(), y.cuda(), out, 5000, BLOCK=1024)
+        kernels.add[(5,)](x.cuda(), y.cuda(), out, 5000, block=1024)
         assert torch.equal(out.cpu(), x + y), dtype
 
 
 @step
 def triton_reductions() -> None:
     x, out = noise(8, 200), room(8, 200)
-    kernels.softmax[(8,)](x.cuda(), out, 200, BLOCK=256)
+    kernels.softmax[(8,)](x.cuda(), out, 200, block=256)
     assert torch.allclose(out.cpu(), x.softmax(1), atol=1e-6)
     weight, bias = noise(200), noise(200) + 1
-    kernels.layer_norm[(8,)](x.cuda(), weight.cuda(), bias.cuda(), out, 200, 1e-5, BLOCK=256)
+    kernels.layer_norm[(8,)](x.cuda(), weight.cuda(), bias.cuda(), out, 200, 1e-5, block=256)
     assert torch.allclose(out.cpu(), functional.layer_norm(x, (200,), weight, bias), atol=1e-4)
 
 
@@ -274,7 +274,7 @@ def triton_products() -> None:
                 100, 80, dtype=torch.int32 if whole else torch.float64 if dtype == torch.float64 else torch.float32
             )
             kernels.product[(2, 2)](
-                a.cuda(), b.cuda(), out, 100, 80, 72, TILE=64, DEPTH=32, SUM=sums, num_stages=stages
+                a.cuda(), b.cuda(), out, 100, 80, 72, tile=64, step=32, sums=sums, num_stages=stages
             )
             assert torch.allclose(out.cpu().double(), expected, rtol=within, atol=within), (dtype, sums, stages)
 
@@ -284,7 +284,7 @@ def triton_attention() -> None:
     for dtype, stages in ((torch.float16, 1), (torch.float16, 2), (torch.bfloat16, 3)):
         q, k, v = (noise(128, 64, dtype=dtype) for _ in range(3))
         out = room(128, 64, dtype=dtype)
-        kernels.attention[(2,)](q.cuda(), k.cuda(), v.cuda(), out, 128, 0.125, TILE=64, WIDTH=64, num_stages=stages)
+        kernels.attention[(2,)](q.cuda(), k.cuda(), v.cuda(), out, 128, 0.125, tile=64, width=64, num_stages=stages)
         expected = (q.float() @ k.float().T * 0.125).softmax(1) @ v.float()
         assert torch.allclose(out.cpu().float(), expected, atol=2e-2), dtype
 
@@ -292,7 +292,7 @@ def triton_attention() -> None:
 @step
 def triton_order() -> None:
     x, ordered, summed, greatest = noise(256), room(256), room(256), room(1, dtype=torch.int32)
-    kernels.order[(1,)](x.cuda(), ordered, summed, greatest, BLOCK=256)
+    kernels.order[(1,)](x.cuda(), ordered, summed, greatest, block=256)
     assert torch.equal(ordered.cpu(), x.sort()[0])
     assert torch.allclose(summed.cpu(), x.cumsum(0), atol=1e-4)
     assert greatest.item() == x.argmax()
@@ -302,7 +302,7 @@ def triton_order() -> None:
 def triton_atomics() -> None:
     for dtype in (torch.int32, torch.float32, torch.float16):
         x, sums = (numbers(1000) % 5).to(dtype), torch.zeros(7, dtype=dtype).cuda()
-        kernels.count[(4,)](x.cuda(), sums, 1000, BLOCK=256)
+        kernels.count[(4,)](x.cuda(), sums, 1000, block=256)
         assert sums.cpu().tolist() == [x[at::7].sum().item() for at in range(7)], dtype
 
 
