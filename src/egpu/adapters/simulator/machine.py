@@ -350,7 +350,8 @@ def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries:
     directory.mkdir(parents=True, exist_ok=True)
     for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
         link = directory / name
-        if link.is_symlink() and link.readlink() == target:
-            continue  # without its link a state counts as left
-        link.unlink(missing_ok=True)
+        if os.path.lexists(link):
+            if link.is_symlink() and link.readlink() == target:
+                continue  # without its link a state counts as left
+            link.unlink(missing_ok=True)
         link_like(link, target, like=machine.driver_dir / name)
