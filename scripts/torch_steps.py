@@ -4,9 +4,12 @@
 
 MODEL and MEMORY_MIB are what the card has to say of itself. STORE and RANK make it one of two ranks, which meet in that
 file, and nothing else. Each step prints `step NAME: passed`, or why
-not; the next one goes on after it in the same process. Imports nothing but PyTorch: its interpreter has none of ours.
+not; the next one goes on after it in the same process. Imports nothing but PyTorch and what comes with it: its
+interpreter has none of ours.
 """
 
+import copy
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch._inductor.config
+import triton.language as tl
+import triton_kernels as kernels
+from torch.nn import functional
 
 Step = Callable[[], None]
 MIB = 1 << 20
@@ -55,6 +62,41 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether the numbers on the card are those."""
     return torch.allclose(found.cpu(), expected)
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Normal random numbers in host memory, the same in every run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def room(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Memory of the card, with nothing in it yet."""
+    return torch.empty(*shape, dtype=dtype, device="cuda")
+
+
+@contextmanager
+def compiler() -> Generator[None]:
+    """`torch.compile` without what it runs kernels of PyTorch's own for while it compiles."""
+    torch.compiler.reset()
+    with torch._inductor.config.patch(compile_threads=1, shape_padding=False, joint_graph_constant_folding=False):
+        yield
+
+
+def trains(model: torch.nn.Module, loss: Callable[[torch.nn.Module], torch.Tensor]) -> None:
+    """Three steps of AdamW on the card, compiled whole, lose what they lose on the processor."""
+    there = copy.deepcopy(model).cuda()
+    here_steps, there_steps = (torch.optim.AdamW(each.parameters(), lr=0.01) for each in (model, there))
+    compiled, update = torch.compile(lambda: loss(there)), torch.compile(there_steps.step)
+    one = torch.ones(()).cuda()  # backward() alone would make it there, by a kernel of PyTorch's
+    for _ in range(3):
+        expected, found = loss(model), compiled()
+        assert torch.allclose(found.cpu(), expected, rtol=2e-3), (found, expected)
+        expected.backward()
+        found.backward(one)
+        here_steps.step()
+        update()
+        for each in (here_steps, there_steps):
+            each.zero_grad(set_to_none=True)
 
 
 def exchange(store: torch.distributed.Store, *, rank: int, ranks: int) -> None:
@@ -196,6 +238,135 @@ def nvrtc_kernel() -> None:
 
 
 @step
+def triton_elementwise() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x, y, out = noise(5000, dtype=dtype), noise(5000, dtype=dtype), room(5000, dtype=dtype)
+        kernels.add[(5,)](x.cuda(), y.cuda(), out, 5000, block=1024)
+        assert torch.equal(out.cpu(), x + y), dtype
+
+
+@step
+def triton_reductions() -> None:
+    x, out = noise(8, 200), room(8, 200)
+    kernels.softmax[(8,)](x.cuda(), out, 200, block=256)
+    assert torch.allclose(out.cpu(), x.softmax(1), atol=1e-6)
+    weight, bias = noise(200), noise(200) + 1
+    kernels.layer_norm[(8,)](x.cuda(), weight.cuda(), bias.cuda(), out, 200, 1e-5, block=256)
+    assert torch.allclose(out.cpu(), functional.layer_norm(x, (200,), weight, bias), atol=1e-4)
+
+
+@step
+def triton_products() -> None:
+    """Every kind of tensor core, with the tiles of the next rounds copied ahead and without."""
+    for dtype, sums, within in (
+        (torch.float32, tl.float32, 3e-2),
+        (torch.float16, tl.float32, 1e-3),
+        (torch.bfloat16, tl.float32, 1e-3),
+        (torch.float16, tl.float16, 5e-2),
+        (torch.float64, tl.float64, 1e-12),
+        (torch.int8, tl.int32, 0),
+    ):
+        whole = dtype == torch.int8
+        a, b = ((noise(*shape) * (40 if whole else 1)).to(dtype) for shape in ((100, 72), (72, 80)))
+        expected = a.double() @ b.double()
+        for stages in (1, 3):
+            out = room(
+                100, 80, dtype=torch.int32 if whole else torch.float64 if dtype == torch.float64 else torch.float32
+            )
+            kernels.product[(2, 2)](
+                a.cuda(), b.cuda(), out, 100, 80, 72, tile=64, step=32, sums=sums, num_stages=stages
+            )
+            assert torch.allclose(out.cpu().double(), expected, rtol=within, atol=within), (dtype, sums, stages)
+
+
+@step
+def triton_attention() -> None:
+    for dtype, stages in ((torch.float16, 1), (torch.float16, 2), (torch.bfloat16, 3)):
+        q, k, v = (noise(128, 64, dtype=dtype) for _ in range(3))
+        out = room(128, 64, dtype=dtype)
+        kernels.attention[(2,)](q.cuda(), k.cuda(), v.cuda(), out, 128, 0.125, tile=64, width=64, num_stages=stages)
+        expected = (q.float() @ k.float().T * 0.125).softmax(1) @ v.float()
+        assert torch.allclose(out.cpu().float(), expected, atol=2e-2), dtype
+
+
+@step
+def triton_order() -> None:
+    x, ordered, summed, greatest = noise(256), room(256), room(256), room(1, dtype=torch.int32)
+    kernels.order[(1,)](x.cuda(), ordered, summed, greatest, block=256)
+    assert torch.equal(ordered.cpu(), x.sort()[0])
+    assert torch.allclose(summed.cpu(), x.cumsum(0), atol=1e-4)
+    assert greatest.item() == x.argmax()
+
+
+@step
+def triton_atomics() -> None:
+    for dtype in (torch.int32, torch.float32, torch.float16):
+        x, sums = (numbers(1000) % 5).to(dtype), torch.zeros(7, dtype=dtype).cuda()
+        kernels.count[(4,)](x.cuda(), sums, 1000, block=256)
+        assert sums.cpu().tolist() == [x[at::7].sum().item() for at in range(7)], dtype
+
+
+@step
+def compiled_functions() -> None:
+    def compute(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sin(x) * x + torch.relu(x).exp()
+        return y, y.softmax(1), x.sum(), x.var(0), x.cumsum(1), x.argmax(1), x.T.contiguous()
+
+    x = noise(64, 100)
+    with compiler():
+        found = torch.compile(compute)(x.cuda())
+    for one, two in zip(found, compute(x), strict=True):
+        assert torch.allclose(one.cpu(), two, rtol=1e-4, atol=1e-4)
+
+
+@step
+def compiled_training() -> None:
+    layers = torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 10)
+    x, y = noise(32, 64), torch.arange(32) % 10
+    with compiler():
+        trains(torch.nn.Sequential(*layers), lambda m: functional.cross_entropy(m(x.to(home(m))), y.to(home(m))))
+
+
+def home(model: torch.nn.Module) -> torch.device:
+    """Where it lies."""
+    return next(model.parameters()).device
+
+
+class Transformer(torch.nn.Module):
+    """A decoder of one block: what comes next, of 50 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 64)
+        self.before, self.behind = torch.nn.LayerNorm(64), torch.nn.LayerNorm(64)
+        self.attended, self.joined = torch.nn.Linear(64, 3 * 64), torch.nn.Linear(64, 64)
+        self.wide = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+        self.last = torch.nn.Linear(64, 50)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        many, length, width = x.shape
+        parts = self.attended(self.before(x)).chunk(3, -1)
+        q, k, v = (part.view(many, length, 4, -1).transpose(1, 2) for part in parts)
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        score = (q @ k.transpose(-1, -2) / 4).masked_fill(later, float("-inf")).softmax(-1)
+        x = x + self.joined((score @ v).transpose(1, 2).reshape(many, length, width))
+        return self.last(x + self.wide(self.behind(x)))
+
+
+@step
+def compiled_transformer() -> None:
+    tokens = torch.arange(34).reshape(2, 17) * 7 % 50
+
+    def loss(model: torch.nn.Module) -> torch.Tensor:
+        there = tokens.to(home(model))
+        return functional.cross_entropy(model(there[:, :-1]).flatten(0, 1), there[:, 1:].flatten())
+
+    with compiler():
+        trains(Transformer(), loss)
+
+
+@step
 def cudnn() -> None:
     assert torch.backends.cudnn.version() > 0
     x, weight, along = numbers(2, 4, 8, 8) / 512, numbers(6, 2, 3, 3) / 108, numbers(2, 6, 4, 4) / 192
@@ -279,10 +450,12 @@ def graph() -> None:
 if len(sys.argv) > 3:  # one of two ranks
     exchange(torch.distributed.FileStore(sys.argv[3], 2), rank=int(sys.argv[4]), ranks=2)
     sys.exit()
-for each in STEPS:
-    name = each.__name__.replace("_", " ")
-    try:
-        each()
-        print(f"step {name}: passed", flush=True)
-    except Exception as error:
-        print(f"step {name}: {type(error).__name__}: {(str(error) or 'no reason').splitlines()[0]}", flush=True)
+with tempfile.TemporaryDirectory() as caches:
+    os.environ |= {"TRITON_CACHE_DIR": caches, "TORCHINDUCTOR_CACHE_DIR": caches}
+    for each in STEPS:
+        name = each.__name__.replace("_", " ")
+        try:
+            each()
+            print(f"step {name}: passed", flush=True)
+        except Exception as error:
+            print(f"step {name}: {type(error).__name__}: {(str(error) or 'no reason').splitlines()[0]}", flush=True)

@@ -32,7 +32,7 @@ from support.local_pool import FAR, local_pool
 WHEELS: Final = ("torch", "jax")
 CARD: Final = "A100-80G"
 MEMORY_MIB: Final = 8192
-SECONDS: Final = 900.0
+SECONDS: Final = 1800.0
 
 Outcomes = Mapping[str, str]
 """By step: `passed`, or why not."""

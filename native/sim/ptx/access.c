@@ -44,6 +44,26 @@ static const char *access_space(struct parser *p, enum space space, const struct
     }
 }
 
+/* Shared memory, or (false) a generic address that is in it. */
+bool shared_space(struct parser *p) {
+    enum space space = space_of(p);
+    if (space != SPACE_SHARED && space != SPACE_GENERIC) unknown(p);
+    return space == SPACE_SHARED;
+}
+
+/* The slot of an address in shared memory, kept apart from that of another address. */
+uint16_t shared_address(struct parser *p, bool shared, int32_t *offset) {
+    struct address a = address(p);
+    if (a.symbol && (a.symbol->kind != SYM_VARIABLE || a.symbol->variable->kind != VAR_SHARED))
+        syntax(p, "'%s' is not in shared memory", a.symbol->name);
+    *offset = a.imm;
+    bool generic = !shared && !a.symbol;
+    if (!generic && a.slot != temporary(p, ADDRESS_VALUE)) return a.slot;
+    uint16_t slot = temporary(p, SCRATCH);
+    emit(p, OP_cvta_to, generic ? WINDOW_SHARED >> WINDOW_SHIFT : 0, slot, a.slot, 0, 0, 0);
+    return slot;
+}
+
 /* Caching hints mean nothing here; memory order is kept by fences around the access. */
 static void cache_hints(struct parser *p) {
     static const char *const hints[] = {"ca",
@@ -68,6 +88,13 @@ static void cache_hints(struct parser *p) {
                                         NULL};
     while (mod_of(p, hints) >= 0) {
     }
+}
+
+/* The last operand of an access with .L2::cache_hint. */
+static void cache_policy(struct parser *p) {
+    if (!mod(p, "L2::cache_hint")) return;
+    comma(p);
+    src(p, TYPE_B64);
 }
 
 struct order {
@@ -97,18 +124,34 @@ static unsigned cache_place(struct parser *p, const char *space) {
     return space[0] == 'g' ? p->build->memory_ops++ % 32 : 0; /* RANGE_CACHE */
 }
 
+/* 16 bytes at a time: what is longer is two accesses. */
+static void emit_vector(struct parser *p, bool load, const char *where, struct address a,
+                        unsigned bytes, const uint16_t *slot, unsigned count) {
+    unsigned each = count * bytes > 16 ? 16 / bytes : count;
+    if (each < count) { /* the first may overwrite the address */
+        emit(p, OP_mov, 0, temporary(p, ADDRESS_VALUE), a.slot, 0, 0, 0);
+        a.slot = temporary(p, ADDRESS_VALUE);
+    }
+    for (unsigned i = 0; i < count; i += each) {
+        emit(p, op_named("%sv_%s", load ? "ld" : "st", where), cache_place(p, where), 0, a.slot, 0,
+             0, a.imm + (int32_t)(i * bytes));
+        emit(p, OP_ext, bytes, slot[i], slot[i + 1], each > 2 ? slot[i + 2] : 0,
+             each > 2 ? slot[i + 3] : 0, (int32_t)each);
+    }
+}
+
 void compile_ld_st(struct parser *p) {
     bool load = p->base[0] == 'l';
     struct order order = memory_order(p);
     enum space space = space_of(p);
     cache_hints(p);
-    unsigned count = mod(p, "v2") ? 2 : mod(p, "v4") ? 4 : 1;
+    unsigned count = mod(p, "v2") ? 2 : mod(p, "v4") ? 4 : mod(p, "v8") ? 8 : 1;
     enum type t = next_type(p);
     if (t == TYPE_PRED || (!load && space == SPACE_CONST)) unknown(p);
     unsigned bytes = type_bytes(t);
-    if (count * bytes > 16) unknown(p);
-    struct vector v = {.count = 1};
-    enum type actual[4] = {TYPE_NONE, TYPE_NONE, TYPE_NONE, TYPE_NONE};
+    if (count * bytes > 32 || (count == 8 && bytes < 4)) unknown(p);
+    uint16_t slot[8];
+    enum type actual[8] = {TYPE_NONE};
     struct address a;
     if (!load) {
         a = address(p);
@@ -118,31 +161,26 @@ void compile_ld_st(struct parser *p) {
     if (count > 1 && !braces) syntax(p, "expected a vector, found %s", describe(p));
     for (unsigned i = 0; i < count; i++) {
         if (i) comma(p);
-        v.slot[i] = load ? dst_wider(p, t, &actual[i], true) : src_wider(p, t, true);
+        slot[i] = load ? dst_wider(p, t, &actual[i], true) : src_wider(p, t, true);
     }
     if (braces) expect(p, '}');
     if (load) {
         comma(p);
         a = address(p);
     }
+    cache_policy(p);
     const char *where = access_space(p, space, &a);
     fence_if(p, order.before);
-    if (count > 1) {
-        emit(p, op_named("%sv_%s", load ? "ld" : "st", where), cache_place(p, where), 0, a.slot, 0,
-             0, a.imm);
-        emit(p, OP_ext, bytes, v.slot[0], v.slot[1], count > 2 ? v.slot[2] : 0,
-             count > 2 ? v.slot[3] : 0, (int32_t)count);
-    } else {
-        enum op op =
-            op_named("%s_%s_%s", load ? "ld" : "st", where, type_name(unsigned_type(bytes)));
-        emit(p, op, cache_place(p, where), load ? v.slot[0] : 0, a.slot, load ? 0 : v.slot[0], 0,
-             a.imm);
-    }
+    if (count > 1)
+        emit_vector(p, load, where, a, bytes, slot, count);
+    else
+        emit(p, op_named("%s_%s_%s", load ? "ld" : "st", where, type_name(unsigned_type(bytes))),
+             cache_place(p, where), load ? slot[0] : 0, a.slot, load ? 0 : slot[0], 0, a.imm);
     fence_if(p, order.after);
     for (unsigned i = 0; load && type_is_signed(t) && i < count; i++)
         if (type_bytes(actual[i]) > bytes)
             emit(p, op_named("cvt_%s_%s", type_bytes(actual[i]) == 8 ? "s64" : "s32", type_name(t)),
-                 0, v.slot[i], v.slot[i], 0, 0, 0);
+                 0, slot[i], slot[i], 0, 0, 0);
     finish(p);
 }
 
@@ -154,13 +192,17 @@ void compile_atomic(struct parser *p) {
     enum space space = space_of(p);
     cache_hints(p);
     int which = mod_of(p, names);
-    enum type t = next_type(p);
+    bool bfloat = mod(p, "bf16x2"), packed = bfloat || mod(p, "f16x2");
+    enum type t = packed ? TYPE_B32 : next_type(p);
+    if ((packed || type_is_half(t)) && (which != 0 || !mod(p, "noftz"))) unknown(p);
     if (which < 0 || (space != SPACE_GENERIC && space != SPACE_GLOBAL && space != SPACE_SHARED))
         unknown(p);
     bool swap = strcmp(names[which], "cas") == 0;
     if (!returns && (swap || strcmp(names[which], "exch") == 0)) unknown(p);
     const char *suffix = type_name(t);
-    if (which == 0)
+    if (packed)
+        suffix = bfloat ? "bf16x2" : "f16x2";
+    else if (which == 0)
         suffix = type_is_bits(t) ? "" : unsigned_name(t);
     else if (which == 3 || which == 4 || which >= 7)
         suffix =
@@ -180,6 +222,7 @@ void compile_atomic(struct parser *p) {
         comma(p);
         c = src(p, t);
     }
+    cache_policy(p);
     const char *where = access_space(p, space, &a);
     enum space final = where[0] == 's'                ? SPACE_SHARED
                        : strcmp(where, "global") == 0 ? SPACE_GLOBAL
@@ -224,10 +267,30 @@ void compile_prefetch(struct parser *p) /* has no effect that a program can see 
     finish(p);
 }
 
+/* What makes a policy for caches; there is nothing in it. */
+void compile_createpolicy(struct parser *p) {
+    static const char *const primary[] = {"L2::evict_last", "L2::evict_normal", "L2::evict_first",
+                                          "L2::evict_unchanged", NULL};
+    if (!mod(p, "fractional") || mod_of(p, primary) < 0 || next_type(p) != TYPE_B64) unknown(p);
+    mod_of(p, primary);
+    uint16_t d = dst(p, TYPE_B64);
+    if (accept(p, ',')) src(p, TYPE_F32);
+    emit(p, OP_mov, 0, d, constant(p, 0), 0, 0, 0);
+    finish(p);
+}
+
 void compile_fence(struct parser *p) {
-    static const char *const words[] = {"sc",  "acq_rel", "cta",     "gl",
-                                        "sys", "gpu",     "cluster", NULL};
-    while (mod_of(p, words) >= 0) {
+    static const char *const words[] = {
+        "sc",      "acq_rel", "cta",           "gl",      "sys", "gpu",
+        "cluster", "release", "mbarrier_init", "acquire", NULL};
+    if (mod(p, "proxy")) {
+        static const char *const proxies[] = {"alias", "async", NULL};
+        static const char *const spaces[] = {"global", "shared::cta", "shared", NULL};
+        if (mod_of(p, proxies) < 0) unknown(p);
+        mod_of(p, spaces);
+    } else {
+        while (mod_of(p, words) >= 0) {
+        }
     }
     emit(p, OP_fence, 0, 0, 0, 0, 0, 0);
     finish(p);

@@ -130,6 +130,12 @@ static inline double max_f64(double a, double b) {
     return isnan(b) || a > b ? a : b;
 }
 
+/* Ten bits of mantissa, in the upper bits of a float; ties go away from zero if asked. */
+static inline uint32_t to_tf32(uint32_t bits, bool away) {
+    if ((bits & 0x7f800000u) == 0x7f800000u) return bits & 0x7fffffu ? 0x7fffffffu : bits;
+    return (bits + (away || (bits & 0x2000) ? 0x1000 : 0x0fff)) & ~0x1fffu;
+}
+
 static inline double round_to(double v, unsigned mode) {
     switch (mode) {
     case ROUND_ZERO: return trunc(v);

@@ -4,34 +4,51 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Floating point with everything around it: 16-bit floats through wider ones, rounding, saturation,
- * flushing. */
+/* One half, or two in a register (`packed`): an operation of their own. */
+static void halves(struct parser *p, const char *name, bool bfloat, bool packed, unsigned sources) {
+    static const char *const names[] = {"add",     "sub",     "mul", "fma",  "min", "max",
+                                        "min_nan", "max_nan", "ex2", "tanh", "abs", "neg"};
+    unsigned which = 0, aux = 0;
+    while (which < sizeof names / sizeof *names && strcmp(names[which], name) != 0) which++;
+    if (which == sizeof names / sizeof *names) unknown(p);
+    if (bfloat) aux |= HALF_BFLOAT;
+    if (packed) aux |= HALF_PACKED;
+    if (mod(p, "ftz")) aux |= HALF_FTZ;
+    if (mod(p, "sat")) aux |= HALF_SAT;
+    if (mod(p, "relu")) aux |= HALF_RELU;
+    if (rounding(p) != ROUND_NEAREST) unknown(p);
+    enum type t = packed ? TYPE_B32 : bfloat ? TYPE_BF16 : TYPE_F16;
+    enum type other[] = {sources > 1 ? t : TYPE_NONE, sources > 2 ? t : TYPE_NONE};
+    plain(p, OP_half, which | aux, t, t, other[0], other[1]);
+}
+
+/* Two halves in a register, if that is what the instruction is about. */
+static bool packed_halves(struct parser *p, const char *name, unsigned sources) {
+    bool bfloat = mod(p, "bf16x2");
+    if (!bfloat && !mod(p, "f16x2")) return false;
+    halves(p, name, bfloat, true, sources);
+    return true;
+}
+
+/* Floating point with everything around it: rounding, saturation, flushing. */
 static void floating(struct parser *p, const char *name, enum type t, unsigned sources) {
-    bool ftz = mod(p, "ftz"), saturate = mod(p, "sat"), relu = mod(p, "relu");
+    if (type_is_half(t)) {
+        halves(p, name, t == TYPE_BF16, false, sources);
+        return;
+    }
+    bool ftz = mod(p, "ftz"), saturate = mod(p, "sat");
     enum round round = rounding(p);
-    bool half = type_is_half(t);
-    if ((relu && !half) || (round != ROUND_NEAREST && half)) unknown(p);
-    enum type wide = half ? (strcmp(name, "fma") == 0 ? TYPE_F64 : TYPE_F32) : t;
-    enum op op = op_or_fail(p, name, type_name(wide));
+    enum op op = op_or_fail(p, name, type_name(t));
     uint16_t d = dst(p, t), s[3] = {0};
     for (unsigned i = 0; i < sources; i++) {
         comma(p);
-        s[i] = widened(p, src(p, t), t, wide, ftz, i);
+        s[i] = widened(p, src(p, t), t, t, ftz, i);
     }
-    uint16_t result = half ? temporary(p, RESULT) : d;
     if (round != ROUND_NEAREST) emit(p, OP_round_set, round, 0, 0, 0, 0, 0);
-    emit(p, op, 0, result, s[0], s[1], s[2], 0);
+    emit(p, op, 0, d, s[0], s[1], s[2], 0);
     if (round != ROUND_NEAREST) emit(p, OP_round_set, ROUND_NEAREST, 0, 0, 0, 0, 0);
-    if (saturate) emit(p, op_or_fail(p, "sat", type_name(wide)), 0, result, result, 0, 0, 0);
-    if (relu) {
-        if (wide == TYPE_F64) emit(p, OP_cvt_f32_f64, 0, result, result, 0, 0, 0), wide = TYPE_F32;
-        emit(p, OP_relu_f32, 0, result, result, 0, 0, 0);
-    }
-    if (half)
-        emit(p, op_or_fail(p, t == TYPE_F16 ? "cvt_f16" : "cvt_bf16", type_name(wide)),
-             ROUND_NEAREST, d, result, 0, 0, 0);
-    else if (ftz && t == TYPE_F32)
-        emit(p, OP_flush_f32, 0, d, d, 0, 0, 0);
+    if (saturate) emit(p, op_or_fail(p, "sat", type_name(t)), 0, d, d, 0, 0, 0);
+    if (ftz && t == TYPE_F32) emit(p, OP_flush_f32, 0, d, d, 0, 0, 0);
     finish(p);
 }
 
@@ -55,6 +72,7 @@ static void emit_carry(struct parser *p, const char *name, bool with, bool out, 
 void compile_add(struct parser *p) {
     bool with = p->base[3] == 'c';
     char name[] = {p->base[0], p->base[1], p->base[2], 0};
+    if (!with && packed_halves(p, name, 2)) return;
     enum type t = next_type(p);
     if (type_is_float(t) && !with) {
         floating(p, name, t, 2);
@@ -86,6 +104,7 @@ static enum type doubled(struct parser *p, enum type t) {
 }
 
 void compile_mul(struct parser *p) {
+    if (packed_halves(p, "mul", 2)) return;
     enum type t = next_type(p);
     if (type_is_float(t)) {
         floating(p, "mul", t, 2);
@@ -122,8 +141,9 @@ void compile_mul24(struct parser *p) {
 /* mad and fma; the integer forms that have no operation of their own multiply first and then add,
  * with carry if asked. */
 void compile_mad(struct parser *p) {
-    enum type t = next_type(p);
     bool with = strcmp(p->base, "madc") == 0;
+    if (!with && packed_halves(p, "fma", 3)) return;
+    enum type t = next_type(p);
     if (type_is_float(t) && !with) {
         floating(p, "fma", t, 3);
         return;
@@ -169,7 +189,12 @@ void compile_div(struct parser *p) {
 }
 
 void compile_abs_neg(struct parser *p) {
+    if (packed_halves(p, p->base, 1)) return;
     enum type t = next_type(p);
+    if (type_is_half(t)) {
+        halves(p, p->base, t == TYPE_BF16, false, 1);
+        return;
+    }
     if (t == TYPE_F32 && mod(p, "ftz")) {
         uint16_t d = dst(p, t);
         comma(p);
@@ -178,17 +203,18 @@ void compile_abs_neg(struct parser *p) {
         finish(p);
         return;
     }
-    (void)(type_is_half(t) && mod(p, "ftz"));
-    same_type(p, op_or_fail(p, p->base, t == TYPE_BF16 ? "f16" : type_name(t)), t, 1);
+    same_type(p, op_or_fail(p, p->base, type_name(t)), t, 1);
 }
 
 void compile_min_max(struct parser *p) {
+    bool minimum = p->base[1] == 'i', nan = mod(p, "NaN");
+    const char *name = minimum ? (nan ? "min_nan" : "min") : (nan ? "max_nan" : "max");
+    if (packed_halves(p, name, 2)) return;
     enum type t = next_type(p);
-    bool minimum = p->base[1] == 'i';
     if (type_is_float(t)) {
-        bool nan = mod(p, "NaN");
-        floating(p, minimum ? (nan ? "min_nan" : "min") : (nan ? "max_nan" : "max"), t, 2);
+        floating(p, name, t, 2);
     } else {
+        if (nan) unknown(p);
         same_type(p, op_or_fail(p, p->base, type_name(t)), t, 2);
     }
 }
@@ -196,8 +222,9 @@ void compile_min_max(struct parser *p) {
 /* sqrt, rcp, rsqrt, sin, cos, ex2, lg2, tanh: the approximations are computed more exactly than the
  * hardware does. */
 void compile_function(struct parser *p) {
-    enum type t = next_type(p);
     mod(p, "approx");
+    if (packed_halves(p, p->base, 1)) return;
+    enum type t = next_type(p);
     if (!type_is_float(t)) unknown(p);
     floating(p, p->base, t, 1);
 }

@@ -59,7 +59,15 @@ static bool start_thread(struct block *b, struct thread *t) {
     return true;
 }
 
+static void window_free(struct window *w) {
+    if (w) free(w->copies.items);
+    free(w);
+}
+
+/* What it has not waited for is never copied. */
 static void end_thread(struct block *b, struct thread *t) {
+    struct copies *c = &t->window->copies;
+    c->first = c->count = c->group = 0;
     t->window->next = b->free_windows;
     b->free_windows = t->window;
     t->window = NULL;
@@ -121,6 +129,18 @@ static bool release_complete(struct block *b) {
 
 /* ---- the schedule ---- */
 
+/* Whose instruction the fault is, and where it is written. */
+static void blame(const struct block *b) {
+    struct exec *x = b->x;
+    const struct thread *t = &b->threads[x->failed_thread];
+    const struct function *f = t->window->frames[t->depth].function;
+    x->fault.line = f->lines[t->pc - f->code];
+    x->fault.thread[0] = (uint32_t)special_value(x, t->index, SR_TID_X);
+    x->fault.thread[1] = (uint32_t)special_value(x, t->index, SR_TID_Y);
+    x->fault.thread[2] = (uint32_t)special_value(x, t->index, SR_TID_Z);
+    memcpy(x->fault.block, x->block, sizeof x->block);
+}
+
 static bool run_one(struct block *b, struct thread *t) {
     struct exec *x = b->x;
     if (!t->window && !start_thread(b, t)) {
@@ -132,12 +152,7 @@ static bool run_one(struct block *b, struct thread *t) {
     case THREAD_AT_BARRIER: arrive(b, t); break;
     case THREAD_READY:
     case THREAD_AT_WARP: break;
-    case THREAD_FAILED:
-        x->fault.thread[0] = (uint32_t)special_value(x, t->index, SR_TID_X);
-        x->fault.thread[1] = (uint32_t)special_value(x, t->index, SR_TID_Y);
-        x->fault.thread[2] = (uint32_t)special_value(x, t->index, SR_TID_Z);
-        memcpy(x->fault.block, x->block, sizeof x->block);
-        return false;
+    case THREAD_FAILED: blame(b); return false;
     }
     if (x->fuel == 0 && b->live) {
         x->status = EGPU_PTX_TIMEOUT;
@@ -167,6 +182,10 @@ static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bo
             met = met || t->state == THREAD_AT_WARP;
         }
         again = met && warp_resolve(b->x, threads, count, sliced);
+        if (b->x->status != EGPU_PTX_OK) {
+            blame(b);
+            return false;
+        }
         *progress = *progress || again;
     }
     return true;
@@ -274,10 +293,10 @@ egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launc
     else
         x.status = EGPU_PTX_NO_MEMORY;
 
-    for (uint32_t i = 0; b.threads && i < b.count; i++) free(b.threads[i].window);
+    for (uint32_t i = 0; b.threads && i < b.count; i++) window_free(b.threads[i].window);
     for (struct window *w = b.free_windows, *next; w; w = next) {
         next = w->next;
-        free(w);
+        window_free(w);
     }
     free(b.threads);
     free(x.shared);

@@ -55,6 +55,10 @@ uint16_t widened(struct parser *p, uint16_t slot, enum type from, enum type to, 
                  unsigned which);
 struct vector vector_of(struct parser *p, enum type t, bool write, bool wider);
 
+/* access.c */
+bool shared_space(struct parser *p);
+uint16_t shared_address(struct parser *p, bool shared, int32_t *offset);
+
 /* One for each kind of instruction; the mnemonic has been read. */
 void compile_abs_neg(struct parser *p);
 void compile_add(struct parser *p);
@@ -84,6 +88,7 @@ void compile_testp(struct parser *p);
 void compile_cvt(struct parser *p);
 void compile_mov(struct parser *p);
 void compile_atomic(struct parser *p);
+void compile_createpolicy(struct parser *p);
 void compile_cvta(struct parser *p);
 void compile_fence(struct parser *p);
 void compile_isspacep(struct parser *p);
@@ -93,9 +98,14 @@ void compile_query(struct parser *p);
 void compile_surface(struct parser *p);
 void compile_tex(struct parser *p);
 void compile_tld4(struct parser *p);
+void compile_cp(struct parser *p);
+void compile_mbarrier(struct parser *p);
+void compile_ldmatrix(struct parser *p);
+void compile_mma(struct parser *p);
 void compile_bra(struct parser *p, enum op op, uint16_t condition);
 void compile_brx(struct parser *p);
 void compile_call(struct parser *p);
+void compile_hint(struct parser *p);
 void compile_nanosleep(struct parser *p);
 void compile_simple(struct parser *p);
 void compile_activemask(struct parser *p);

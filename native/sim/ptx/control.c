@@ -27,6 +27,18 @@ void compile_nanosleep(struct parser *p) {
     finish(p);
 }
 
+/* Of registers and of kernels that follow: nothing here needs to be told. */
+void compile_hint(struct parser *p) {
+    static const char *const words[] = {"inc", "dec", "launch_dependents", "wait", NULL};
+    if (mod_of(p, words) < 0) unknown(p);
+    if (p->base[0] == 's') {
+        if (!mod(p, "sync") || !mod(p, "aligned") || next_type(p) != TYPE_U32) unknown(p);
+        expect_integer(p, "a number of registers");
+    }
+    emit(p, OP_nop, 0, 0, 0, 0, 0, 0);
+    finish(p);
+}
+
 void compile_bra(struct parser *p, enum op op, uint16_t condition) {
     mod(p, "uni");
     const char *label = expect_word(p, "a label");

@@ -60,25 +60,77 @@ void compile_mov(struct parser *p) {
     finish(p);
 }
 
-/* two floats → one register of two halves, the first on top */
-static void compile_cvt_pair(struct parser *p, bool bfloat) {
+enum { PAIR_F16, PAIR_BF16, PAIR_E4M3, PAIR_E5M2 };
+static const char *const pair_names[] = {"f16x2", "bf16x2", "e4m3x2", "e5m2x2", NULL};
+
+/* Two floats, or two halves in a register → a register of two halves or quarters. The first float,
+ * and the upper half, go on top. */
+static void pair_from(struct parser *p, int to, int from) {
+    static const enum op narrow[] = {OP_cvt_f16_f32, OP_cvt_bf16_f32, OP_cvt_e4m3_f32,
+                                     OP_cvt_e5m2_f32},
+                         widen[] = {OP_cvt_f32_f16, OP_cvt_f32_bf16, OP_cvt_f32_e4m3,
+                                    OP_cvt_f32_e5m2};
+    bool relu = mod(p, "relu"), quarters = to >= PAIR_E4M3;
     enum round round = rounding(p);
-    if (next_type(p) != TYPE_F32) unknown(p);
-    uint16_t d = dst(p, TYPE_B32), high = temporary(p, SCRATCH), low = temporary(p, SCRATCH2);
-    enum op narrow = bfloat ? OP_cvt_bf16_f32 : OP_cvt_f16_f32;
+    if (mod(p, "satfinite") != quarters || (quarters && round != ROUND_NEAREST)) unknown(p);
+    uint16_t d = dst(p, quarters ? TYPE_B16 : TYPE_B32);
+    uint16_t part[2] = {temporary(p, SCRATCH2), temporary(p, SCRATCH)}; /* low, high */
     comma(p);
-    emit(p, narrow, round, high, src(p, TYPE_F32), 0, 0, 0);
-    comma(p);
-    emit(p, narrow, round, low, src(p, TYPE_F32), 0, 0, 0);
-    emit(p, OP_pack_16, 0, d, low, high, 0, 0);
+    if (from < 0) {
+        if (next_type(p) != TYPE_F32) unknown(p);
+        uint16_t high = src(p, TYPE_F32);
+        comma(p);
+        emit(p, OP_mov, 0, part[0], src(p, TYPE_F32), 0, 0, 0);
+        emit(p, OP_mov, 0, part[1], high, 0, 0, 0);
+    } else {
+        unsigned bits = from >= PAIR_E4M3 ? 8 : 16;
+        uint16_t whole = src(p, bits == 8 ? TYPE_B16 : TYPE_B32);
+        for (unsigned i = 0; i < 2; i++) {
+            emit(p, OP_extract, 0, part[i], whole, constant(p, (1u << bits) - 1), 0,
+                 (int32_t)(i * bits));
+            emit(p, widen[from], 0, part[i], part[i], 0, 0, 0);
+        }
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        if (relu) emit(p, OP_relu_f32, 0, part[i], part[i], 0, 0, 0);
+        emit(p, narrow[to], round, part[i], part[i], 0, 0, 0);
+    }
+    emit(p, quarters ? OP_pack_8 : OP_pack_16, 0, d, part[0], part[1], 0, 0);
     finish(p);
 }
 
+/* In order: a pair's names may come twice. False: it is no conversion of pairs. */
+static bool convert_pair(struct parser *p) {
+    int kinds[2] = {-1, -1}, count = 0;
+    for (uint32_t i = 0; i < p->modifier_count; i++)
+        for (int k = 0; pair_names[k]; k++)
+            if (strcmp(p->modifiers[i], pair_names[k]) == 0) {
+                if (count == 2) unknown(p);
+                kinds[count++] = k;
+                p->modifier_used[i] = true;
+            }
+    if (count == 0) return false;
+    bool halves = kinds[1] == PAIR_F16, quarters = kinds[1] >= PAIR_E4M3;
+    if (count == 2 && !(kinds[0] >= PAIR_E4M3 ? halves : kinds[0] == PAIR_F16 && quarters))
+        unknown(p);
+    pair_from(p, kinds[0], kinds[1]);
+    return true;
+}
+
+static bool convert_tf32(struct parser *p) {
+    if (!mod(p, "tf32")) return false;
+    bool away = mod(p, "rna"), relu = mod(p, "relu");
+    if ((!away && !mod(p, "rn")) || next_type(p) != TYPE_F32) unknown(p);
+    uint16_t d = dst(p, TYPE_B32), v = temporary(p, RESULT);
+    comma(p);
+    emit(p, relu ? OP_relu_f32 : OP_mov, 0, v, src(p, TYPE_F32), 0, 0, 0);
+    emit(p, OP_cvt_tf32_f32, away, d, v, 0, 0, 0);
+    finish(p);
+    return true;
+}
+
 void compile_cvt(struct parser *p) {
-    if (mod(p, "f16x2") || mod(p, "bf16x2")) {
-        compile_cvt_pair(p, strstr(p->mnemonic, ".bf16x2") != NULL);
-        return;
-    }
+    if (convert_pair(p) || convert_tf32(p)) return;
     static const char *const whole[] = {"rni", "rzi", "rmi", "rpi", NULL};
     int to_whole = mod_of(p, whole);
     bool ftz = mod(p, "ftz"), saturate = mod(p, "sat"), relu = mod(p, "relu");

@@ -112,6 +112,10 @@ static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, ui
     return memory + address;
 }
 
+void *shared_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write) {
+    return window_at(x, x->shared, x->shared_bytes, address, length, align, write, WINDOW_SHARED);
+}
+
 static void *param_at(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
                       bool write) {
     if (write) return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address + WINDOW_PARAM, length, write);
@@ -342,9 +346,8 @@ enum thread_state exec_thread(struct exec *x, struct thread *t) {
 
 fail:
     state = THREAD_FAILED;
+    x->failed_thread = t->index;
     ACCOUNT();
-    x->fault.line =
-        t->window->frames[t->depth].function->lines[I - t->window->frames[t->depth].function->code];
     goto leave;
 preempted:
 leave:

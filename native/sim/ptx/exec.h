@@ -29,6 +29,20 @@ struct frame {
     uint32_t local_base;
 };
 
+/* Asynchronous copies, in the order they were begun: done when they are waited for and not before,
+ * so that whoever does not wait finds what was there. */
+struct copy {
+    const void *from;
+    void *to;
+    uint32_t bytes, zeros; /* to copy, to clear behind */
+    uint32_t group;
+};
+struct copies {
+    struct copy *items;
+    uint32_t first, count, room; /* what is pending starts at first */
+    uint32_t group;              /* groups committed so far */
+};
+
 /* What a live thread needs; windows are handed from thread to thread as they end, which keeps them
  * in the cache. */
 struct window {
@@ -36,6 +50,7 @@ struct window {
     union slot *slots;
     uint8_t *local;
     struct frame *frames;
+    struct copies copies;
 };
 
 struct thread {
@@ -59,6 +74,7 @@ struct exec {
     egpu_ptx_stats stats;
     egpu_ptx_status status;
     egpu_ptx_fault fault;
+    uint32_t failed_thread; /* of a block: whose instruction the fault was */
     egpu_ptx_range ranges[RANGE_CACHE];
     struct {
         uint64_t object;
@@ -75,12 +91,13 @@ struct exec {
  * x->status and x->fault. */
 enum thread_state exec_thread(struct exec *x, struct thread *thread);
 
-/* Carry out what whole groups of a warp's threads wait at. True if any thread may go on. `forced`:
- * release partial groups. */
+/* Carry out what whole groups of a warp's threads wait at. True if any thread may go on, or x has
+ * failed. `forced`: release partial groups. */
 bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced);
 
-/* Device memory, or NULL with the failure in x. */
+/* Device memory and the block's shared memory, or NULL with the failure in x. */
 void *global_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write);
+void *shared_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write);
 void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length, bool write);
 
 /* sample.c and surface.c: one instruction and the words behind it; false is a failure. */
@@ -89,6 +106,16 @@ bool texture_read(struct exec *x, union slot *R, const struct ins *at);
 bool texture_gather(struct exec *x, union slot *R, const struct ins *at);
 bool texture_query(struct exec *x, union slot *R, const struct ins *at);
 bool surface_access(struct exec *x, union slot *R, const struct ins *at);
+
+/* pending.c: as above. Copies of a thread, and barriers in shared memory. */
+bool copy_begin(struct exec *x, struct thread *t, const union slot *R, const struct ins *at);
+void copy_wait(struct thread *t, uint32_t pending_groups);
+void copy_wait_all(struct thread *t);
+bool mbarrier(struct exec *x, union slot *R, const struct ins *at);
+
+/* matrix.c: a whole warp, each of its threads at such an instruction. */
+void matrix_multiply(struct thread *lanes);
+bool matrix_move(struct exec *x, struct thread *lanes); /* false is a failure */
 
 /* a special register */
 uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);

@@ -129,7 +129,8 @@ static void finish_function(struct parser *p, struct function *f) {
 
 static void parse_registers(struct parser *p) {
     if (p->token.kind != T_DOT) syntax(p, ".reg needs a type");
-    enum type type = type_named(p->token.text);
+    bool pair = strcmp(p->token.text, "f16x2") == 0 || strcmp(p->token.text, "bf16x2") == 0;
+    enum type type = pair ? TYPE_B32 : type_named(p->token.text);
     if (type == TYPE_NONE) unsupported(p, "registers of type .%s", p->token.text);
     advance(p);
     do {

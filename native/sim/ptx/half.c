@@ -1,34 +1,48 @@
+/* Floats of 16 and 8 bits: conversion, and the arithmetic of one half or of two in a register. */
 #include "internal.h"
 
 #include <math.h>
 
-/*
- * Round a double to a binary float of `mantissa` stored bits and `exponent` bits. Doubles hold
- * every product of two halves and every float exactly, so one rounding is the only one.
- */
-static uint16_t narrow(double value, int mantissa, int exponent, enum round mode) {
-    int bias = (1 << (exponent - 1)) - 1;
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    uint16_t infinity = (uint16_t)(((1 << exponent) - 1) << mantissa);
-    if (isnan(value)) return 0x7fff; /* the canonical NaN of PTX */
-    if (isinf(value)) return sign | infinity;
-    double magnitude = fabs(value);
-    if (magnitude == 0) return sign;
+static uint64_t bits_of(double value) {
+    union slot v = {.f64 = value};
+    return v.u64;
+}
 
-    int power;
-    frexp(magnitude, &power); /* magnitude = m · 2^power, m in [0.5, 1) */
-    int scale = power - 1;
-    if (scale < 1 - bias) scale = 1 - bias; /* subnormal: fixed point */
-    double units = ldexp(magnitude, mantissa - scale), whole = floor(units), rest = units - whole;
+/*
+ * A finite magnitude as a binary float of `mantissa` stored bits and `exponent` bits, without its
+ * sign; what is too large is a number past the greatest. Doubles hold every product of two halves
+ * and every float exactly, so one rounding is the only one.
+ */
+static uint32_t round_magnitude(double value, int mantissa, int exponent, enum round mode) {
+    int bias = (1 << (exponent - 1)) - 1;
+    uint64_t bits = bits_of(value), fraction = bits & ((UINT64_C(1) << 52) - 1);
+    bool negative = bits >> 63;
+    int power = (int)(bits >> 52 & 2047);
+    if (power == 0) return (fraction && mode == (negative ? ROUND_DOWN : ROUND_UP)) ? 1 : 0;
+    fraction |= UINT64_C(1) << 52;
+    power -= 1023;
+    int scale = power < 1 - bias ? 1 - bias : power; /* subnormal: fixed point */
+    int shift = 52 - mantissa + scale - power;
+    if (shift > 62) shift = 62; /* all of it is less than half a unit */
+    uint64_t whole = fraction >> shift, rest = fraction & ((UINT64_C(1) << shift) - 1);
+    uint64_t half = UINT64_C(1) << (shift - 1);
     bool up = false;
     switch (mode) {
-    case ROUND_NEAREST: up = rest > 0.5 || (rest == 0.5 && fmod(whole, 2) != 0); break;
+    case ROUND_NEAREST: up = rest > half || (rest == half && (whole & 1)); break;
     case ROUND_ZERO: break;
-    case ROUND_DOWN: up = sign && rest > 0; break;
-    case ROUND_UP: up = !sign && rest > 0; break;
+    case ROUND_DOWN: up = negative && rest; break;
+    case ROUND_UP: up = !negative && rest; break;
     }
     /* A carry out of the mantissa moves into the exponent by itself. */
-    int64_t bits = (int64_t)whole + up + ((int64_t)(scale + bias - 1) << mantissa);
+    return (uint32_t)(whole + up) + ((uint32_t)(scale + bias - 1) << mantissa);
+}
+
+static uint16_t narrow(double value, int mantissa, int exponent, enum round mode) {
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    uint32_t infinity = ((1u << exponent) - 1) << mantissa;
+    if (isnan(value)) return 0x7fff; /* the canonical NaN of PTX */
+    if (isinf(value)) return (uint16_t)(sign | infinity);
+    uint32_t bits = round_magnitude(value, mantissa, exponent, mode);
     if (bits >= infinity) {
         bool to_infinity =
             mode == ROUND_NEAREST || (mode == ROUND_DOWN && sign) || (mode == ROUND_UP && !sign);
@@ -40,10 +54,106 @@ static uint16_t narrow(double value, int mantissa, int exponent, enum round mode
 uint16_t half_from_double(double value, enum round mode) { return narrow(value, 10, 5, mode); }
 uint16_t bfloat_from_double(double value, enum round mode) { return narrow(value, 7, 8, mode); }
 
-float half_to_float(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float magnitude = exponent == 31  ? (mantissa ? NAN : INFINITY)
-                      : exponent == 0 ? ldexpf((float)mantissa, -24)
-                                      : ldexpf((float)(mantissa | 1024), exponent - 25);
-    return bits & 0x8000 ? -magnitude : magnitude;
+/* ---- 8 bits ---- */
+
+/* Saturated: beyond the greatest number is the greatest number. */
+uint8_t quarter_from_double(double value, bool e4m3) {
+    if (isnan(value)) return 0x7f;
+    uint32_t greatest = e4m3 ? 0x7e : 0x7b;
+    uint32_t bits =
+        isinf(value) ? greatest : round_magnitude(value, e4m3 ? 3 : 2, e4m3 ? 4 : 5, ROUND_NEAREST);
+    return (uint8_t)((bits > greatest ? greatest : bits) | (signbit(value) ? 0x80 : 0));
+}
+
+float quarter_to_float(uint8_t bits, bool e4m3) {
+    if (!e4m3) return half_to_float((uint16_t)(bits << 8)); /* e5m2 is the upper half of a half */
+    if ((bits & 0x7f) == 0x7f) return NAN;
+    union slot v = {.u32 = (uint32_t)(bits & 0x7f) << 20};
+    v.f32 *= 0x1p120f;
+    v.u32 |= (uint32_t)(bits & 0x80) << 24;
+    return v.f32;
+}
+
+/* ---- arithmetic ---- */
+
+/* a·b + c of halves, which has one rounding: the sum as a double is made odd when it is not exact,
+ * so that rounding it again errs to no side. */
+static double fma_odd(double a, double b, double c) {
+    double product = a * b, sum = product + c, back = sum - product;
+    double error = (product - (sum - back)) + (c - back);
+    union slot v = {.f64 = sum};
+    if (isfinite(sum) && error != 0 && !(v.u64 & 1)) v.u64 += (error > 0) == (sum > 0) ? 1 : -1ull;
+    return v.f64;
+}
+
+static double least(double a, double b, bool nan) {
+    if (isnan(a) || isnan(b)) return nan || (isnan(a) && isnan(b)) ? NAN : isnan(a) ? b : a;
+    return a == b ? (signbit(a) ? a : b) : a < b ? a : b;
+}
+
+static float value_of(uint16_t bits, unsigned aux) {
+    bool bfloat = aux & HALF_BFLOAT;
+    if (aux & HALF_FTZ && !(bits & (bfloat ? 0x7f80 : 0x7c00))) bits &= 0x8000;
+    return bfloat ? bfloat_to_float(bits) : half_to_float(bits);
+}
+
+static uint16_t one(uint16_t a_bits, uint16_t b_bits, uint16_t c_bits, unsigned aux) {
+    double a = value_of(a_bits, aux), b = value_of(b_bits, aux), v = 0;
+    bool bfloat = aux & HALF_BFLOAT;
+    switch ((enum half_op)(aux & HALF_OP)) {
+    case HALF_ADD: v = a + b; break;
+    case HALF_SUB: v = a - b; break;
+    case HALF_MUL: v = a * b; break;
+    case HALF_FMA: v = fma_odd(a, b, value_of(c_bits, aux)); break;
+    case HALF_MIN: v = least(a, b, false); break;
+    case HALF_MAX: v = -least(-a, -b, false); break;
+    case HALF_MIN_NAN: v = least(a, b, true); break;
+    case HALF_MAX_NAN: v = -least(-a, -b, true); break;
+    case HALF_EX2: v = exp2(a); break;
+    case HALF_TANH: v = tanh(a); break;
+    case HALF_ABS: v = fabs(a); break;
+    case HALF_NEG: v = -a; break;
+    }
+    if (aux & HALF_SAT) v = !(v > 0) ? 0 : v > 1 ? 1 : v;
+    if (aux & HALF_RELU && v <= 0) v = 0;
+    uint16_t bits =
+        bfloat ? bfloat_from_double(v, ROUND_NEAREST) : half_from_double(v, ROUND_NEAREST);
+    if (aux & HALF_FTZ && !(bits & (bfloat ? 0x7f80 : 0x7c00))) bits &= 0x8000;
+    return bits;
+}
+
+uint32_t half_arithmetic(uint32_t a, uint32_t b, uint32_t c, unsigned aux) {
+    uint32_t low = one((uint16_t)a, (uint16_t)b, (uint16_t)c, aux);
+    if (!(aux & HALF_PACKED)) return low;
+    return low | (uint32_t)one((uint16_t)(a >> 16), (uint16_t)(b >> 16), (uint16_t)(c >> 16), aux)
+                     << 16;
+}
+
+static bool holds(float a, float b, enum comparison which) {
+    bool unordered = isnan(a) || isnan(b);
+    switch (which) {
+    case COMPARE_EQ: return a == b;
+    case COMPARE_NE: return !unordered && a != b;
+    case COMPARE_LT: return a < b;
+    case COMPARE_LE: return a <= b;
+    case COMPARE_GT: return a > b;
+    case COMPARE_GE: return a >= b;
+    case COMPARE_EQU: return unordered || a == b;
+    case COMPARE_NEU: return unordered || a != b;
+    case COMPARE_LTU: return unordered || a < b;
+    case COMPARE_LEU: return unordered || a <= b;
+    case COMPARE_GTU: return unordered || a > b;
+    case COMPARE_GEU: return unordered || a >= b;
+    case COMPARE_NUM: return !unordered;
+    case COMPARE_NAN: return unordered;
+    default: return false; /* those of unsigned numbers */
+    }
+}
+
+uint32_t half_comparison(uint32_t a, uint32_t b, unsigned aux) {
+    enum comparison which = (enum comparison)(aux & HALF_OP);
+    bool low = holds(value_of((uint16_t)a, aux), value_of((uint16_t)b, aux), which);
+    bool high =
+        holds(value_of((uint16_t)(a >> 16), aux), value_of((uint16_t)(b >> 16), aux), which);
+    return low | (uint32_t)high << 1;
 }

@@ -101,6 +101,18 @@ enum redux_mode {
     REDUX_OR,
     REDUX_XOR
 };
+/* Of aux of mbarrier; the others than the last two change it. */
+enum mbarrier_mode {
+    MBARRIER_INIT,
+    MBARRIER_INVALIDATE,
+    MBARRIER_EXPECT,
+    MBARRIER_COMPLETE,
+    MBARRIER_ARRIVE,
+    MBARRIER_ARRIVE_EXPECT,
+    MBARRIER_ARRIVE_DROP,
+    MBARRIER_TEST,
+    MBARRIER_TEST_PARITY
+};
 enum bar_mode { BAR_SYNC, BAR_ARRIVE, BAR_AND, BAR_OR, BAR_POPC };
 /* How coordinates find an element; of aux of what reads textures and surfaces. */
 enum shape { SHAPE_1D, SHAPE_2D, SHAPE_3D, SHAPE_A1D, SHAPE_A2D, SHAPE_CUBE, SHAPE_ACUBE };
@@ -112,6 +124,35 @@ enum texture_fact { FACT_WIDTH, FACT_HEIGHT, FACT_DEPTH, FACT_LAYERS, FACT_LEVEL
 #define AUX_MODE(aux) ((aux) >> 3 & 7)
 #define AUX_BY_NUMBER(aux) ((aux) >> 6 & 1) /* coordinates are whole numbers */
 enum prmt_mode { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
+
+/* Elements of the matrices that a warp multiplies, and of what it adds to. */
+enum element {
+    ELEMENT_F16,
+    ELEMENT_BF16,
+    ELEMENT_TF32,
+    ELEMENT_E4M3,
+    ELEMENT_E5M2,
+    ELEMENT_S8,
+    ELEMENT_U8,
+    ELEMENT_F64
+};
+enum sum { SUM_F32, SUM_F16, SUM_S32, SUM_F64 };
+/* aux of mma: d(M×8) = a(M×K) · b(K×8) + c. M is 8 or 16, K a power of two up to 32. */
+#define MMA_AUX(a, b, sum, tall, saturate, log2_k)                                       \
+    ((unsigned)(a) | (unsigned)(b) << 3 | (unsigned)(sum) << 6 | (unsigned)(tall) << 8 | \
+     (unsigned)(saturate) << 9 | (unsigned)(log2_k) << 10)
+#define MMA_A(aux) ((enum element)((aux) & 7))
+#define MMA_B(aux) ((enum element)((aux) >> 3 & 7))
+#define MMA_SUM(aux) ((enum sum)((aux) >> 6 & 3))
+#define MMA_ROWS(aux) ((aux) >> 8 & 1 ? 16u : 8u)
+#define MMA_SATURATE(aux) ((aux) >> 9 & 1)
+#define MMA_K(aux) (1u << ((aux) >> 10))
+/* The words of mma: d, the member mask, a (two), b, c; of ldmatrix and stmatrix: the address, the
+ * member mask, the registers. */
+enum { MMA_WORDS = 6, MATRIX_WORDS = 3, MATRIX_TRANSPOSED = 8 /* aux: with 1, 2 or 4 matrices */ };
+static inline unsigned elements_of_register(enum element e) {
+    return e == ELEMENT_TF32 || e == ELEMENT_F64 ? 1 : e <= ELEMENT_BF16 ? 2 : 4;
+}
 
 struct variable {
     const char *name;
@@ -233,8 +274,63 @@ struct arena *arena_new(void);
 void *arena_alloc(struct arena *arena, size_t size); /* zeroed, 16-byte aligned */
 void arena_free(struct arena *arena);
 
-/* half.c: conversions to and from 16-bit floats, rounding to nearest even unless said otherwise. */
-float half_to_float(uint16_t bits);
+/* In the order of their names in logic.c. */
+enum comparison {
+    COMPARE_EQ,
+    COMPARE_NE,
+    COMPARE_LT,
+    COMPARE_LE,
+    COMPARE_GT,
+    COMPARE_GE,
+    COMPARE_LO,
+    COMPARE_LS,
+    COMPARE_HI,
+    COMPARE_HS,
+    COMPARE_EQU,
+    COMPARE_NEU,
+    COMPARE_LTU,
+    COMPARE_LEU,
+    COMPARE_GTU,
+    COMPARE_GEU,
+    COMPARE_NUM,
+    COMPARE_NAN
+};
+
+/* Of aux of half and half_compare. */
+enum half_op {
+    HALF_ADD,
+    HALF_SUB,
+    HALF_MUL,
+    HALF_FMA,
+    HALF_MIN,
+    HALF_MAX,
+    HALF_MIN_NAN,
+    HALF_MAX_NAN,
+    HALF_EX2,
+    HALF_TANH,
+    HALF_ABS,
+    HALF_NEG
+};
+enum { /* the operation, or the comparison, and how */
+       HALF_OP = 31,
+       HALF_BFLOAT = 32,
+       HALF_FTZ = 64,
+       HALF_SAT = 128,
+       HALF_RELU = 256,
+       HALF_PACKED = 512
+};
+
+/* half.c: conversions to and from floats of 16 and 8 bits, rounding to nearest even unless said
+ * otherwise. */
+static inline float half_to_float(uint16_t bits) {
+    union slot v = {.u32 = (uint32_t)(bits & 0x7fff) << 13};
+    if ((bits & 0x7c00) == 0x7c00)
+        v.u32 |= 0x7f800000u;
+    else
+        v.f32 *= 0x1p112f; /* the exponents' bias; exact, for subnormals too */
+    v.u32 |= (uint32_t)(bits & 0x8000) << 16;
+    return v.f32;
+}
 uint16_t half_from_double(double value, enum round mode);
 uint16_t bfloat_from_double(double value, enum round mode);
 static inline float bfloat_to_float(uint16_t bits) {
@@ -244,5 +340,9 @@ static inline float bfloat_to_float(uint16_t bits) {
     } v = {.u = (uint32_t)bits << 16};
     return v.f;
 }
+uint8_t quarter_from_double(double value, bool e4m3); /* otherwise e5m2 */
+float quarter_to_float(uint8_t bits, bool e4m3);
+uint32_t half_arithmetic(uint32_t a, uint32_t b, uint32_t c, unsigned aux);
+uint32_t half_comparison(uint32_t a, uint32_t b, unsigned aux); /* one bit for each half */
 
 #endif

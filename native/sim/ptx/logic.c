@@ -97,6 +97,7 @@ void compile_lop3(struct parser *p) {
 
 /* ---- comparison and selection ---- */
 
+/* In the order of enum comparison. */
 static const char *const comparisons[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "lo",
                                           "ls",  "hi",  "hs",  "equ", "neu", "ltu", "leu",
                                           "gtu", "geu", "num", "nan", NULL};
@@ -151,9 +152,55 @@ static void emit_comparison(struct parser *p, int which, int boolean, enum type 
     }
 }
 
+/* Two halves each: both answers in the low bits of RESULT, the lower halves' first. */
+static void emit_packed_comparison(struct parser *p, int which, bool ftz, bool bfloat) {
+    if (which < 0 || (which >= COMPARE_LO && which <= COMPARE_HS)) unknown(p);
+    uint16_t a = src(p, TYPE_B32);
+    comma(p);
+    uint16_t b = src(p, TYPE_B32);
+    emit(p, OP_half_compare, (unsigned)which | (bfloat ? HALF_BFLOAT : 0u) | (ftz ? HALF_FTZ : 0u),
+         temporary(p, RESULT), a, b, 0, 0);
+}
+
+static void packed_setp(struct parser *p, int which, int boolean, bool ftz, bool bfloat) {
+    static const enum op combine[] = {OP_and_pred, OP_or_pred, OP_xor_pred};
+    uint16_t d[2] = {dst(p, TYPE_PRED), temporary(p, SINK)};
+    if (accept(p, '|')) d[1] = dst(p, TYPE_PRED);
+    comma(p);
+    emit_packed_comparison(p, which, ftz, bfloat);
+    uint16_t one = constant(p, 1), half[2] = {temporary(p, SCRATCH), temporary(p, SCRATCH2)};
+    for (int i = 0; i < 2; i++) emit(p, OP_extract, 0, half[i], temporary(p, RESULT), one, 0, i);
+    if (boolean >= 0) {
+        comma(p);
+        uint16_t c = predicate(p);
+        for (int i = 0; i < 2; i++) emit(p, combine[boolean], 0, half[i], half[i], c, 0, 0);
+    }
+    for (int i = 0; i < 2; i++) emit(p, OP_mov, 0, d[i], half[i], 0, 0, 0);
+    finish(p);
+}
+
+/* 1.0 or 0 in each half */
+static void packed_set(struct parser *p, int which, bool ftz, bool bfloat) {
+    if (!mod(p, bfloat ? "bf16x2" : "f16x2")) unknown(p);
+    uint16_t d = dst(p, TYPE_B32), yes = constant(p, bfloat ? 0x3f80 : 0x3c00);
+    comma(p);
+    emit_packed_comparison(p, which, ftz, bfloat);
+    uint16_t half[2] = {temporary(p, SCRATCH), temporary(p, SCRATCH2)};
+    for (int i = 0; i < 2; i++) {
+        emit(p, OP_extract, 0, half[i], temporary(p, RESULT), constant(p, 1), 0, i);
+        emit(p, OP_selp, 0, half[i], yes, constant(p, 0), half[i], 0);
+    }
+    emit(p, OP_pack_16, 0, d, half[0], half[1], 0, 0);
+    finish(p);
+}
+
 void compile_setp(struct parser *p) {
     int which = mod_of(p, comparisons), boolean = mod_of(p, booleans);
-    bool ftz = mod(p, "ftz");
+    bool ftz = mod(p, "ftz"), bfloat = mod(p, "bf16x2");
+    if (bfloat || mod(p, "f16x2")) {
+        packed_setp(p, which, boolean, ftz, bfloat);
+        return;
+    }
     enum type t = next_type(p);
     if (which < 0) unknown(p);
     uint16_t d = dst(p, TYPE_PRED), q = 0;
@@ -166,13 +213,22 @@ void compile_setp(struct parser *p) {
 
 void compile_set(struct parser *p) {
     int which = mod_of(p, comparisons), boolean = mod_of(p, booleans);
-    bool ftz = mod(p, "ftz");
+    bool ftz = mod(p, "ftz"), bfloat = mod(p, "bf16x2");
+    if (bfloat || mod(p, "f16x2")) {
+        if (boolean >= 0) unknown(p);
+        packed_set(p, which, ftz, bfloat);
+        return;
+    }
     enum type to = next_type(p), t = next_type(p);
-    if (which < 0 || type_bytes(to) != 4) unknown(p);
+    if (which < 0 || (type_bytes(to) != 4 && type_bytes(to) != 2)) unknown(p);
     uint16_t d = dst(p, to), answer = temporary(p, RESULT);
     comma(p);
     emit_comparison(p, which, boolean, t, ftz, answer, false, 0);
-    uint16_t yes = constant(p, to == TYPE_F32 ? 0x3f800000u : UINT32_MAX);
+    uint16_t yes = constant(p, to == TYPE_F32        ? 0x3f800000u
+                               : to == TYPE_F16      ? 0x3c00
+                               : to == TYPE_BF16     ? 0x3f80
+                               : type_bytes(to) == 2 ? UINT16_MAX
+                                                     : UINT32_MAX);
     emit(p, OP_selp, 0, d, yes, constant(p, 0), answer, 0);
     finish(p);
 }

@@ -118,8 +118,21 @@ static void elect(const struct warp *w, uint32_t group) {
         }
 }
 
-static void carry_out(const struct warp *w, uint32_t group) {
+/* A matrix is in the registers of a whole warp: with fewer threads PTX leaves it undefined. */
+static bool matrices(struct exec *x, const struct warp *w, uint32_t group, bool multiply) {
+    if (group != UINT32_MAX) {
+        x->status = EGPU_PTX_TRAP;
+        x->failed_thread = w->lanes[__builtin_ctz(group)].index;
+        return false;
+    }
+    if (!multiply) return matrix_move(x, w->lanes);
+    matrix_multiply(w->lanes);
+    return true;
+}
+
+static bool carry_out(struct exec *x, const struct warp *w, uint32_t group) {
     const struct ins *at = w->lanes[__builtin_ctz(group)].pc;
+    unsigned words = 2;
     switch ((enum op)at->op) {
     case OP_shfl: shuffle(w, group); break;
     case OP_vote: vote(w, group, (enum vote_mode)at->aux); break;
@@ -131,13 +144,23 @@ static void carry_out(const struct warp *w, uint32_t group) {
         for (unsigned lane = 0; lane < w->count; lane++)
             if (group >> lane & 1) slot_of(w, lane, w->lanes[lane].pc->d)->u64 = group;
         break;
+    case OP_mma:
+        words = MMA_WORDS;
+        if (!matrices(x, w, group, true)) return false;
+        break;
+    case OP_ldmatrix:
+    case OP_stmatrix:
+        words = MATRIX_WORDS;
+        if (!matrices(x, w, group, false)) return false;
+        break;
     default: break; /* warp_sync: meeting is all there is to it */
     }
     for (unsigned lane = 0; lane < w->count; lane++)
         if (group >> lane & 1) {
-            w->lanes[lane].pc += 2;
+            w->lanes[lane].pc += words;
             w->lanes[lane].state = THREAD_READY;
         }
+    return true;
 }
 
 /* Do two threads stand at the same instruction, reached by the same calls? */
@@ -179,7 +202,6 @@ static uint32_t complete_group(const struct warp *w, unsigned lane) {
 }
 
 bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced) {
-    (void)x;
     struct warp w = {threads, count};
     bool released = false;
     for (unsigned lane = 0; lane < count; lane++) {
@@ -187,7 +209,7 @@ bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool f
         bool active = w.lanes[lane].pc->op == OP_activemask;
         uint32_t group = active ? active_group(&w, lane, forced) : complete_group(&w, lane);
         if (group) {
-            carry_out(&w, group);
+            if (!carry_out(x, &w, group)) return true;
             released = true;
         }
     }
