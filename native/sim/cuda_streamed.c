@@ -2,7 +2,6 @@
  * stands for the legacy default stream, and with CUDA_API_PER_THREAD_DEFAULT_STREAM for the _ptds
  * and _ptsz symbols.
  */
-#include "common/batch.h"
 #include "cuda_api.h"
 #include "graph.h"
 
@@ -200,27 +199,6 @@ API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *from, CUstream stream
     struct copy copy;
     CUresult result = between_peers(from, &copy);
     return result == CUDA_SUCCESS ? copy_later(&copy, stream) : result;
-}
-
-static CUresult batch(const struct batch *batch, CUstream handle, size_t *failed) {
-    NEED_STREAM(stream, handle);
-    NEED(batch_is_whole(batch));
-    for (size_t i = 0; i < batch->count; i++) {
-        struct copy copy = line(batch->to[i], false, batch->from[i], false, batch->bytes[i]);
-        CUresult result = copy_later(&copy, handle);
-        *failed = i;
-        if (result != CUDA_SUCCESS) return result;
-    }
-    bool at_once = batch_is_read_at_once(batch) && !stream->capture;
-    return at_once ? cuStreamSynchronize(handle) : CUDA_SUCCESS;
-}
-
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, CUstream stream) {
-    size_t failed;
-    return batch(&(struct batch){to, from, bytes, count, attributes, starts, attribute_count},
-                 stream, &failed);
 }
 
 /* One-dimensional arrays: so many bytes from an offset. */
@@ -646,24 +624,4 @@ API CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned int
     NEED_HANDLE(event, HANDLE_EVENT);
     return stream->capture ? external_event(stream, OP_RECORD, (struct event *)event)
                            : CUDA_ERROR_ILLEGAL_STATE;
-}
-
-/* ---- the shape that this had in CUDA 12 ---- */
-
-#undef cuMemcpyBatchAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz
-#endif
-
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, size_t *failed, CUstream stream);
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, size_t *failed, CUstream stream) {
-    size_t at = SIZE_MAX;
-    CUresult result = batch(
-        &(struct batch){to, from, bytes, count, attributes, starts, attribute_count}, stream, &at);
-    if (failed && result != CUDA_SUCCESS) *failed = at;
-    return result;
 }

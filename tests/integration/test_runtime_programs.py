@@ -15,7 +15,7 @@ from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import fill
 from egpu.adapters.simulator.machine import PRELOADED, Machine, destroy, open_machine
 from support.remote_gpu import Transport, remote
-from support.simulated_gpu import environment, run
+from support.simulated_gpu import environment, machine, run
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("A100-80G", 2)
@@ -77,6 +77,17 @@ def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
 
 def test_programs_on_a_simulated_card(sim: Machine, programs: Path) -> None:
     assert outcomes([str(programs)], environment(sim.driver_dir)) == LOCALLY
+
+
+def test_programs_on_a_simulated_card_whose_driver_has_all_that_the_headers_declare(
+    tmp_path: Path, programs: Path
+) -> None:
+    """The one of the other tests is of CUDA 13.0, and says of what came later that it does not have it."""
+    newest = json.loads(TABLE.read_text())["headers"][-1]
+    with machine(tmp_path, *CARDS, cuda_version=newest) as sim:
+        assert outcomes([str(programs)], environment(sim.driver_dir)) == LOCALLY
+        with remote(sim, tmp_path, "tcp") as (client, _, _):
+            assert outcomes([str(programs)], environment(client)) == OVER_THE_POOL
 
 
 def called(sources: list[Path]) -> set[str]:
