@@ -18,6 +18,12 @@ FUNCTION(cudaThreadExit, (void)) { return cudaDeviceReset(); }
 FUNCTION(cudaSetDoubleForDevice, (double *number)) { return (void)number, 0; }
 FUNCTION(cudaSetDoubleForHost, (double *number)) { return (void)number, 0; }
 
+/* From the first to the second: CUDA 13 has them the other way round, as the driver has. */
+FUNCTION(cudaGraphKernelNodeCopyAttributes, (CUgraphNode from, CUgraphNode to)) {
+    NEED_CONTEXT();
+    return runtime_result(driver.cuGraphKernelNodeCopyAttributes(to, from));
+}
+
 /* Which copy failed was asked for then; it is not known. */
 static int volumes(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
                    unsigned long long flags, CUstream stream) {

@@ -234,6 +234,7 @@ static int card_attribute(const struct sim_card *card, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return (int)card->shared_per_sm;
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
         return card->cc_major >= 8 ? 1024 : 0;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return card->cc_major >= 9;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return (int)card->sm_clock_mhz * 1000;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)mps_sm_count(card);
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:

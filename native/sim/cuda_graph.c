@@ -219,7 +219,8 @@ API CUresult cuGraphDestroyNode(CUgraphNode handle) {
 
 /* ---- what nodes do: an operation from the driver's description of it ---- */
 
-static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct op **out) {
+static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, const struct launch_how *how,
+                          struct op **out) {
     NEED_CONTEXT(context);
     NEED(params);
     struct function *function;
@@ -228,8 +229,8 @@ static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct op **out
     if (result != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
     const unsigned grid[3] = {params->gridDimX, params->gridDimY, params->gridDimZ};
     const unsigned block[3] = {params->blockDimX, params->blockDimY, params->blockDimZ};
-    return launch_prepare(function, grid, block, params->sharedMemBytes, false,
-                          params->kernelParams, params->extra, out);
+    return launch_prepare(function, grid, block, params->sharedMemBytes, how, params->kernelParams,
+                          params->extra, out);
 }
 
 static CUresult copy_op(const CUDA_MEMCPY3D *params, struct op **out) {
@@ -363,7 +364,8 @@ static CUresult note_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS *pa
 #define WHERE CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count
 
 API CUresult cuGraphAddKernelNode(WHERE, const CUDA_KERNEL_NODE_PARAMS *params) {
-    ADD(CU_GRAPH_NODE_TYPE_KERNEL, kernel_op(params, &op), return note_kernel(node, params));
+    ADD(CU_GRAPH_NODE_TYPE_KERNEL, kernel_op(params, &(struct launch_how){0}, &op),
+        return note_kernel(node, params));
 }
 API CUresult cuGraphAddMemcpyNode(WHERE, const CUDA_MEMCPY3D *params, CUcontext context) {
     (void)context;
@@ -449,7 +451,8 @@ static CUresult replace(struct node *node, CUgraphNodeType type, struct op *op) 
 
 static CUresult set_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS *params) {
     struct op *op = NULL;
-    CUresult result = kernel_op(params, &op);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = kernel_op(params, &node->op->launch.how, &op); /* attributes stay */
     if (result == CUDA_SUCCESS) result = replace(node, CU_GRAPH_NODE_TYPE_KERNEL, op);
     return result == CUDA_SUCCESS ? note_kernel(node, params) : result;
 }

@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0x2ac32ab57195f8b0)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0x4fbe3799d78e70e9)
 
 enum wire_kind {
     KIND_array = 1,
@@ -1351,7 +1351,9 @@ enum wire_op {
     OP_cublasZtrsmBatched_64 = 1330,
     OP_cublasZtrsm_v2_64 = 1331,
     OP_cublasZtrsv_v2_64 = 1332,
-    OP_COUNT = 1333
+    OP_CLUSTERS = 1333,
+    OP_NODE_ATTRIBUTE = 1334,
+    OP_COUNT = 1335
 };
 
 #endif

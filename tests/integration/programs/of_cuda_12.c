@@ -32,6 +32,13 @@ int cudaStreamGetCaptureInfo_v2(handle, int *, unsigned long long *, handle *, c
 int cudaStreamGetCaptureInfo_v3(handle, int *, unsigned long long *, handle *, const handle **,
                                 const void **, size_t *);
 int cudaStreamUpdateCaptureDependencies_v2(handle, handle *, const void *, size_t, unsigned);
+int cudaLibraryLoadData(handle *, const void *, const int *, void **, unsigned, const int *,
+                        void **, unsigned);
+int cudaLibraryGetKernel(handle *, handle, const char *), cudaLibraryUnload(handle);
+int cudaGraphAddKernelNode(handle *, handle, const handle *, size_t, const void *);
+int cudaGraphKernelNodeSetAttribute(handle, int, const void *);
+int cudaGraphKernelNodeGetAttribute(handle, int, void *);
+int cudaGraphKernelNodeCopyAttributes(handle, handle);
 int cudaThreadExit(void), cudaThreadSynchronize(void);
 struct operand {
     int type;
@@ -53,7 +60,7 @@ int cudaThreadGetLimit(size_t *, int), cudaThreadSetLimit(int, size_t);
 
 enum { DEVICE = 1, PREFER_L1 = 2 };
 enum { STACK_SIZE = 0, READ_MOSTLY = 1, EMPTY_NODE = 5, ACTIVE = 1, SET = 1 };
-enum { POINTER = 1, IN_STREAM = 1 };
+enum { POINTER = 1, IN_STREAM = 1, PRIORITY = 8 };
 
 #define CHECK(condition)                                           \
     do {                                                           \
@@ -63,6 +70,32 @@ enum { POINTER = 1, IN_STREAM = 1 };
         }                                                          \
     } while (0)
 #define OK(call) CHECK((call) == 0)
+
+static const char nothing[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+/* From the first node to the second: CUDA 13 has it the other way round. */
+static void check_attributes(void) {
+    handle graph, library, first, second;
+    struct {
+        handle kernel;
+        unsigned grid[3], block[3], shared;
+        void **arguments, **extra;
+    } node = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
+    int value[16] = {-2};
+    OK(cudaLibraryLoadData(&library, nothing, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cudaLibraryGetKernel(&node.kernel, library, "nothing"));
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphAddKernelNode(&first, graph, NULL, 0, &node));
+    OK(cudaGraphAddKernelNode(&second, graph, NULL, 0, &node));
+    OK(cudaGraphKernelNodeSetAttribute(first, PRIORITY, value));
+    OK(cudaGraphKernelNodeCopyAttributes(first, second));
+    value[0] = 0;
+    OK(cudaGraphKernelNodeGetAttribute(second, PRIORITY, value));
+    CHECK(value[0] == -2);
+    OK(cudaGraphDestroy(graph));
+    OK(cudaLibraryUnload(library));
+}
 
 static void check_edges(void) {
     handle graph, first, second, third, from[2] = {0}, to[2] = {0}, found = NULL;
@@ -168,6 +201,7 @@ int main(void) {
     CHECK(cudaMemPrefetchAsync_v2(d, 64, card, 0, NULL) != 0 && cudaGetLastError() != 0);
     CHECK(cudaMemAdvise_v2(d, 64, READ_MOSTLY, card) != 0 && cudaGetLastError() != 0);
     check_batches(d);
+    check_attributes();
     check_edges();
     check_capture(d);
     check_threads();
