@@ -204,6 +204,10 @@ COPIES_NOW(_ptds, OWN_thread)
     EXPORT CUresult cuLaunchHostFunc##SUFFIX(CUstream stream, CUhostFn function, void *data) {    \
         PASSES(OWN(stream), REAL(cuLaunchHostFunc##SUFFIX)(stream, function, data));              \
     }                                                                                             \
+    EXPORT CUresult cuLaunchHostFunc_v2##SUFFIX(CUstream stream, CUhostFn function, void *data,   \
+                                                unsigned mode) {                                  \
+        PASSES(OWN(stream), REAL(cuLaunchHostFunc_v2##SUFFIX)(stream, function, data, mode));     \
+    }                                                                                             \
     EXPORT CUresult cuStreamAddCallback##SUFFIX(CUstream stream, CUstreamCallback function,       \
                                                 void *data, unsigned flags) {                     \
         PASSES(OWN(stream), REAL(cuStreamAddCallback##SUFFIX)(stream, function, data, flags));    \

@@ -3460,6 +3460,10 @@ API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
 API CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
     return cuLaunchHostFunc(thread_stream(hStream), fn, userData);
 }
+API CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
+                                      unsigned int syncMode) {
+    return cuLaunchHostFunc_v2(thread_stream(hStream), fn, userData, syncMode);
+}
 API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                  unsigned int gridDimZ, unsigned int blockDimX,
                                  unsigned int blockDimY, unsigned int blockDimZ,

@@ -1,4 +1,4 @@
-/* Attributes of the kernel nodes of graphs. */
+/* Attributes of the kernel nodes of graphs; graphs as a text. */
 #include "cuda_api.h"
 #include "graph.h"
 
@@ -43,4 +43,11 @@ API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to_handle, CUgraphNode 
     CUresult result = kernel_of(to_handle, &to);
     if (result == CUDA_SUCCESS) result = kernel_of(from_handle, &from);
     return result == CUDA_SUCCESS ? change(to, &from->op->launch.how) : result;
+}
+
+API CUresult cuGraphDebugDotPrint(CUgraph handle, const char *path, unsigned int flags) {
+    NEED_INIT();
+    NEED(path);
+    NEED_HANDLE(handle, HANDLE_GRAPH);
+    return graph_write_dot((const struct graph *)handle, path, flags != 0);
 }

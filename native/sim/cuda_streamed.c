@@ -514,6 +514,12 @@ API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
     return stream_submit(stream, op, NULL);
 }
 
+/* How its thread waits for work is its own affair. */
+API CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *data, unsigned mode) {
+    NEED(mode <= CU_HOST_TASK_SPINWAIT);
+    return cuLaunchHostFunc(stream, function, data);
+}
+
 /* ---- streams ---- */
 
 API CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback function, void *data,

@@ -23,9 +23,13 @@ CARDS = ("A100-80G", 2)
 SOURCES: Final = Path(__file__).with_name("programs") / "runtime"
 NAMES: Final = sorted(source.stem for source in SOURCES.glob("*.cu"))
 LOCALLY: Final = dict.fromkeys(NAMES, "ok")
-# What no network carries: memory that both sides see, and what a graph keeps of the program's. And a graph has copies
-# of addresses there, not of arrays.
-OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(("array_nodes", "graph_objects", "managed"), "refused")
+# What no network carries: memory that both sides see, what a graph keeps of the program's, and a graph's text, which
+# would be a file of the server's. And a graph has copies of addresses there, not of arrays, and no bodies that it
+# chooses among; what links carry is not asked.
+REFUSED_OVER_THE_POOL: Final = (
+    "array_nodes", "atomic_links", "graph_conditional", "graph_objects", "graph_shown", "managed",
+)  # fmt: skip
+OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(REFUSED_OVER_THE_POOL, "refused")
 OF_CUDA_12: Final = SOURCES.with_name("of_cuda_12.c")
 TABLE: Final = Path(__file__).resolve().parents[2] / "native" / "runtime" / "runtime_table.json"
 HEADERS: Final = ("check.h", "cooperative_groups.h", "atomic", "thread", "sys/wait.h", "unistd.h")

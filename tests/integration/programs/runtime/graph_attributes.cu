@@ -82,10 +82,5 @@ static void check_captured() {
 int main() {
     check_nodes();
     check_captured();
-    cudaGraph_t graph;
-    cudaGraphConditionalHandle handle;
-    OK(cudaGraphCreate(&graph, 0));
-    FAILS(cudaErrorNotSupported, cudaGraphConditionalHandleCreate(&handle, graph, 1, 0));
-    OK(cudaGraphDestroy(graph));
     return 0;
 }
