@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help walk-docs excerpt screenshots fuzz mutants sanitize storm faults technologies torch demo test test-cluster image-root test-python test-pythons test-quick test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help walk-docs excerpt screenshots fuzz mutants sanitize storm faults technologies torch jax demo test test-cluster image-root test-python test-pythons test-quick test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -143,15 +143,15 @@ SEED ?= 1
 faults: $(VENV)/.dev $(VENV)/.installed
 	@EGPU_FAULT_ROUNDS=$(ROUNDS) EGPU_FAULT_SEED=$(SEED) $(BIN)/python -m pytest -q tests/e2e/test_faults.py
 
-# PyTorch's CUDA wheel on simulated cards, step by step; not part of `make test`: the wheels are 3 GB, and 6 unpacked.
-TORCH := build/torch
-$(TORCH)/.made: requirements/torch.txt
-	@scripts/make_venv.sh $(PYTHON) $(TORCH)
-	@$(TORCH)/bin/pip --disable-pip-version-check -qq install --no-compile --require-hashes -r requirements/torch.txt
+# PyTorch's and JAX's CUDA wheels on simulated cards, step by step; not part of `make test`: each is 3 GB, and 4 to 6 unpacked.
+WHEELS := torch jax
+$(WHEELS:%=build/%/.made): build/%/.made: requirements/%.txt
+	@scripts/make_venv.sh $(PYTHON) $(@D)
+	@$(@D)/bin/pip --disable-pip-version-check -qq install --no-compile --require-hashes -r $<
 	@touch $@
 
-torch: $(TORCH)/.made $(VENV)/.dev $(VENV)/.installed
-	@$(BIN)/python scripts/torch_suite.py --python $(TORCH)/bin/python
+$(WHEELS): %: build/%/.made $(VENV)/.dev $(VENV)/.installed
+	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
 
 # Every technology on the same few cards at random, the extender and the agents killed at any step, and a witness that looks at each card after
 # each; `make test` has 100 rounds. Another: make technologies TECHNOLOGIES="--rounds 20000 --seed 7"

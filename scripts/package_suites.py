@@ -125,7 +125,7 @@ def check_versions(python: Path, requires: Mapping[str, str]) -> None:
 def run_numba(python: Path, suite: Mapping[str, Any]) -> str:
     """numba-cuda's own tests, by module; returns what they printed."""
     modules = [f"numba.cuda.tests.cudapy.test_{name}" for name in suite["tests"]]
-    return on_a_card([str(python), "-W", "ignore", "-m", "unittest", *modules], options=("--numba",), env={})
+    return on_a_card([str(python), "-W", "ignore", "-m", "unittest", *modules], env={})
 
 
 def run_cupy(python: Path, suite: Mapping[str, Any], *, source: Path | None, cuda: Path) -> str:
@@ -144,7 +144,7 @@ def run_cupy(python: Path, suite: Mapping[str, Any], *, source: Path | None, cud
         "CUPY_CACHE_DIR": str(BUILT / "cache"),
         "CUPY_TEST_GPU_LIMIT": "1",  # the slice is of one card
     }
-    return on_a_card(command, options=(), env=env, directory=source / "tests")
+    return on_a_card(command, env=env, directory=source / "tests")
 
 
 def build_cupy_runtime(python: Path, source: Path, cuda: Path) -> None:
@@ -171,12 +171,10 @@ def build_cupy_runtime(python: Path, source: Path, cuda: Path) -> None:
     (BUILT / "run_pytest.py").write_text(RUNNER)
 
 
-def on_a_card(
-    command: list[str], *, options: tuple[str, ...], env: Mapping[str, str], directory: Path | None = None
-) -> str:
+def on_a_card(command: list[str], *, env: Mapping[str, str], directory: Path | None = None) -> str:
     """Run the command in a slice of a simulated card of its own, and show what it says; returns that."""
     with tempfile.TemporaryDirectory(prefix="egpu-") as state:
-        egpu = [sys.executable, "-m", "egpu", "run", "--state-dir", state, *CARD, *options, "--", *command]
+        egpu = [sys.executable, "-m", "egpu", "run", "--state-dir", state, *CARD, "--", *command]
         child = subprocess.Popen(
             egpu,
             cwd=directory or state,

@@ -8,14 +8,14 @@ from typing import Final
 from support.repository import listed, of, text, tree
 
 RATCHETS: Final = {
-    "lines of the longest function in src": 76,
+    "lines of the longest function in src": 75,
     "lines of the longest module in src": 389,
     "lines of Python wider than 120 columns": 136,
     "lines of C wider than 100 columns": 58,
     "columns of the widest line of Markdown": 379,
     "noqa in src": 26,
     "type: ignore in src": 5,
-    "cast( in src": 59,
+    "cast( in src": 57,
     "noqa in tests, benchmarks and scripts": 18,
     "type: ignore in tests, benchmarks and scripts": 26,
 }

@@ -710,6 +710,7 @@ static CUresult pointer_attribute(struct task *task) {
     if (!begins(task, &ask, sizeof ask, false) || task->in.left) return violation(task);
     switch ((int)ask.attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:

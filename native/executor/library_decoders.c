@@ -2413,7 +2413,7 @@ static CUresult decode_cublasGemmStridedBatchedEx(struct task *task) {
 static CUresult decode_cublasGetVersion_v2(struct task *task) {
     REAL(cublas, cublasGetVersion_v2, int, void *, void *);
     uint8_t *status = library_begin(task);
-    void *handle = (void *)(uintptr_t)task_handle(task, KIND_cublas, 0);
+    void *handle = (void *)(uintptr_t)library_optional(task, KIND_cublas);
     bool wanted_version = get_word(&task->in) != 0;
     void *version = library_room(task, wanted_version, 4);
     REFUSE(cublas);
@@ -8910,6 +8910,25 @@ static CUresult decode_cublasLtMatmulDescDestroy(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+static CUresult decode_cublasLtMatmulDescGetAttribute(struct task *task) {
+    REAL(cublasLt, cublasLtMatmulDescGetAttribute, int, void *, int, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *matmulDesc = (void *)(uintptr_t)task_handle(task, KIND_cublaslt_matmul, 0);
+    int attr = 0;
+    get_bytes(&task->in, &attr, sizeof attr);
+    bool wanted_buf = get_word(&task->in) != 0;
+    uint64_t sizeInBytes = 0;
+    get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    bool wanted_sizeWritten = get_word(&task->in) != 0;
+    if (attr >= 38 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *buf = library_room(task, wanted_buf, sizeInBytes);
+    void *sizeWritten = library_room(task, wanted_sizeWritten, 8);
+    REFUSE(cublasLt);
+    int said = real(matmulDesc, attr, buf, sizeInBytes, sizeWritten);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
+    return CUDA_SUCCESS;
+}
+
 static CUresult decode_cublasLtMatmulDescSetAttribute(struct task *task) {
     REAL(cublasLt, cublasLtMatmulDescSetAttribute, int, void *, int, const void *, uint64_t);
     uint8_t *status = library_begin(task);
@@ -8948,6 +8967,26 @@ static CUresult decode_cublasLtMatmulPreferenceDestroy(struct task *task) {
     int said = real(pref);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
     handle_unbind(task, KIND_cublaslt_preference);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasLtMatmulPreferenceGetAttribute(struct task *task) {
+    REAL(cublasLt, cublasLtMatmulPreferenceGetAttribute, int, void *, int, void *, uint64_t,
+         void *);
+    uint8_t *status = library_begin(task);
+    void *pref = (void *)(uintptr_t)task_handle(task, KIND_cublaslt_preference, 0);
+    int attr = 0;
+    get_bytes(&task->in, &attr, sizeof attr);
+    bool wanted_buf = get_word(&task->in) != 0;
+    uint64_t sizeInBytes = 0;
+    get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    bool wanted_sizeWritten = get_word(&task->in) != 0;
+    if (attr >= 16 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *buf = library_room(task, wanted_buf, sizeInBytes);
+    void *sizeWritten = library_room(task, wanted_sizeWritten, 8);
+    REFUSE(cublasLt);
+    int said = real(pref, attr, buf, sizeInBytes, sizeWritten);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
     return CUDA_SUCCESS;
 }
 
@@ -8997,6 +9036,25 @@ static CUresult decode_cublasLtMatrixLayoutDestroy(struct task *task) {
     int said = real(matLayout);
     if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
     handle_unbind(task, KIND_cublaslt_layout);
+    return CUDA_SUCCESS;
+}
+
+static CUresult decode_cublasLtMatrixLayoutGetAttribute(struct task *task) {
+    REAL(cublasLt, cublasLtMatrixLayoutGetAttribute, int, void *, int, void *, uint64_t, void *);
+    uint8_t *status = library_begin(task);
+    void *matLayout = (void *)(uintptr_t)task_handle(task, KIND_cublaslt_layout, 0);
+    int attr = 0;
+    get_bytes(&task->in, &attr, sizeof attr);
+    bool wanted_buf = get_word(&task->in) != 0;
+    uint64_t sizeInBytes = 0;
+    get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    bool wanted_sizeWritten = get_word(&task->in) != 0;
+    if (attr >= 9 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
+    void *buf = library_room(task, wanted_buf, sizeInBytes);
+    void *sizeWritten = library_room(task, wanted_sizeWritten, 8);
+    REFUSE(cublasLt);
+    int said = real(matLayout, attr, buf, sizeInBytes, sizeWritten);
+    if (said != 0) return library_failed(task, status, said, LIBRARY_cublasLt);
     return CUDA_SUCCESS;
 }
 
@@ -24385,12 +24443,15 @@ const struct operation library_operations[OP_COUNT] = {
     [OP_cublasLtMatmulAlgoInit] = {decode_cublasLtMatmulAlgoInit, 0},
     [OP_cublasLtMatmulDescCreate] = {decode_cublasLtMatmulDescCreate, 0},
     [OP_cublasLtMatmulDescDestroy] = {decode_cublasLtMatmulDescDestroy, 0},
+    [OP_cublasLtMatmulDescGetAttribute] = {decode_cublasLtMatmulDescGetAttribute, 0},
     [OP_cublasLtMatmulDescSetAttribute] = {decode_cublasLtMatmulDescSetAttribute, 0},
     [OP_cublasLtMatmulPreferenceCreate] = {decode_cublasLtMatmulPreferenceCreate, 0},
     [OP_cublasLtMatmulPreferenceDestroy] = {decode_cublasLtMatmulPreferenceDestroy, 0},
+    [OP_cublasLtMatmulPreferenceGetAttribute] = {decode_cublasLtMatmulPreferenceGetAttribute, 0},
     [OP_cublasLtMatmulPreferenceSetAttribute] = {decode_cublasLtMatmulPreferenceSetAttribute, 0},
     [OP_cublasLtMatrixLayoutCreate] = {decode_cublasLtMatrixLayoutCreate, 0},
     [OP_cublasLtMatrixLayoutDestroy] = {decode_cublasLtMatrixLayoutDestroy, 0},
+    [OP_cublasLtMatrixLayoutGetAttribute] = {decode_cublasLtMatrixLayoutGetAttribute, 0},
     [OP_cublasLtMatrixLayoutSetAttribute] = {decode_cublasLtMatrixLayoutSetAttribute, 0},
     [OP_cublasLtGetVersion] = {decode_cublasLtGetVersion, 0},
     [OP_cudnnActivationBackward] = {decode_cudnnActivationBackward, 0},

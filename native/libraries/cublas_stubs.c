@@ -1837,7 +1837,7 @@ API int cublasGetPointerMode_v2(void *handle, int *mode) {
 
 API int cublasGetVersion_v2(void *handle, void *version) {
     CALL(cublasGetVersion_v2);
-    OBJECT(cublas, handle, NAMED(handle));
+    OPTIONAL(cublas, handle, NAMED(handle));
     HOST(version, 4);
     BEGIN(8 + 8, true);
     put_word(&call.out, wire_handle);

@@ -204,6 +204,25 @@ API int cublasLtMatmulDescDestroy(void *matmulDesc) {
     return DONE();
 }
 
+API int cublasLtMatmulDescGetAttribute(void *matmulDesc, int attr, void *buf, uint64_t sizeInBytes,
+                                       void *sizeWritten) {
+    CALL(cublasLtMatmulDescGetAttribute);
+    OBJECT(cublaslt_matmul, matmulDesc, NAMED(matmulDesc));
+    BELOW(attr, 38);
+    HOST(buf, sizeInBytes);
+    HOST(sizeWritten, 8);
+    BEGIN(8 + 8 + 8 + 8 + 8, true);
+    put_word(&call.out, wire_matmulDesc);
+    put_bytes(&call.out, &attr, sizeof attr);
+    put_word(&call.out, buf != NULL);
+    put_bytes(&call.out, &sizeInBytes, sizeof sizeInBytes);
+    put_word(&call.out, sizeWritten != NULL);
+    FINISH();
+    if (buf != NULL) get_bytes(&call.in, buf, bytes_buf);
+    if (sizeWritten != NULL) get_bytes(&call.in, sizeWritten, bytes_sizeWritten);
+    return DONE();
+}
+
 API int cublasLtMatmulDescSetAttribute(void *matmulDesc, int attr, const void *buf,
                                        uint64_t sizeInBytes) {
     CALL(cublasLtMatmulDescSetAttribute);
@@ -238,6 +257,25 @@ API int cublasLtMatmulPreferenceDestroy(void *pref) {
     put_word(&call.out, wire_pref);
     FINISH();
     remote->drop(NAMED(pref));
+    return DONE();
+}
+
+API int cublasLtMatmulPreferenceGetAttribute(void *pref, int attr, void *buf, uint64_t sizeInBytes,
+                                             void *sizeWritten) {
+    CALL(cublasLtMatmulPreferenceGetAttribute);
+    OBJECT(cublaslt_preference, pref, NAMED(pref));
+    BELOW(attr, 16);
+    HOST(buf, sizeInBytes);
+    HOST(sizeWritten, 8);
+    BEGIN(8 + 8 + 8 + 8 + 8, true);
+    put_word(&call.out, wire_pref);
+    put_bytes(&call.out, &attr, sizeof attr);
+    put_word(&call.out, buf != NULL);
+    put_bytes(&call.out, &sizeInBytes, sizeof sizeInBytes);
+    put_word(&call.out, sizeWritten != NULL);
+    FINISH();
+    if (buf != NULL) get_bytes(&call.in, buf, bytes_buf);
+    if (sizeWritten != NULL) get_bytes(&call.in, sizeWritten, bytes_sizeWritten);
     return DONE();
 }
 
@@ -279,6 +317,25 @@ API int cublasLtMatrixLayoutDestroy(void *matLayout) {
     put_word(&call.out, wire_matLayout);
     FINISH();
     remote->drop(NAMED(matLayout));
+    return DONE();
+}
+
+API int cublasLtMatrixLayoutGetAttribute(void *matLayout, int attr, void *buf, uint64_t sizeInBytes,
+                                         void *sizeWritten) {
+    CALL(cublasLtMatrixLayoutGetAttribute);
+    OBJECT(cublaslt_layout, matLayout, NAMED(matLayout));
+    BELOW(attr, 9);
+    HOST(buf, sizeInBytes);
+    HOST(sizeWritten, 8);
+    BEGIN(8 + 8 + 8 + 8 + 8, true);
+    put_word(&call.out, wire_matLayout);
+    put_bytes(&call.out, &attr, sizeof attr);
+    put_word(&call.out, buf != NULL);
+    put_bytes(&call.out, &sizeInBytes, sizeof sizeInBytes);
+    put_word(&call.out, sizeWritten != NULL);
+    FINISH();
+    if (buf != NULL) get_bytes(&call.in, buf, bytes_buf);
+    if (sizeWritten != NULL) get_bytes(&call.in, sizeWritten, bytes_sizeWritten);
     return DONE();
 }
 
@@ -332,11 +389,8 @@ REFUSED(cublasLtMatmulAlgoCapGetAttribute)
 REFUSED(cublasLtMatmulAlgoCheckForStream)
 REFUSED(cublasLtMatmulAlgoGetHeuristicForStream)
 REFUSED(cublasLtMatmulAlgoGetIds)
-REFUSED(cublasLtMatmulDescGetAttribute)
 REFUSED(cublasLtMatmulDescInit_internal)
-REFUSED(cublasLtMatmulPreferenceGetAttribute)
 REFUSED(cublasLtMatmulPreferenceInit_internal)
-REFUSED(cublasLtMatrixLayoutGetAttribute)
 REFUSED(cublasLtMatrixLayoutInit_internal)
 REFUSED(cublasLtMatrixTransform)
 REFUSED(cublasLtMatrixTransformDescCreate)

@@ -3,6 +3,7 @@
  * that they are not supported, so that a program goes on without a profile of the card. Arguments
  * are ignored, hence the empty parameter lists. */
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #define API __attribute__((visibility("default")))
@@ -21,6 +22,17 @@ static int refuse(const char *function) {
     API int function(void); \
     int function(void) { return refuse(#function); }
 #include "exports_cupti.h"
+
+/* Whose functions these are: JAX takes a library that does not say for none at all. */
+enum { VERSION = 130200 };
+
+API int cuptiGetVersion(uint32_t *version);
+
+int cuptiGetVersion(uint32_t *version) {
+    if (!version) return INVALID_PARAMETER;
+    *version = VERSION;
+    return 0;
+}
 
 API int cuptiGetResultString(int result, const char **text);
 

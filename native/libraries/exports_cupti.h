@@ -1,4 +1,4 @@
-/* The functions of CUPTI's public headers (CUDA 13.2), but cuptiGetResultString. */
+/* The functions of CUPTI's public headers (CUDA 13.2) that say no. */
 EXPORTED(cuptiActivityConfigurePCSampling)
 EXPORTED(cuptiActivityConfigureUnifiedMemoryCounter)
 EXPORTED(cuptiActivityDisable)
@@ -92,7 +92,6 @@ EXPORTED(cuptiGetStreamId)
 EXPORTED(cuptiGetStreamIdEx)
 EXPORTED(cuptiGetThreadIdType)
 EXPORTED(cuptiGetTimestamp)
-EXPORTED(cuptiGetVersion)
 EXPORTED(cuptiKernelReplaySubscribeUpdate)
 EXPORTED(cuptiMetricCreateEventGroupSets)
 EXPORTED(cuptiMetricEnumEvents)

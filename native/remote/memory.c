@@ -504,6 +504,28 @@ static CUresult ask(void *data, CUpointer_attribute attribute, CUdeviceptr point
     return result;
 }
 
+/* Of memory that nobody allocated by name, such as a module's variable: where the card is that the
+ * current context's server has it on. */
+static CUresult ask_ordinal(int *ordinal, CUdeviceptr pointer) {
+    struct handle_entry *current = handle_entry(context_current());
+    if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = ask(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer, sizeof *ordinal);
+    if (result == CUDA_SUCCESS)
+        *ordinal += (int)links[wire_server(context_current())]->first_ordinal;
+    return result;
+}
+
+/* Its context is the current one, if that is of its card. */
+static CUresult ask_context(uint64_t *context, CUdeviceptr pointer) {
+    int ordinal;
+    CUresult result = ask_ordinal(&ordinal, pointer);
+    if (result != CUDA_SUCCESS) return result;
+    const struct shadow_context *current = handle_entry(context_current())->info;
+    if (current == NULL || current->ordinal != ordinal) return CUDA_ERROR_INVALID_VALUE;
+    *context = context_current();
+    return CUDA_SUCCESS;
+}
+
 static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer) {
     struct allocation a;
     struct link *link = NULL;
@@ -513,7 +535,7 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
     struct handle_entry *context = known ? handle_entry(a.context) : NULL;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        if (!known) return CUDA_ERROR_INVALID_VALUE;
+        if (!known) return ask_context(data, pointer);
         *(uint64_t *)data = a.context;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -525,7 +547,8 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
         *(uint64_t *)data = pointer;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        if (!known || context == NULL || context->info == NULL) return CUDA_ERROR_INVALID_VALUE;
+        if (!known) return ask_ordinal(data, pointer);
+        if (context == NULL || context->info == NULL) return CUDA_ERROR_INVALID_VALUE;
         *(int *)data = ((struct shadow_context *)context->info)->ordinal;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:

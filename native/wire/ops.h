@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0x4fbe3799d78e70e9)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0x27347a1535900ac2)
 
 enum wire_kind {
     KIND_array = 1,
@@ -1351,9 +1351,12 @@ enum wire_op {
     OP_cublasZtrsmBatched_64 = 1330,
     OP_cublasZtrsm_v2_64 = 1331,
     OP_cublasZtrsv_v2_64 = 1332,
-    OP_CLUSTERS = 1333,
-    OP_NODE_ATTRIBUTE = 1334,
-    OP_COUNT = 1335
+    OP_cublasLtMatmulDescGetAttribute = 1333,
+    OP_cublasLtMatmulPreferenceGetAttribute = 1334,
+    OP_cublasLtMatrixLayoutGetAttribute = 1335,
+    OP_CLUSTERS = 1336,
+    OP_NODE_ATTRIBUTE = 1337,
+    OP_COUNT = 1338
 };
 
 #endif

@@ -134,6 +134,25 @@ EPILOGUE: Final = """
              ctypes.c_size_t(0), pointer(stream), of=lt)
         ok(d.cuStreamSynchronize(stream))
         near(back(at, np.zeros((m, n), np.float32)), after(2 * a.T @ b))
+    attribute(3, ctypes.c_int(0))
+    attribute(7, ctypes.c_int(1))
+    a, b = floats(m, k), floats(k, n)
+    def stored(matrix, by_rows):
+        there = layout(*matrix.shape)
+        for number, value in ((1, ctypes.c_int(by_rows)), (4, long(matrix.shape[by_rows]))):
+            call("cublasLtMatrixLayoutSetAttribute", there, number, by(value.value, type(value)),
+                 ctypes.c_size_t(ctypes.sizeof(value)), of=lt)
+        return card(matrix.T if by_rows else matrix), there
+    for first, second, result in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)):
+        (A, la), (B, lb), (at, lc) = stored(a, first), stored(b, second), stored(np.zeros((m, n), np.float32), result)
+        order, size = ctypes.c_int(), ctypes.c_size_t()
+        call("cublasLtMatrixLayoutGetAttribute", la, 1, ctypes.byref(order), ctypes.c_size_t(4), ctypes.byref(size),
+             of=lt)
+        assert (order.value, size.value) == (first, 4)
+        call("cublasLtMatmul", handle, product, by(1), A, la, B, lb, by(0), at, lc, at, lc, answer, None,
+             ctypes.c_size_t(0), pointer(stream), of=lt)
+        ok(d.cuStreamSynchronize(stream))
+        near(back(at, np.zeros((n, m) if result else (m, n), np.float32)), (a @ b).T if result else a @ b)
     lt.cublasLtGetVersion.restype = ctypes.c_size_t
     assert lt.cublasLtGetVersion() == 130400
     call("cublasLtMatmulDescSetAttribute", product, 38, ctypes.byref(at), 8, of=lt,

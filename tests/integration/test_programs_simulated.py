@@ -1,6 +1,6 @@
 """Programs that people use, in a slice of a simulated card and over the pool: what the README's table says runs.
 
-Each lives on the driver's API and gives it PTX. What does not (PyTorch, CuPy, JAX) is in `tests/gpu`, for real cards.
+Each lives on the driver's API and gives it PTX. What does not (PyTorch, CuPy) is in `tests/gpu`, for real cards.
 """
 
 import json
@@ -75,11 +75,6 @@ def over_the_pool(environment: dict[str, str], pool: LocalPool) -> Runner:
     return runner(environment, "--pool", f"127.0.0.1:{pool.port}", *pool.flags("client", "ann"))
 
 
-@pytest.fixture(params=["in_slice", "over_the_pool"])
-def somewhere(request: pytest.FixtureRequest) -> Runner:
-    return request.getfixturevalue(request.param)
-
-
 def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
     """What was said on stderr but which lease it is."""
     return [line for line in done.stderr.splitlines() if not line.startswith("lease lease-")]
@@ -96,8 +91,10 @@ def test_tinygrad_trains_to_the_same_loss_bit_for_bit(in_slice: Runner, over_the
     assert done[0].stdout == done[1].stdout
 
 
-def test_six_kernels_of_numba_are_right(somewhere: Runner) -> None:
-    done = somewhere("-W", "ignore", PROGRAMS / "numba_six.py", options=["--numba"])
+@pytest.mark.parametrize(("where", "options"), [("in_slice", []), ("over_the_pool", ["--ptx"])])
+def test_six_kernels_of_numba_are_right(request: pytest.FixtureRequest, where: str, options: list[str]) -> None:
+    run: Runner = request.getfixturevalue(where)
+    done = run("-W", "ignore", PROGRAMS / "numba_six.py", options=options)
     assert (done.returncode, complaints(done)) == (0, [])
     assert json.loads(done.stdout) == dict.fromkeys(KERNELS, True)
 
@@ -110,7 +107,17 @@ def test_what_cuda_core_s_examples_do_is_right(request: pytest.FixtureRequest, w
     assert json.loads(done.stdout) == dict.fromkeys(parts, True)
 
 
-def test_numba_s_plug_in_does_not_displace_another(in_slice: Runner) -> None:
-    done = in_slice("-c", "", options=["--numba"], NUMBA_CUDA_MEMORY_MANAGER="rmm.allocators.numba")
+def test_numba_s_plug_in_does_not_displace_another(over_the_pool: Runner) -> None:
+    done = over_the_pool("-c", "", options=["--ptx"], NUMBA_CUDA_MEMORY_MANAGER="rmm.allocators.numba")
     assert done.returncode == 2
     assert "NUMBA_CUDA_MEMORY_MANAGER" in done.stderr
+
+
+def test_in_a_slice_of_simulated_cards_what_is_set_stays(in_slice: Runner) -> None:
+    names = ["NUMBA_CUDA_MEMORY_MANAGER", "TRITON_PTXAS_PATH", "XLA_FLAGS"]
+    program = f"import os; print(*map(os.environ.get, {names}))"
+    done = in_slice("-c", program, NUMBA_CUDA_MEMORY_MANAGER="rmm", XLA_FLAGS="-a")
+    assert done.returncode == 0
+    manager, assembler, *flags = done.stdout.split()
+    assert (manager, flags) == ("rmm", ["-a", "--xla_gpu_autotune_level=0"])
+    assert Path(assembler).name == "ptxas"

@@ -292,6 +292,9 @@ said = ctypes.c_char_p()
 results = [cupti.cuptiSubscribe(None, None, None), cupti.cuptiActivityEnable(1)]
 assert cupti.cuptiGetResultString(results[0], ctypes.byref(said)) == 0
 assert cupti.cuptiGetResultString(0, ctypes.byref(said)) != 0
+version = ctypes.c_uint32()
+assert cupti.cuptiGetVersion(ctypes.byref(version)) == 0
+assert version.value // 10000 == 13
 print(*results, said.value.decode())
 """
 

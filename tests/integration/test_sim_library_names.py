@@ -74,3 +74,25 @@ def test_a_refusal_has_a_text(tmp_path: Path, soname: str, prefix: str) -> None:
     """
     with machine(tmp_path, "T4") as made:
         assert run(made, program) == ["CUSPARSE_STATUS_NOT_SUPPORTED"] * 2
+
+
+@pytest.mark.parametrize(
+    ("soname", "symbol", "version"),
+    [
+        ("libcusolver.so.12", "cusolverGetProperty", [12, 0, 3]),
+        ("libcusparse.so.12", "cusparseGetProperty", [12, 6, 2]),
+        ("libcusparseLt.so.0", "cusparseLtGetProperty", [0, 8, 1]),
+    ],
+)
+def test_a_library_that_is_a_name_alone_says_its_version(
+    tmp_path: Path, soname: str, symbol: str, version: list[int]
+) -> None:
+    with machine(tmp_path, "T4") as made:
+        said = run(
+            made,
+            f"""
+            ask, value = ctypes.CDLL({soname!r}).{symbol}, ctypes.c_int()
+            say([[ask(which, ctypes.byref(value)), value.value] for which in range(3)] + [ask(3, ctypes.byref(value))])
+            """,
+        )
+    assert said == [[0, number] for number in version] + [3]

@@ -10,7 +10,7 @@ import pytest
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount
 from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.embedded.kubelet.environment import Sources
-from egpu.embedded.kubelet.launch import run_spec
+from egpu.embedded.kubelet.launch import run_spec, volumes
 from egpu.embedded.kubelet.objects import Pod
 from egpu.embedded.kubelet.runtime import Bind, RunSpec
 from egpu.errors import NotSupported
@@ -35,8 +35,9 @@ def launch(tmp_path: Path, *, private_mounts: bool, edits: ContainerDevices | No
         },
         Pod,
     )
+    config = KubeletConfig(node="n", kubeconfig=Path("k"), kubelet_dir=tmp_path / "kubelet")
     return run_spec(
-        KubeletConfig(node="n", kubeconfig=Path("k"), kubelet_dir=tmp_path / "kubelet"),
+        config,
         pod,
         pod.containers[0],
         directory=tmp_path / "run",
@@ -44,6 +45,7 @@ def launch(tmp_path: Path, *, private_mounts: bool, edits: ContainerDevices | No
         answers=[answer],
         edits=edits or ContainerDevices(),
         sources=Sources(),
+        volumes=volumes(config, pod, pod.containers[0]),
         private_mounts=private_mounts,
     )
 
@@ -73,7 +75,7 @@ def test_what_cdi_devices_mean_is_applied_last(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_not_supported_says_so(tmp_path: Path) -> None:
-    volumes = [{"name": "v", "configMap": {"name": "c"}}]
+    unknown = [{"name": "v", "configMap": {"name": "c"}}]
     mounts = [{"name": "main", "command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
     with pytest.raises(NotSupported, match=r"'v'.*only emptyDir and hostPath"):
-        launch(tmp_path, private_mounts=True, volumes=volumes, containers=mounts)
+        launch(tmp_path, private_mounts=True, volumes=unknown, containers=mounts)

@@ -190,6 +190,23 @@ async def test_who_is_told_late_undoes_no_later_order(node: Node) -> None:
     assert second.allocation.revision == 0
 
 
+async def test_a_pod_that_is_resized_when_it_is_first_seen_is_followed(node: Node) -> None:
+    """After a gap in the watch: its slot was prepared as the API server said then."""
+    for slot in "12":
+        await node.prepare(slot, allocation(""))
+    api = FakeAPI()
+    running = asyncio.create_task(resizer(node, api).run())
+    try:
+        for slot in "12":  # when the second comes, the list has long been read
+            told = PodAllocation(node=NODE, containers={"app": allocation("", memory_mib=512, revision=1)})
+            meta = {"name": f"uid-{slot}", "namespace": "default", "uid": f"uid-{slot}"}
+            annotations = {names.ALLOCATION: encode(told)}
+            api.put("pods", {"metadata": {**meta, "annotations": annotations}, "spec": {"nodeName": NODE}})
+            await until(lambda slot=slot: node.memory_mib(slot) == 512)
+    finally:
+        running.cancel()
+
+
 def resizer(node: Node, api: FakeAPI) -> SlotResizer:
     memory = MemoryReconciler(node.slots, Cards(2))
     supervisor = ExecutorSupervisor(node.root / "executors", SlotOwner, parent=ThisProcess(None, Confinement()))

@@ -21,6 +21,7 @@ enum {
     LAYOUT_COUNT,
     LAYOUT_STRIDE
 };
+enum { ORDER_COL, ORDER_ROW };
 
 struct algorithm {
     uint64_t data[8];
@@ -111,13 +112,15 @@ DESCRIPTOR(MatmulPreference)
 
 /* ---- products ---- */
 
+/* What is stored by rows is the transpose of what is stored by columns. */
 static struct matrix matrix(const struct descriptor *layout, const void *at, bool transposed) {
     const uint64_t *is = layout->attributes;
+    bool by_rows = is[LAYOUT_ORDER] == ORDER_ROW;
     return (struct matrix){.type = (int)is[LAYOUT_TYPE],
-                           .transposed = transposed,
+                           .transposed = transposed != by_rows,
                            .at = (void *)(uintptr_t)at,
-                           .rows = (int64_t)is[LAYOUT_ROWS],
-                           .columns = (int64_t)is[LAYOUT_COLUMNS],
+                           .rows = (int64_t)is[by_rows ? LAYOUT_COLUMNS : LAYOUT_ROWS],
+                           .columns = (int64_t)is[by_rows ? LAYOUT_ROWS : LAYOUT_COLUMNS],
                            .pitch = (int64_t)is[LAYOUT_PITCH],
                            .stride = (int64_t)is[LAYOUT_STRIDE]};
 }
@@ -151,9 +154,10 @@ API int cublasLtMatmul(void *handle, const struct descriptor *product, const voi
     const uint64_t *is = product->attributes;
     int epilogue = (int)is[DESC_EPILOGUE] & ~1, mode = (int)is[DESC_POINTER_MODE];
     int known = EPILOGUE_RELU | EPILOGUE_BIAS | EPILOGUE_GELU, scale = (int)is[DESC_SCALE_TYPE];
-    bool by_rows = a_is->attributes[LAYOUT_ORDER] | b_is->attributes[LAYOUT_ORDER] |
-                   c_is->attributes[LAYOUT_ORDER] | d_is->attributes[LAYOUT_ORDER];
-    if (epilogue & ~known || mode > 1 || by_rows || !known_type(scale)) return NOT_SUPPORTED;
+    uint64_t orders = a_is->attributes[LAYOUT_ORDER] | b_is->attributes[LAYOUT_ORDER] |
+                      c_is->attributes[LAYOUT_ORDER] | d_is->attributes[LAYOUT_ORDER];
+    if (epilogue & ~known || mode > 1 || orders > ORDER_ROW || !known_type(scale))
+        return NOT_SUPPORTED;
     struct product p = {.a = matrix(a_is, a, is[DESC_TRANSA] != PLAIN),
                         .b = matrix(b_is, b, is[DESC_TRANSB] != PLAIN),
                         .c = matrix(c_is, c, false),
@@ -163,9 +167,9 @@ API int cublasLtMatmul(void *handle, const struct descriptor *product, const voi
                         .epilogue = epilogue,
                         .bias = (void *)(uintptr_t)is[DESC_BIAS]};
     p.bias_type = is[DESC_BIAS_TYPE] == UINT64_MAX ? p.d.type : (int)is[DESC_BIAS_TYPE];
-    p.m = (int)p.d.rows;
-    p.n = (int)p.d.columns;
-    p.k = (int)(p.a.transposed ? p.a.rows : p.a.columns);
+    p.m = (int)d_is->attributes[LAYOUT_ROWS];
+    p.n = (int)d_is->attributes[LAYOUT_COLUMNS];
+    p.k = (int)a_is->attributes[is[DESC_TRANSA] != PLAIN ? LAYOUT_ROWS : LAYOUT_COLUMNS];
     p.count = (int)d_is->attributes[LAYOUT_COUNT];
     return queue_product(stream, &p);
 }

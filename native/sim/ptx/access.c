@@ -115,12 +115,13 @@ void compile_ld_st(struct parser *p) {
         a = address(p);
         comma(p);
     }
-    if (count > 1) expect(p, '{');
+    bool braces = accept(p, '{'); /* also around one: Triton writes it so */
+    if (count > 1 && !braces) syntax(p, "expected a vector, found %s", describe(p));
     for (unsigned i = 0; i < count; i++) {
         if (i) comma(p);
         v.slot[i] = load ? dst_wider(p, t, &actual[i], true) : src_wider(p, t, true);
     }
-    if (count > 1) expect(p, '}');
+    if (braces) expect(p, '}');
     if (load) {
         comma(p);
         a = address(p);

@@ -38,7 +38,7 @@ static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_
     while (p->token.kind == T_DOT) {
         if (accept_dot(p, "align")) {
             uint64_t n = expect_integer(p, "an alignment");
-            if (!n || n & (n - 1) || n > 128)
+            if (!n || n & (n - 1) || (!pointer && n > 128))
                 syntax(p, "an alignment must be a power of two, at most 128");
             if (!pointer) align = (uint32_t)n; /* behind .ptr it is what the pointer points to */
         } else if (accept_dot(p, "ptr")) {

@@ -130,6 +130,18 @@ int cublasLtMatmulDescDestroy(void *matmulDesc) {
     return 0;
 }
 
+int cublasLtMatmulDescGetAttribute(void *matmulDesc, int attr, void *buf, uint64_t sizeInBytes,
+                                   void *sizeWritten) {
+    record_begin("cublasLtMatmulDescGetAttribute");
+    record_word((void *)(uintptr_t)matmulDesc);
+    record_word((void *)(uintptr_t)(uint32_t)attr);
+    fill(buf, sizeInBytes);
+    record_word((void *)(uintptr_t)sizeInBytes);
+    fill(sizeWritten, 8);
+    record_end();
+    return 0;
+}
+
 int cublasLtMatmulDescSetAttribute(void *matmulDesc, int attr, const void *buf,
                                    uint64_t sizeInBytes) {
     record_begin("cublasLtMatmulDescSetAttribute");
@@ -152,6 +164,18 @@ int cublasLtMatmulPreferenceCreate(void **pref) {
 int cublasLtMatmulPreferenceDestroy(void *pref) {
     record_begin("cublasLtMatmulPreferenceDestroy");
     record_word((void *)(uintptr_t)pref);
+    record_end();
+    return 0;
+}
+
+int cublasLtMatmulPreferenceGetAttribute(void *pref, int attr, void *buf, uint64_t sizeInBytes,
+                                         void *sizeWritten) {
+    record_begin("cublasLtMatmulPreferenceGetAttribute");
+    record_word((void *)(uintptr_t)pref);
+    record_word((void *)(uintptr_t)(uint32_t)attr);
+    fill(buf, sizeInBytes);
+    record_word((void *)(uintptr_t)sizeInBytes);
+    fill(sizeWritten, 8);
     record_end();
     return 0;
 }
@@ -182,6 +206,18 @@ int cublasLtMatrixLayoutCreate(void **matLayout, int type, uint64_t rows, uint64
 int cublasLtMatrixLayoutDestroy(void *matLayout) {
     record_begin("cublasLtMatrixLayoutDestroy");
     record_word((void *)(uintptr_t)matLayout);
+    record_end();
+    return 0;
+}
+
+int cublasLtMatrixLayoutGetAttribute(void *matLayout, int attr, void *buf, uint64_t sizeInBytes,
+                                     void *sizeWritten) {
+    record_begin("cublasLtMatrixLayoutGetAttribute");
+    record_word((void *)(uintptr_t)matLayout);
+    record_word((void *)(uintptr_t)(uint32_t)attr);
+    fill(buf, sizeInBytes);
+    record_word((void *)(uintptr_t)sizeInBytes);
+    fill(sizeWritten, 8);
     record_end();
     return 0;
 }

@@ -122,6 +122,15 @@ static const char threads_ptx[] = HEADER
     "mov.u64 %rd2,table[-1]; mov.u64 %rd3,table; sub.u64 %rd3,%rd3,%rd2; cvt.u32.u64 %r6,%rd3;\n"
     "st.global.v2.u32 [%rd1+16],{%r5,%r6}; ret; }\n"
 
+    /* As LLVM writes pointers that are aligned to more than any variable is, and Triton one
+       element. */
+    ".visible .entry braced(.param .u64 .ptr .global .align 256 out) {\n"
+    ".reg .u64 %rd1; .reg .b32 %r<3>; .reg .pred %p;\n"
+    "ld.param.b64 %rd1,[out]; setp.eq.u64 %p,%rd1,0;\n"
+    "@!%p st.global.b32 [ %rd1 + 0 ], { 41 };\n"
+    "ld.global.b32 { %r1 }, [ %rd1 + 0 ]; add.u32 %r2,%r1,1;\n"
+    "st.global.v2.b32 [ %rd1 + 8 ], { %r2, %r1 }; ret; }\n"
+
     ".visible .entry store(.param .u64 p) { .reg .u64 %rd1; ld.param.u64 %rd1,[p]; st.global.u32 [%rd1],1; ret; }\n"
     ".visible .entry endless() { L: bra L; }\n"
     ".visible .entry deep() { .reg .u32 %r<3>; call (%r1),factorial,(100000); ret; }\n"
@@ -217,6 +226,9 @@ static void test_results(void) {
     vector.at = 128;
     CHECK(run_kernel(m, "vector", wide) == EGPU_PTX_ILLEGAL_ADDRESS, "past the unit of its end");
     l.dynamic_shared_bytes = 0;
+    CHECK(run_kernel(m, "braced", l) == EGPU_PTX_OK && c[0][0] == 41 && c[0][2] == 42 &&
+              c[0][3] == 41,
+          "a vector of one: %u %u %u", c[0][0], c[0][2], c[0][3]);
     CHECK(run_kernel(m, "indexed", l) == EGPU_PTX_OK, "elements by index");
     static const uint32_t elements[] = {30, 40, 8, 7, 5, 4};
     CHECK(memcmp(c[0], elements, sizeof elements) == 0, "%u %u %u %u %u %u", c[0][0], c[0][1],

@@ -16,6 +16,7 @@
     local           slices of this machine's own cards, without a cluster
     simulator       simulated machines
     native          where the native libraries and programs are
+    compilers       what programs that compile kernels are told, so that a simulated card can run these
     name_table      lists of names in JSON, as numbers
     enter           how `egpu-enter` is started: a command inside a slice
     preloading      where the loader would leave out a library that it was told to load

@@ -37,18 +37,20 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.close(directory)
 
 
-def link_like(link: Path, target: Path, *, like: Path) -> None:
-    """Make the symbolic link `link` to `target`: another name of the link `like`, where that one leads there.
+def link_like(link: Path, target: Path, *, like: Path) -> bool:
+    """Make the symbolic link `link` to `target`: another name of the link `like`, where that one leads there. Returns
+    whether it is.
 
     File systems are slow to give a link a place of its own (ext4: some 0.2 ms), and quick to give it another name.
     """
     try:
         if os.readlink(like) == os.fspath(target):
             os.link(like, link, follow_symlinks=False)
-            return
+            return True
     except OSError:
         pass  # there is none, it is of another file system, or has as many names as it can have
     link.symlink_to(target)
+    return False
 
 
 def last_change(path: Path) -> int:

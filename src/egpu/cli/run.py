@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-import egpu
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode
 from egpu.api.quantities import parse_memory_mib
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from egpu.adapters.local.run import LocalMachine
 
 EXIT_NOT_STARTED = 125
-NUMBA_PLUGIN = Path(egpu.__file__).parent / "adapters/local/numba_ptx/egpu_numba.py"
-"""Alone in its folder, which a command that need not have our packages gets on its PYTHONPATH."""
 
 
 class RunMode(StrEnum):
@@ -56,7 +53,6 @@ def run(
         Path | None,
         typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in memory."),
     ] = None,
-    numba: Annotated[bool, typer.Option("--numba", help="numba-cuda gives PTX, as simulated cards need.")] = False,
     output: Annotated[
         Format,
         typer.Option(
@@ -67,6 +63,7 @@ def run(
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
+    ptx: Annotated[bool, typer.Option("--ptx", help="With --pool: its cards are simulated, which take PTX.")] = False,
     wait: pool.Wait = pool.WAIT_SECONDS,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -74,15 +71,14 @@ def run(
     tls_key: pool.TlsKey = None,
 ) -> None:
     """Run a command in a slice of a local GPU (a simulated one where there is no NVIDIA driver), or of a pool's."""
-    if numba:
-        _numba_gives_ptx()
     if pool_address is not None:
         if gpu is not None or simulate is not None or mode is not RunMode.CAP:
             fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
+        _find_cards(simulated=ptx)
         _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, wait_seconds=wait, output=output)
-    if gpus != 1:
-        fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
+    if gpus != 1 or ptx:
+        fail("--gpus and --ptx are for --pool; a local slice is of one card, which is known", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard
@@ -116,12 +112,17 @@ def run(
     raise typer.Exit(status)
 
 
-def _numba_gives_ptx() -> None:
-    """The command's environment is ours: numba-cuda, wherever it is below, finds our plug-in."""
-    if os.environ.setdefault("NUMBA_CUDA_MEMORY_MANAGER", NUMBA_PLUGIN.stem) != NUMBA_PLUGIN.stem:
-        fail("--numba takes the place of NUMBA_CUDA_MEMORY_MANAGER, which is set; leave one out", code=EXIT_USAGE)
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(NUMBA_PLUGIN.parent), *([path] if path else [])])
+def _find_cards(*, simulated: bool) -> None:
+    """The command's environment is ours: compilers below it know what cards the pool has."""
+    from egpu.adapters import compilers
+
+    try:
+        told = compilers.giving_ptx(os.environ) if simulated else compilers.plugged(os.environ)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_NOT_STARTED)
+    if simulated and told[compilers.NUMBA_MANAGER] != compilers.NUMBA_PLUGIN:
+        fail(f"--ptx takes the place of {compilers.NUMBA_MANAGER}, which is set; leave one out", code=EXIT_USAGE)
+    os.environ.update(told)
 
 
 def _run_pooled(

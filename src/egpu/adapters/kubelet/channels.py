@@ -26,6 +26,12 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+RECONNECT_SECONDS = 0.2
+#: Without it the library waits ever longer, up to two minutes: but what is asked here is started again at once.
+_RECONNECTING: list[tuple[str, Any]] = [
+    (f"grpc.{name}_reconnect_backoff_ms", int(RECONNECT_SECONDS * 1000)) for name in ("initial", "min", "max")
+]
+
 
 def address(socket: Path) -> str:
     """`socket` as a gRPC target. Raises NotSupported for a path longer than a unix socket can have."""
@@ -38,7 +44,9 @@ def address(socket: Path) -> str:
 
 
 def channel(socket: Path) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address(socket), options=_OPTIONS)
+    """One that finds whoever listens at `socket` next: it connects again when it is used, and at the most
+    RECONNECT_SECONDS after nobody was there."""
+    return grpc.aio.insecure_channel(address(socket), options=[*_OPTIONS, *_RECONNECTING])
 
 
 def server() -> grpc.aio.Server:

@@ -13,6 +13,7 @@ import grpc.aio
 from egpu.adapters.kubelet import channels
 from egpu.adapters.kubelet import podresources_pb2 as pb
 from egpu.adapters.kubelet import podresources_pb2_grpc as pb_grpc
+from egpu.runtime.together import Together
 
 #: Under the kubelet directory.
 SOCKET = "pod-resources/kubelet.sock"
@@ -40,39 +41,45 @@ class PodHoldings:
 
 
 class PodResources:
-    """A client of the kubelet whose directory is `kubelet_dir`; connects anew for every question."""
+    """A client of the kubelet whose directory is `kubelet_dir`, whichever runs there: it keeps its connection, and
+    connects again when it has to."""
 
     def __init__(self, kubelet_dir: Path) -> None:
         self._socket = kubelet_dir / SOCKET
+        self._channel: grpc.aio.Channel | None = None
+        self._pods = Together(self._list)
 
     async def pods(self) -> tuple[PodHoldings, ...]:
-        """Every active pod. Raises Unavailable."""
-        async with channels.channel(self._socket) as channel:
-            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
-            reply: pb.ListPodResourcesResponse = await channels.call(
-                stub.List(pb.ListPodResourcesRequest()), "pod-resources List", timeout_seconds=CALL_TIMEOUT_SECONDS
-            )
+        """Every active pod, as kubelet says from now on. Raises Unavailable."""
+        # All pods of a node are asked about at every start of a container, and many start together.
+        return await self._pods.answer()
+
+    async def _list(self) -> tuple[PodHoldings, ...]:
+        reply: pb.ListPodResourcesResponse = await channels.call(
+            self._stub().List(pb.ListPodResourcesRequest()), "pod-resources List", timeout_seconds=CALL_TIMEOUT_SECONDS
+        )
         return tuple(_pod_in(pod) for pod in reply.pod_resources)
+
+    def _stub(self) -> Any:
+        if self._channel is None:  # not before there is an event loop, which it belongs to
+            self._channel = channels.channel(self._socket)
+        return cast(Any, pb_grpc).PodResourcesListerStub(self._channel)
 
     async def pod(self, namespace: str, name: str) -> PodHoldings:
         """One pod. Raises Unavailable, also when kubelet does not know the pod."""
-        async with channels.channel(self._socket) as channel:
-            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
-            request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
-            reply: pb.GetPodResourcesResponse = await channels.call(
-                stub.Get(request), f"pod-resources Get {namespace}/{name}", timeout_seconds=CALL_TIMEOUT_SECONDS
-            )
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        reply: pb.GetPodResourcesResponse = await channels.call(
+            self._stub().Get(request), f"pod-resources Get {namespace}/{name}", timeout_seconds=CALL_TIMEOUT_SECONDS
+        )
         return _pod_in(reply.pod_resources)
 
     async def allocatable(self) -> dict[str, tuple[str, ...]]:
         """Every device id that kubelet could give out, by resource name."""
-        async with channels.channel(self._socket) as channel:
-            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
-            reply: pb.AllocatableResourcesResponse = await channels.call(
-                stub.GetAllocatableResources(pb.AllocatableResourcesRequest()),
-                "pod-resources GetAllocatableResources",
-                timeout_seconds=CALL_TIMEOUT_SECONDS,
-            )
+        reply: pb.AllocatableResourcesResponse = await channels.call(
+            self._stub().GetAllocatableResources(pb.AllocatableResourcesRequest()),
+            "pod-resources GetAllocatableResources",
+            timeout_seconds=CALL_TIMEOUT_SECONDS,
+        )
         return _joined(reply.devices)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.adapters import native
+from egpu.adapters import compilers
 from egpu.adapters.enter import enter
 from egpu.adapters.local import election
 from egpu.adapters.local.book import Book, LocalSlice
@@ -171,7 +171,7 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
         environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(local.card.index)}
     else:
         driver = _driver_dir(machine.simulated, local)
-        environment["PATH"] = native.search_path(os.environ.get("PATH", os.defpath))
+        environment |= compilers.giving_ptx(os.environ)
         read_only |= simulator.loader_files(driver)
         libraries += [driver / name for name in simulator.PRELOADED]
     entry = enter(command, libraries=libraries, environment=environment, library_dir=driver, read_only=read_only)

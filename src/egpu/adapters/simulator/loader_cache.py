@@ -67,17 +67,35 @@ def read(content: bytes) -> list[Library]:
     return [Library(text(name), text(path), flags, hardware) for flags, name, path, _, hardware in entries]
 
 
-def _written(libraries: Sequence[Library], directory: Path) -> bytes:
+def _written(libraries: tuple[Library, ...], directory: Path) -> bytes:
+    """Entries in their order; strings as they come, those of the machine's own libraries first."""
+    entries, strings = _packed(libraries)
+    start = _HEADER.size + len(libraries) * _ENTRY.size + len(strings)
+    below, own, written = f"{directory}/".encode("utf-8", "surrogateescape"), bytearray(), list(entries)
+    for position, library in enumerate(libraries):
+        if not written[position]:
+            offset, name = start + len(own), library.name.encode("utf-8", "surrogateescape") + b"\0"
+            own += name + below + library.path.encode("utf-8", "surrogateescape") + b"\0"
+            written[position] = _ENTRY.pack(library.flags, offset, offset + len(name), 0, 0)
+    size = len(strings) + len(own)
+    return b"".join((_HEADER.pack(_MAGIC, len(libraries), size, 0, 0), *written, strings, own))
+
+
+@lru_cache(maxsize=1)
+def _packed(libraries: tuple[Library, ...]) -> tuple[tuple[bytes, ...], bytes]:
+    """The entries that are the same in every cache, and their strings; of the others nothing."""
     start = _HEADER.size + len(libraries) * _ENTRY.size
-    below = f"{directory}/"
-    strings, entries = bytearray(), bytearray()
+    strings, entries = bytearray(), list[bytes]()
     for library in libraries:
+        if library.path[0] != "/":
+            entries.append(b"")
+            continue
         offsets: list[int] = []
-        for text in (library.name, library.path if library.path[0] == "/" else below + library.path):
+        for text in (library.name, library.path):
             offsets.append(start + len(strings))
             strings += text.encode("utf-8", "surrogateescape") + b"\0"
-        entries += _ENTRY.pack(library.flags, *offsets, 0, 0)
-    return _HEADER.pack(_MAGIC, len(libraries), len(strings), 0, 0) + entries + strings
+        entries.append(_ENTRY.pack(library.flags, *offsets, 0, 0))
+    return tuple(entries), bytes(strings)
 
 
 def _parts(name: str) -> list[tuple[int, int]]:

@@ -168,16 +168,7 @@ def create_machine(
     """
     models = _models(profile, count)
     kept = _Kept(_kept("context_mib", context_mib), _kept("driver_mib", driver_mib))
-    if not 12000 <= cuda_version <= 13990:
-        raise InvalidInput("cuda_version", f"{cuda_version} is not between 12000 and 13990: 13010 is CUDA 13.1")
-    if not 10 <= timeslice_us <= 100_000:
-        raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
-    if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
-        raise InvalidInput("node_name", f"{node_name!r} is not a node's name")
-    if clock not in ("wall", "manual"):
-        raise InvalidInput("clock", f"{clock!r} is neither 'wall' nor 'manual'")
-    if arbitration not in ("timeslice", "fifo"):
-        raise InvalidInput("arbitration", f"{arbitration!r} is neither 'timeslice' nor 'fifo'")
+    _check(node_name, cuda_version, timeslice_us, clock, arbitration)
     directory = directory.absolute()
     if (directory / "machine.json").exists():
         raise InvalidInput("directory", f"{directory} holds a machine already; destroy it first")
@@ -209,6 +200,20 @@ def create_machine(
         state.unlink(missing_ok=True)
         raise Unavailable(f"cannot create the simulated machine in {directory}: {error}") from error
     return machine
+
+
+def _check(node_name: str, cuda_version: int, timeslice_us: int, clock: str, arbitration: str) -> None:
+    """Raises InvalidInput naming the option that is none."""
+    if not 12000 <= cuda_version <= 13990:
+        raise InvalidInput("cuda_version", f"{cuda_version} is not between 12000 and 13990: 13010 is CUDA 13.1")
+    if not 10 <= timeslice_us <= 100_000:
+        raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
+    if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
+        raise InvalidInput("node_name", f"{node_name!r} is not a node's name")
+    if clock not in ("wall", "manual"):
+        raise InvalidInput("clock", f"{clock!r} is neither 'wall' nor 'manual'")
+    if arbitration not in ("timeslice", "fifo"):
+        raise InvalidInput("arbitration", f"{arbitration!r} is neither 'timeslice' nor 'fifo'")
 
 
 def open_machine(directory: Path) -> Machine:
@@ -361,7 +366,8 @@ def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries:
     directory.mkdir(parents=True, exist_ok=True)
     for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
         link = directory / name
-        if link.is_symlink() and link.readlink() == target:
-            continue  # without its link a state counts as left
-        link.unlink(missing_ok=True)
+        if os.path.lexists(link):
+            if link.is_symlink() and link.readlink() == target:
+                continue  # without its link a state counts as left
+            link.unlink(missing_ok=True)
         link_like(link, target, like=machine.driver_dir / name)

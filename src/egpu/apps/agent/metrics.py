@@ -20,6 +20,7 @@ from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.slice_metrics import SliceMetrics
 from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import ElasticGPUError
+from egpu.runtime.beats import rest
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
@@ -101,7 +102,7 @@ class AgentMetrics(Collector):
                     self._hardware = await asyncio.to_thread(self._read_hardware)
                 except ElasticGPUError:  # the inventory says so; what is not known is not told
                     self._hardware = {}
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await rest(SAMPLE_SECONDS)
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -32,6 +32,7 @@ class HeldPlugin:
     def __init__(self, directory: ShimDirectory, *, prestart_seconds: float = PRESTART_SECONDS) -> None:
         self._directory = directory
         self._prestart_seconds = prestart_seconds
+        self._agent: PluginClient | None = None
 
     async def offered(self) -> None:
         """Returns once an agent has ever said what this node offers."""
@@ -57,13 +58,12 @@ class HeldPlugin:
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """As the agent says; one that is away is waited for. Raises what it answers, Unavailable."""
         deadline = time.monotonic() + self._prestart_seconds
+        if self._agent is None:
+            self._agent = PluginClient(self._directory.agent_socket)  # reaches whichever agent listens there
         while True:
-            agent = PluginClient(self._directory.agent_socket)
             try:
-                return await agent.pre_start(ids)
+                return await self._agent.pre_start(ids)
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
-            finally:
-                await agent.close()
             await asyncio.sleep(RETRY_SECONDS)

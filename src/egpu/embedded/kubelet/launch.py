@@ -44,14 +44,15 @@ def run_spec(
     answers: Sequence[ContainerDevices],
     edits: ContainerDevices,
     sources: Sources,
+    volumes: Sequence[Bind] = (),
     private_mounts: bool,
 ) -> RunSpec:
     """Everything for one run; makes what it needs under `directory` (its own) and the pod's scratch directory. `edits`
-    are what the CDI devices of `answers` mean now; the runtime applies them last.
+    are what the CDI devices of `answers` mean now; the runtime applies them last. `volumes`: those of the container.
 
     Raises:
-        InvalidInput: a reference of the environment or a volume cannot be resolved.
-        NotSupported: an image or volume that this kubelet cannot do.
+        InvalidInput: a reference of the environment cannot be resolved.
+        NotSupported: an image that this kubelet cannot do.
     """
     argv = images.argv(container, config.images)
     devices = {key: value for answer in answers for key, value in answer.envs.items()}
@@ -77,7 +78,7 @@ def run_spec(
         argv=expand_all(argv, env),
         env=env,
         working_dir=container.working_dir,
-        binds=(*binds, *_volumes(config, pod, container)),
+        binds=(*binds, *volumes),
         preload=tuple(preload),
         log=log_file(config, pod, container.name, number),
         input=container.stdin,
@@ -132,11 +133,17 @@ def _without_mounts(env: Mapping[str, str], preload: Sequence[str]) -> dict[str,
     return {**env, "LD_PRELOAD": ":".join([*preload, *given])} if preload else dict(env)
 
 
-def _volumes(config: KubeletConfig, pod: Pod, container: Container) -> list[Bind]:
-    volumes = {volume.name: volume for volume in pod.spec.volumes or []}
+def volumes(config: KubeletConfig, pod: Pod, container: Container) -> list[Bind]:
+    """What the container mounts of the pod's volumes, whose directories are made.
+
+    Raises:
+        InvalidInput: a volume cannot be resolved.
+        NotSupported: one that this kubelet cannot do.
+    """
+    known = {volume.name: volume for volume in pod.spec.volumes or []}
     binds: list[Bind] = []
     for mount in container.volume_mounts or []:
-        volume = volumes.get(mount.name)
+        volume = known.get(mount.name)
         if volume is None:
             raise InvalidInput("volumeMounts", f"there is no volume {mount.name!r}")
         source = _source(config, pod, volume)

@@ -44,6 +44,8 @@ class NodeStatus:
         self._changed = asyncio.Event()
         self._ready_since = rfc3339(time.time())
         self.registered = asyncio.Event()
+        self._read: tuple[Node | None, dict[str, int]] = None, {}
+        """A node, and what is allocatable of it."""
 
     def changed(self) -> None:
         self._changed.set()
@@ -76,14 +78,10 @@ class NodeStatus:
         not as it last told us."""
         known = None if fresh else self._known.get(self._config.node)
         node = known or await self._client.get(Node, self._config.node)
-        found: dict[str, int] = {}
-        for resource, quantity in (node.status.allocatable or {}).items():
-            try:
-                found[resource] = whole_units(resource, parse_quantity(quantity, field=resource))
-            except InvalidQuantity as error:
-                log.warning("a resource of the node cannot be read", reason=str(error))
+        if self._read[0] is not node:  # it is asked about for every pod, and seldom another one
+            self._read = node, _allocatable(node)
         # Ours are known better here than there: a list of devices may not have been written yet.
-        return {**found, **self._devices()[1]}
+        return {**self._read[1], **self._devices()[1]}
 
     async def _write(self) -> None:
         patch = {"status": self._status()}
@@ -162,3 +160,13 @@ class NodeStatus:
             except NotFound:
                 await self._client.create(Namespace, Namespace(metadata=ObjectMeta(name=LEASE_NAMESPACE)))
                 await self._client.create(Lease, lease)
+
+
+def _allocatable(node: Node) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for resource, quantity in (node.status.allocatable or {}).items():
+        try:
+            found[resource] = whole_units(resource, parse_quantity(quantity, field=resource))
+        except InvalidQuantity as error:
+            log.warning("a resource of the node cannot be read", reason=str(error))
+    return found

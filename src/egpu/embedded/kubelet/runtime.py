@@ -92,7 +92,7 @@ class Runtime:
 
     async def start(self, directory: Path, spec: RunSpec) -> None:
         """Returns when the container runs, or has run. Raises TerminalError when it cannot be started."""
-        await asyncio.to_thread(_prepare, directory, spec.log)
+        _prepare(directory, spec.log)
         command = [str(native.path("egpu-enter"))]
         if self.private_mounts:
             for bind in spec.binds:

@@ -17,7 +17,7 @@ from egpu.embedded.kubelet.containers import ContainerRecord, Run
 from egpu.embedded.kubelet.devices import DeviceManager
 from egpu.embedded.kubelet.environment import Sources, named_sources
 from egpu.embedded.kubelet.events import Events
-from egpu.embedded.kubelet.launch import run_spec
+from egpu.embedded.kubelet.launch import run_spec, volumes
 from egpu.embedded.kubelet.objects import ConfigMap, Pod
 from egpu.embedded.kubelet.runtime import Runtime
 from egpu.errors import ElasticGPUError, InvalidInput, NativeMissing, NotSupported, TerminalError
@@ -82,24 +82,27 @@ class Starter:
         except (ElasticGPUError, OSError) as error:
             raise _CannotStart("CreateContainerConfigError", _ours(error)) from error
         try:
-            # From here on it is the runtime that acts, on what kubelet passes to it.
+            # From here on it is the runtime that acts, on what kubelet passes to it. Hundreds of small files are looked
+            # at and made, in this thread: one beside it would have to get the interpreter back for each, and while a
+            # hundred pods start that costs several times what the files do.
             wanted = [name for answer in answers for name in answer.cdi_devices]
-            edits = await asyncio.to_thread(cdi.resolve, wanted, self._config.cdi_directories)
+            edits = cdi.resolve(wanted, self._config.cdi_directories)
         except TerminalError as error:
             raise _CannotStart("CreateContainerError", error) from error
         try:
-            spec = await asyncio.to_thread(
-                lambda: run_spec(
-                    self._config,
-                    pod,
-                    container,
-                    directory=self._config.run_dir / pod.uid / record.name / f".{run.number}",
-                    number=run.number,
-                    answers=answers,
-                    edits=edits,
-                    sources=sources,
-                    private_mounts=self._runtime.private_mounts,
-                )
+            # Except a volume: it may be a directory of a file system that does not answer.
+            given = await asyncio.to_thread(volumes, self._config, pod, container) if container.volume_mounts else ()
+            spec = run_spec(
+                self._config,
+                pod,
+                container,
+                directory=self._config.run_dir / pod.uid / record.name / f".{run.number}",
+                number=run.number,
+                answers=answers,
+                edits=edits,
+                sources=sources,
+                volumes=given,
+                private_mounts=self._runtime.private_mounts,
             )
         except (ElasticGPUError, OSError) as error:
             raise _CannotStart("CreateContainerConfigError", _ours(error)) from error

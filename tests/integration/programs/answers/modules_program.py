@@ -126,6 +126,11 @@ d.cuModuleGetFunction(module, b"")
 d.cuModuleGetFunction(d.CUmodule(0x7654320), b"add")
 counter, size = d.cuModuleGetGlobal(module, b"counter")
 factors, _ = d.cuModuleGetGlobal(module, b"factors")
+A = d.CUpointer_attribute
+for which in (A.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, A.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL):
+    d.cuPointerGetAttribute(which, counter)
+whose = d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_CONTEXT, int(factors) + 4)
+say("in the current context", int(whose) == int(d.cuCtxGetCurrent()))
 look("counter", counter, 1, np.uint32)
 look("factors", factors, 4, np.uint32)
 for _ in range(5):

@@ -37,6 +37,7 @@ from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.core.provisioners.mps import READY
 from egpu.core.provisioners.preparation import ServedSlice
 from egpu.errors import ElasticGPUError, Unavailable
+from egpu.runtime.beats import rest
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +143,7 @@ class MpsServers:
                 await self.step()
             except OSError as error:
                 log.warning("MPS servers are not looked after", reason=str(error))
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await rest(INTERVAL_SECONDS)
 
     async def step(self) -> Sequence[str]:
         """Start daemons that died again, and end those that no container wants; returns the cards whose had died."""

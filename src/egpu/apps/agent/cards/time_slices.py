@@ -21,6 +21,7 @@ from egpu.apps.agent.slots.directories import Slots
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.timeslice import DEFAULT
 from egpu.errors import NotSupported
+from egpu.runtime.beats import rest
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,7 @@ class TimeSlices:
                 await self.step()
             except OSError as error:
                 log.warning("time slices are not looked after", reason=str(error))
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await rest(INTERVAL_SECONDS)
 
     async def step(self) -> Sequence[str]:
         """Set back the cards that no container wants otherwise; returns them."""

@@ -9,6 +9,7 @@ import structlog
 
 from egpu.adapters.slices.reaping import reap
 from egpu.apps.agent.slots.directories import POLICY_FILE, Slots
+from egpu.runtime.beats import rest
 
 INTERVAL_SECONDS = 0.5
 REST_SECONDS = 2.0
@@ -27,7 +28,7 @@ class EndedPrograms:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_SECONDS if self._shared else REST_SECONDS)
+            await rest(INTERVAL_SECONDS if self._shared else REST_SECONDS)
             if self._shared or self._slots.last_change != self._listed:
                 await asyncio.to_thread(self.step)
 

@@ -81,9 +81,9 @@ class DeviceFiles:
         self._links.mkdir(parents=True, exist_ok=True)
         for file, target in self.links(granted, minors).items():
             like = self._links / target.name
-            with contextlib.suppress(FileExistsError):
-                like.symlink_to(target)
-            link_like(directory / file, target, like=like)
+            if not link_like(directory / file, target, like=like):
+                with contextlib.suppress(FileExistsError):  # where there was none, the next slot finds one
+                    like.symlink_to(target)
 
     def nowhere(self) -> Path:
         """The file that nothing serves: a device node on a real node, a plain file on a simulated one.

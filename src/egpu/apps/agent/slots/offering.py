@@ -14,6 +14,7 @@ from egpu.adapters.shim.offer import SLOT_ID, Offer
 from egpu.adapters.shim.orders import Shim
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.errors import Unavailable
+from egpu.runtime.beats import rest
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class Offering:
             if (change := self._plugin.devices_change) != seen:
                 seen = change
                 self._write()
-            await asyncio.sleep(LOOK_SECONDS)
+            await rest(LOOK_SECONDS)
 
     async def _follow(self) -> None:
         while True:
@@ -75,4 +76,4 @@ class Offering:
             except Unavailable as error:
                 self.registered = False
                 log.warning("kubelet is not answered", reason=str(error))
-            await asyncio.sleep(REGISTERED_LOOK_SECONDS if self.registered else LOOK_SECONDS)
+            await rest(REGISTERED_LOOK_SECONDS if self.registered else LOOK_SECONDS)

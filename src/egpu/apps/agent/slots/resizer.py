@@ -35,6 +35,7 @@ from egpu.apps.agent.slots.preparer import policy_line
 from egpu.core.overruns import CONTEXT_BYTES
 from egpu.core.provisioners import provisioner
 from egpu.errors import CorruptData, ElasticGPUError, NotFound
+from egpu.runtime.beats import within
 
 LOOK_SECONDS = 0.25
 REST_SECONDS = 0.5
@@ -92,10 +93,16 @@ class SlotResizer:
         self._said: dict[str, list[SliceInForce]] = {}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Most changes are of its status, and none of ours."""
-        pods = change.old, change.new
-        before, after = (None if pod is None else pod.annotations.get(names.ALLOCATION) for pod in pods)
-        if before != after:
+        """Most changes are of its status, and none of ours. Nor is a pod that goes, or comes as it was bound, whose slot
+        is prepared as it says: of those `run` hears by their slots. After a gap in the watch one may come resized."""
+        if change.new is None:
+            return
+        text = change.new.annotations.get(names.ALLOCATION)
+        if change.old is None:
+            changed = text is not None and _was_resized(text)
+        else:
+            changed = change.old.annotations.get(names.ALLOCATION) != text
+        if changed:
             self._changed.set()
 
     async def run(self) -> None:
@@ -119,7 +126,7 @@ class SlotResizer:
     async def _told(self, within_seconds: float) -> bool:
         """Whether a pod changed."""
         try:
-            async with asyncio.timeout(within_seconds):
+            async with asyncio.timeout_at(within(within_seconds, now=asyncio.get_running_loop().time())):
                 return await self._changed.wait()
         except TimeoutError:
             return False
@@ -128,7 +135,7 @@ class SlotResizer:
         """Look at every slot once, then say what is in force. Returns whether something may still come of what is here:
         where no slice ever got another size, only pods and slots that change bring anything new."""
         waits = False
-        for record in await asyncio.to_thread(lambda: list(self._slots.records())):
+        for record in list(self._slots.records()):
             wanted = self._wanted(record)
             if wanted is not None and wanted != record.allocation and wanted.revision >= record.allocation.revision:
                 waits = True
@@ -136,7 +143,7 @@ class SlotResizer:
                     await self._follow(record, wanted)
                 except (ElasticGPUError, OSError) as error:
                     log.warning("a slice is not resized yet", slot_id=record.slot_id, reason=str(error))
-        resized = await asyncio.to_thread(lambda: list(self._resized()))
+        resized = list(self._resized())
         try:
             await self._say(resized)
         except ElasticGPUError as error:
@@ -248,3 +255,10 @@ class SlotResizer:
         except NotFound:
             return  # not published yet
         self._said[uuid] = lines
+
+
+def _was_resized(text: str) -> bool:
+    try:
+        return decode_allocation(text).revision > 0
+    except CorruptData:
+        return False

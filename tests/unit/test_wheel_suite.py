@@ -1,8 +1,8 @@
-"""What the steps of PyTorch on a card come to."""
+"""What the steps of a wheel on a card come to."""
 
 import pytest
 from package_suites import SuiteError
-from torch_suite import outcomes, table, verdict
+from wheel_suite import outcomes, table, verdict
 
 OUTPUT = "a warning: of somebody's\nstep out of memory: passed\nstep graph: RuntimeError: no\n"
 FOUND = {"slice": {"graph": "passed", "zeros": "passed"}, "pool": {"graph": "Error: no", "zeros": "passed"}}
@@ -24,6 +24,6 @@ def test_a_table_has_a_row_for_each_step_and_the_reasons_below() -> None:
 
 
 def test_no_step_that_passed_may_fail() -> None:
-    assert verdict(FOUND, {"slice": ["graph"], "pool": ["zeros"]}) == 0
-    assert verdict(FOUND, {"slice": ["graph"], "pool": ["graph"]}) == 1
-    assert verdict(FOUND, {"slice": ["cudnn"]}) == 1
+    assert verdict(FOUND, {"slice": ["graph"], "pool": ["zeros"]}, "it.yaml") == 0
+    assert verdict(FOUND, {"slice": ["graph"], "pool": ["graph"]}, "it.yaml") == 1
+    assert verdict(FOUND, {"slice": ["cudnn"]}, "it.yaml") == 1

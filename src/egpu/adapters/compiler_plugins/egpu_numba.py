@@ -1,4 +1,4 @@
-"""numba-cuda gives the driver PTX, where it would have made machine code of it: `egpu run --numba`.
+"""numba-cuda gives the driver PTX, where it would have made machine code of it (`egpu.adapters.compilers`).
 
 A simulated card runs PTX alone. numba-cuda has the PTX of each kernel and links it to a cubin before the driver sees
 anything; here the link ends one step earlier. A real driver takes PTX as well.
@@ -31,7 +31,7 @@ def _complete(self: Any) -> Any:
     else:
         kinds = ", ".join(code.code_type for code in codes)
         raise RuntimeError(
-            f"egpu run --numba cannot link {kinds} to PTX; with nvidia-nvjitlink, @cuda.jit(lto=True) can"
+            f"on simulated cards numba cannot link {kinds}; with nvidia-nvjitlink, @cuda.jit(lto=True) can"
         )
     object_code: Any = codes[0]
     return object_code.__class__.from_ptx(linked)

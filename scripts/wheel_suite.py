@@ -1,11 +1,13 @@
 # ruff: noqa: E402  the path is set before the imports
-"""Run PyTorch's CUDA wheel on a simulated card in small steps, in a slice and over the pool: none that passed may fail.
+"""Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps, in a slice and over the pool: none that passed
+may fail.
 
-    scripts/torch_suite.py --python PYTHON
+    scripts/wheel_suite.py (torch|jax) --python PYTHON
 
-PYTHON is an interpreter that has the wheel (requirements/torch.txt; `make torch` makes one). The steps are those of
-scripts/torch_steps.py, in one process for each place; scripts/torch_suite.yaml says which of them pass where. What is
-printed last is the table of docs/runtime.md.
+PYTHON is an interpreter that has the wheel (requirements/torch.txt, requirements/jax.txt; `make torch` and `make jax`
+make one). The steps are those of scripts/torch_steps.py or scripts/jax_steps.py, in one process for each place;
+scripts/torch_suite.yaml or scripts/jax_suite.yaml says which of them pass where. What is printed last is the table of
+docs/runtime.md.
 """
 
 import argparse
@@ -27,8 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.local_pool import FAR, local_pool
 
-SUITE: Final = Path(__file__).with_suffix(".yaml")
-STEPS: Final = Path(__file__).with_name("torch_steps.py")
+WHEELS: Final = ("torch", "jax")
 CARD: Final = "A100-80G"
 MEMORY_MIB: Final = 8192
 SECONDS: Final = 900.0
@@ -39,50 +40,53 @@ Outcomes = Mapping[str, str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
-    suite: dict[str, Any] = yaml.safe_load(SUITE.read_text())
-    parser = argparse.ArgumentParser(description="Run PyTorch's CUDA wheel on a simulated card, step by step.")
-    parser.add_argument("--python", required=True, type=Path, help="an interpreter that has PyTorch's CUDA wheel")
-    python: Path = parser.parse_args(arguments).python.absolute()
+    parser = argparse.ArgumentParser(description="Run a CUDA wheel on a simulated card, step by step.")
+    parser.add_argument("wheel", choices=WHEELS, help="whose steps")
+    parser.add_argument("--python", required=True, type=Path, help="an interpreter that has this CUDA wheel")
+    options = parser.parse_args(arguments)
+    name = Path(__file__).with_name(f"{options.wheel}_suite.yaml")
+    suite: dict[str, Any] = yaml.safe_load(name.read_text())
+    program = [str(options.python.absolute()), "-W", "ignore", str(name.with_name(f"{options.wheel}_steps.py"))]
     try:
-        check_versions(python, suite["requires"])
-        found = {place: run(python) for place, run in PLACES.items()}
+        check_versions(options.python.absolute(), suite["requires"])
+        found = {place: run(program) for place, run in PLACES.items()}
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2
     print(*table(found), sep="\n")
-    return verdict(found, suite["passed"])
+    return verdict(found, suite["passed"], name.name)
 
 
-def in_a_slice(python: Path) -> Outcomes:
+def in_a_slice(program: Sequence[str]) -> Outcomes:
     """In a slice of a simulated card of this machine."""
     with tempfile.TemporaryDirectory(prefix="egpu-") as state:
         try:
-            return steps(["-m", "egpu", "run", "--simulate", CARD, "--state-dir", state], python)
+            return steps(["-m", "egpu", "run", "--simulate", CARD, "--state-dir", state], program)
         finally:
             for description in Path(state).glob("*/machine/machine.json"):
                 destroy(open_machine(description.parent))
 
 
-def over_the_pool(python: Path, *, start: Sequence[str]) -> Outcomes:
+def over_the_pool(program: Sequence[str], *, start: Sequence[str]) -> Outcomes:
     """On a card of a pool of this machine, whose `egpu` starts as `start` says."""
     with local_pool(tls=False) as pool:
         pool.broker()
         pool.serve("one", 1, "--collectives")
         address = f"127.0.0.1:{pool.port}"
-        return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], python)
+        return steps([*start, "run", "--pool", address, "--ptx", *pool.flags("client", "ann")], program)
 
 
-PLACES: Final[Mapping[str, Callable[[Path], Outcomes]]] = {
+PLACES: Final[Mapping[str, Callable[[Sequence[str]], Outcomes]]] = {
     "slice": in_a_slice,
-    "pool, shared memory": lambda python: over_the_pool(python, start=["-m", "egpu"]),
-    "pool, TCP": lambda python: over_the_pool(python, start=["-c", FAR]),
+    "pool, shared memory": lambda program: over_the_pool(program, start=["-m", "egpu"]),
+    "pool, TCP": lambda program: over_the_pool(program, start=["-c", FAR]),
 }
 
 
-def steps(run: Sequence[str], python: Path) -> Outcomes:
+def steps(run: Sequence[str], program: Sequence[str]) -> Outcomes:
     """All steps, by `egpu run` as it is given here but for the slice's size."""
-    program = [str(python), "-W", "ignore", str(STEPS), profiles()[CARD].name, str(MEMORY_MIB)]
-    command = [sys.executable, *run, "--memory", f"{MEMORY_MIB}MiB", "--", *program]
+    card = [profiles()[CARD].name, str(MEMORY_MIB)]
+    command = [sys.executable, *run, "--memory", f"{MEMORY_MIB}MiB", "--", *program, *card]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
     return outcomes(done.stdout, done.returncode)
 
@@ -107,8 +111,8 @@ def table(found: Mapping[str, Outcomes]) -> list[str]:
     return [*lines, "", *reasons]
 
 
-def verdict(found: Mapping[str, Outcomes], best: Mapping[str, Sequence[str]]) -> int:
-    """The exit code, after a line for each place where torch_suite.yaml says something else than was found."""
+def verdict(found: Mapping[str, Outcomes], best: Mapping[str, Sequence[str]], written: str) -> int:
+    """The exit code, after a line for each place where the file `written` says something else than was found."""
     status = 0
     for place, each in found.items():
         passed = [name for name, said in each.items() if said == "passed"]
@@ -116,7 +120,7 @@ def verdict(found: Mapping[str, Outcomes], best: Mapping[str, Sequence[str]]) ->
             print(f"{place}: passed before, and no longer: {', '.join(lost)}", file=sys.stderr)
             status = 1
         if won := [name for name in passed if name not in best.get(place, ())]:
-            print(f"{place}: write into {SUITE.name}: {', '.join(won)}")
+            print(f"{place}: write into {written}: {', '.join(won)}")
     return status
 
 

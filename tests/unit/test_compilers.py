@@ -1,0 +1,63 @@
+"""What programs that compile kernels find in their environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters import compilers
+
+XLA = "--xla_gpu_autotune_level"
+
+
+def test_programs_whose_cards_are_elsewhere_get_the_plug_ins_and_nothing_else() -> None:
+    assert compilers.plugged({}) == {"PYTHONPATH": str(compilers.PLUGINS)}
+    assert compilers.plugged({"PYTHONPATH": "/a:/b"}) == {"PYTHONPATH": f"{compilers.PLUGINS}:/a:/b"}
+
+
+def test_for_simulated_cards_compilers_are_led_to_ptx() -> None:
+    given = compilers.giving_ptx({"PATH": "/usr/bin"})
+    assert Path(given["TRITON_PTXAS_PATH"]).name == "ptxas"
+    assert given["TRITON_PTXAS_BLACKWELL_PATH"] == given["TRITON_PTXAS_PATH"]
+    assert Path(given["PATH"].split(":")[0], "ptxas").exists()
+    assert given["PATH"].endswith(":/usr/bin")
+    assert given["NUMBA_CUDA_MEMORY_MANAGER"] == "egpu_numba"
+    assert (compilers.PLUGINS / "egpu_numba.py").exists()
+    assert given["XLA_FLAGS"] == f"{XLA}=0"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("TRITON_PTXAS_PATH", "/mine", "/mine"),
+        ("NUMBA_CUDA_MEMORY_MANAGER", "rmm", "rmm"),
+        ("XLA_FLAGS", "--a=1", f"--a=1 {XLA}=0"),
+        ("XLA_FLAGS", f"{XLA}=2 --a", f"{XLA}=2 --a"),
+    ],
+)
+def test_what_is_said_already_stays(name: str, value: str, expected: str) -> None:
+    assert compilers.giving_ptx({name: value})[name] == expected
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_jax_finds_a_card_and_the_first_assembler_of_path(tmp_path: Path, *, simulated: bool) -> None:
+    """By a JAX of three lines: what the plug-in sets is what JAX asks."""
+    package = tmp_path / "jax" / "_src"
+    (package / "lib").mkdir(parents=True)
+    for folder in (tmp_path / "jax", package):
+        (folder / "__init__.py").touch()
+    (package / "hardware_utils.py").write_text("def has_visible_nvidia_gpu(): return False\n")
+    (package / "lib" / "__init__.py").write_text("cuda_path = '/its/own'\n")
+    program = """
+import importlib, jax_plugins, pkgutil
+from jax._src import hardware_utils, lib
+for found in pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins."):
+    importlib.import_module(found.name).initialize()
+print(hardware_utils.has_visible_nvidia_gpu(), lib.cuda_path)
+"""
+    env = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
+    env |= compilers.giving_ptx(env) if simulated else compilers.plugged(env)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "None" if simulated else "/its/own"]
