@@ -144,13 +144,14 @@ faults: $(VENV)/.dev $(VENV)/.installed
 	@EGPU_FAULT_ROUNDS=$(ROUNDS) EGPU_FAULT_SEED=$(SEED) $(BIN)/python -m pytest -q tests/e2e/test_faults.py
 
 # PyTorch's and JAX's CUDA wheels on simulated cards, step by step; not part of `make test`: each is 3 GB, and 4 to 6 unpacked.
-WHEELS := torch jax
-$(WHEELS:%=build/%/.made): build/%/.made: requirements/%.txt
+build/torch/.made build/jax/.made: build/%/.made: requirements/%.txt
 	@scripts/make_venv.sh $(PYTHON) $(@D)
 	@$(@D)/bin/pip --disable-pip-version-check -qq install --no-compile --require-hashes -r $<
 	@touch $@
 
-$(WHEELS): %: build/%/.made $(VENV)/.dev $(VENV)/.installed
+torch: build/torch/.made $(VENV)/.dev $(VENV)/.installed
+	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
+jax: build/jax/.made $(VENV)/.dev $(VENV)/.installed
 	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
 
 # Every technology on the same few cards at random, the extender and the agents killed at any step, and a witness that looks at each card after

@@ -10,9 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/fat_binary.h"
-#include "sha256.h"
-
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
@@ -339,86 +336,7 @@ static CUresult host_unmap(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-/* ---- images ---- */
-
-#define IMAGES 256
-#define IMAGE_CACHE_BYTES WIRE_MAX_IMAGE /* the largest has room, when all others go */
-
-struct image {
-    uint8_t digest[32];
-    uint8_t *bytes;
-    uint64_t total, have;
-    bool complete;
-    uint64_t used;
-};
-static struct image images[IMAGES];
-static uint64_t image_bytes, image_clock;
-
-static void image_forget(struct image *image) {
-    if (image->bytes != NULL) image_bytes -= image->total;
-    free(image->bytes);
-    *image = (struct image){0};
-}
-
-static struct image *image_find(const uint8_t digest[32]) {
-    for (unsigned i = 0; i < IMAGES; i++)
-        if (images[i].bytes != NULL && memcmp(images[i].digest, digest, 32) == 0) {
-            images[i].used = ++image_clock;
-            return &images[i];
-        }
-    return NULL;
-}
-
-static struct image *image_new(const uint8_t digest[32], uint64_t total) {
-    while (true) { /* make room: the least recently used goes */
-        struct image *oldest = NULL, *empty = NULL;
-        for (unsigned i = 0; i < IMAGES; i++)
-            if (images[i].bytes == NULL)
-                empty = &images[i];
-            else if (oldest == NULL || images[i].used < oldest->used)
-                oldest = &images[i];
-        if (empty != NULL && image_bytes + total <= IMAGE_CACHE_BYTES) {
-            empty->bytes = malloc(total + 1);
-            if (empty->bytes == NULL) return NULL;
-            empty->bytes[total] = 0; /* text ends, whatever was sent */
-            memcpy(empty->digest, digest, 32);
-            empty->total = total;
-            empty->used = ++image_clock;
-            image_bytes += total;
-            return empty;
-        }
-        if (oldest == NULL) return NULL;
-        image_forget(oldest);
-    }
-}
-
-/* Takes a part. False: what was sent does not have the digest, or parts do not follow each
- * other. */
-static bool image_add(const uint8_t digest[32], uint64_t total, uint64_t offset,
-                      const uint8_t *bytes, uint64_t count) {
-    struct image *image = image_find(digest);
-    if (image == NULL) image = image_new(digest, total);
-    /* no room: the load will ask again and fail; or there already */
-    if (image == NULL || image->complete) return true;
-    if (image->total != total || offset != image->have || count > total - offset) return false;
-    memcpy(image->bytes + offset, bytes, count);
-    image->have += count;
-    if (image->have < total) return true;
-    uint8_t is[32];
-    egpu_sha256(image->bytes, total, is);
-    image->complete = memcmp(is, digest, 32) == 0;
-    if (!image->complete) image_forget(image);
-    return image_find(digest) != NULL;
-}
-
-static CUresult image_part(struct task *task) {
-    struct wire_image part;
-    if (!begins(task, &part, sizeof part, true) || part.total == 0 || part.total > WIRE_MAX_IMAGE ||
-        task->data_bytes != padded(part.bytes) || part.offset > part.total ||
-        !image_add(part.digest, part.total, part.offset, task->data, part.bytes))
-        return violation(task);
-    return CUDA_SUCCESS;
-}
+/* ---- modules ---- */
 
 /* A function or kernel, as the client wants to know it. */
 static void put_function(struct task *task, unsigned kind, uint64_t value, uint64_t parent) {
@@ -469,13 +387,6 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
     }
 }
 
-/* A fat binary says how long it is, and a driver believes it: it has no other word. */
-static bool image_is_whole(const struct image *image) {
-    const size_t head = sizeof(struct fat_binary);
-    return image->total < head || !fat_binary_is(image->bytes) ||
-           fat_binary_rest_bytes(image->bytes) <= image->total - head;
-}
-
 static CUresult load(struct task *task, unsigned kind) {
     struct wire_load ask;
     if (!begins(task, &ask, sizeof ask, true) || ask.total == 0 || ask.total > WIRE_MAX_IMAGE ||
@@ -487,10 +398,10 @@ static CUresult load(struct task *task, unsigned kind) {
          !image_add(ask.digest, ask.total, 0, task->data, ask.inline_bytes)) &&
         !image_find(ask.digest))
         return violation(task);
-    struct image *image = image_find(ask.digest);
+    const struct image *image = image_known(ask.digest, ask.total);
     struct wire_loaded loaded = {0};
     struct writer start = task->out;
-    if (image == NULL || !image->complete) {
+    if (image == NULL) {
         put_bytes(&task->out, &loaded, sizeof loaded);
         return CUDA_SUCCESS;
     }

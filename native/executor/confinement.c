@@ -79,6 +79,11 @@ static bool drop_capabilities(void) {
     return syscall(SYS_capset, &header, none) == 0;
 }
 
+bool confinement_give_up(void) {
+    return drop_bounding() && drop_capabilities() && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
+}
+
 /* ---- how much ---- */
 
 /* What holds without a control group as well. A core file would have a tenant's memory in it. */

@@ -38,6 +38,8 @@ int landlock_abi(void); /* 0: this kernel has none */
 /* A ruleset that lets these paths be read, or written where they say so; -1: errno. */
 /* With a network of one's own, sockets are not its affair. */
 int landlock_rules(const struct shown_paths *paths, bool network);
+/* A ruleset that lets files of this directory be read, made, written and removed, and no other. */
+int landlock_directory(int directory);
 /* For this thread and all that it starts. False: errno. */
 bool landlock_enter(int rules);
 
@@ -58,6 +60,8 @@ struct confinement {
 };
 /* Enters all of it: no way back. False: it has said why on standard error. */
 bool confinement_enter(struct confinement *asked);
+/* Less of it, for who stays outside: no privileges, and nobody may look at us. False: errno. */
+bool confinement_give_up(void);
 /* Prints as JSON what can be asked for: {"view": "" or why not, "landlock": ABI or 0}. */
 int confinement_probe(struct confinement *asked);
 

@@ -3,6 +3,7 @@
  *
  *   session.h   the child's life: connection, frames, calls, the driver
  *   calls.c     operations with forms of their own
+ *   images.c    images of modules; store.c the process that keeps them for later sessions
  *   array.c     copies of arrays, and what textures and surfaces are of
  *   decoders.c  generated: the others
  *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
@@ -41,6 +42,7 @@ struct settings {
     int grace_seconds;
     int roster; /* descriptor of a struct roster, or -1 */
     int rules;  /* of Landlock, or -1 */
+    int store;  /* this session's channel to the keeper of images, or -1 */
     bool network;
 };
 
@@ -104,6 +106,7 @@ void session_callback(uint64_t id, CUresult status);
 /* a descriptor that came over the socket, or -1 */
 int session_receive_fd(void);
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
+int session_store(void);        /* the channel to the keeper of images, or -1 */
 bool session_has_network(void); /* one of its own, where other ranks may be met */
 /* Room for a reply, or NULL; all replies that the client has not got are bounded (session.h). */
 uint8_t *session_reply_take(size_t bytes);
@@ -193,6 +196,27 @@ CUresult violation(struct task *task);
 void *room_for_data(struct task *task, size_t bytes); /* in the reply, or as a long one */
 bool within_host(uint64_t address, uint64_t bytes);   /* memory of both */
 void call_client(void *data);                         /* a function of the program's */
+
+/* ---- images.c ---- */
+
+struct image {
+    uint8_t digest[32];
+    uint8_t *bytes; /* and a NUL */
+    uint64_t total, have;
+    bool complete;
+    bool mapped; /* the store's file */
+    uint64_t used;
+};
+/* Takes a part. False: what was sent does not have the digest, or parts do not follow each
+ * other. */
+bool image_add(const uint8_t digest[32], uint64_t total, uint64_t offset, const uint8_t *bytes,
+               uint64_t count);
+struct image *image_find(const uint8_t digest[32]); /* whole, or what has come of it */
+/* Whole, the session's or the store's; NULL: it has to be sent. */
+const struct image *image_known(const uint8_t digest[32], uint64_t total);
+/* A fat binary says how long it is, and a driver believes it: it has no other word. */
+bool image_is_whole(const struct image *image);
+CUresult image_part(struct task *task);
 
 /* ---- graphs.c ---- */
 

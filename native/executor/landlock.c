@@ -25,6 +25,8 @@
 #define FS_WRITE_FILE (UINT64_C(1) << 1)
 #define FS_READ_FILE (UINT64_C(1) << 2)
 #define FS_READ_DIR (UINT64_C(1) << 3)
+#define FS_REMOVE_FILE (UINT64_C(1) << 5)
+#define FS_MAKE_REG (UINT64_C(1) << 8)
 #define FS_ABI_1 ((UINT64_C(1) << 13) - 1)
 #define FS_REFER (UINT64_C(1) << 13)     /* ABI 2 */
 #define FS_TRUNCATE (UINT64_C(1) << 14)  /* ABI 3 */
@@ -70,6 +72,25 @@ static bool allow(int rules, const struct shown_path *shown, uint64_t known) {
     return good;
 }
 
+/* How much of it a kernel knows of. */
+static int ruleset_make(const struct ruleset *is, int abi) {
+    size_t size = abi >= 6 ? sizeof *is : abi >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
+    return (int)syscall(CREATE_RULESET, is, size, 0);
+}
+
+int landlock_directory(int directory) {
+    int abi = landlock_abi();
+    struct ruleset is = handled(abi);
+    is.files |= FS_EXECUTE;
+    uint64_t allowed =
+        FS_READ_FILE | FS_READ_DIR | FS_WRITE_FILE | FS_TRUNCATE | FS_MAKE_REG | FS_REMOVE_FILE;
+    struct path_rule rule = {allowed & is.files, directory};
+    int rules = ruleset_make(&is, abi);
+    if (rules < 0 || syscall(ADD_RULE, rules, RULE_PATH_BENEATH, &rule, 0) == 0) return rules;
+    close(rules);
+    return -1;
+}
+
 int landlock_rules(const struct shown_paths *paths, bool network) {
     int abi = landlock_abi();
     struct ruleset is = handled(abi);
@@ -77,8 +98,7 @@ int landlock_rules(const struct shown_paths *paths, bool network) {
         is.network = 0;
         is.scoped &= ~SCOPE_SOCKETS;
     }
-    size_t size = abi >= 6 ? sizeof is : abi >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
-    int rules = (int)syscall(CREATE_RULESET, &is, size, 0);
+    int rules = ruleset_make(&is, abi);
     for (unsigned i = 0; rules >= 0 && i < paths->count; i++)
         if (!allow(rules, &paths->at[i], is.files)) {
             close(rules);

@@ -22,6 +22,7 @@
 #include "common/file.h"
 #include "confinement.h"
 #include "greeting.h"
+#include "store.h"
 
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
@@ -29,8 +30,9 @@
 static struct {
     const char *slice, *driver, *listen, *token_file, *lease;
     const char *cgroup;
-    int listen_fd, tcp_port, grace, sessions;
-} options = {.listen_fd = -1, .tcp_port = -1, .grace = 30, .sessions = 64, .lease = "-"};
+    int listen_fd, tcp_port, grace, sessions, images;
+} options = {
+    .images = -1, .listen_fd = -1, .tcp_port = -1, .grace = 30, .sessions = 64, .lease = "-"};
 
 struct session {
     pid_t pid; /* 0: free */
@@ -101,17 +103,20 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
     int pair[2];
     if (session == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return NULL;
-    char descriptor[16], grace[16], known[16], rules[16], preload[4200];
+    int store = store_connect();
+    char descriptor[16], grace[16], known[16], rules[16], images[16], preload[4200];
     snprintf(descriptor, sizeof descriptor, "%d", pair[1]);
     snprintf(grace, sizeof grace, "%d", options.grace);
     snprintf(known, sizeof known, "%d", roster_fd);
     snprintf(rules, sizeof rules, "%d", confinement.rules);
+    snprintf(images, sizeof images, "%d", store);
     snprintf(preload, sizeof preload, "%s/libegpu-interposer.so",
              options.slice ? options.slice : "");
     pid_t pid = fork();
     if (pid < 0) {
         close(pair[0]);
         close(pair[1]);
+        if (store >= 0) close(store);
         return NULL;
     }
     if (pid == 0) {
@@ -121,15 +126,17 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
         fcntl(pair[1], F_SETFD, 0);
         fcntl(roster_fd, F_SETFD, 0);
         fcntl(confinement.rules, F_SETFD, 0);
+        fcntl(store, F_SETFD, 0);
         dup2(STDERR_FILENO, STDOUT_FILENO); /* events are the parent's alone */
         if (options.slice != NULL) setenv("LD_PRELOAD", preload, 1);
         if (confinement.network) setenv("NCCL_SHM_DISABLE", "1", 1); /* there is no /dev/shm */
         execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known,
-              "--rules", rules, "--driver", options.driver, "--grace", grace, "--lease",
-              options.lease, confinement.network ? "--network" : NULL, (char *)NULL);
+              "--rules", rules, "--images", images, "--driver", options.driver, "--grace", grace,
+              "--lease", options.lease, confinement.network ? "--network" : NULL, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
+    if (store >= 0) close(store);
     *session = (struct session){.pid = pid, .control = pair[0]};
     memcpy(session->id, id, 16);
     roster->sessions[session - sessions].client = client;
@@ -340,7 +347,10 @@ static int serve(int listener) {
         while (read(signal_fd, &got, sizeof got) == sizeof got)
             asked_to_end |= got.ssi_signo != SIGCHLD;
         int status;
-        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) session_ended(pid, status);
+        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+            session_ended(pid, status);
+            store_ended(pid);
+        }
         for (int i = 0; i < MAX_GREETERS; i++) {
             if (greeters[i].fd >= 0 && ready[2 + i].fd == greeters[i].fd && ready[2 + i].revents)
                 greeter_read(&greeters[i]);
@@ -353,6 +363,7 @@ static int serve(int listener) {
     }
     for (int i = 0; i < MAX_SESSIONS; i++)
         if (sessions[i].pid != 0) kill(sessions[i].pid, SIGKILL);
+    store_close();
     for (int status, pid; (pid = wait(&status)) > 0;) session_ended(pid, status);
     if (options.listen != NULL && options.tcp_port < 0) unlink(options.listen);
     return 0;
@@ -378,7 +389,8 @@ static int usage(const char *what) {
         "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
         "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
         "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock]\n"
-        "                     [--network[=DESCRIPTOR]] [--show PATH]... [--device PATH]...\n"
+        "                     [--network[=DESCRIPTOR]] [--images DESCRIPTOR] [--show PATH]...\n"
+        "                     [--device PATH]...\n"
         "       egpu-executor --driver LIBCUDA [--user UID:GID] --probe\n",
         what);
     return 2;
@@ -386,27 +398,17 @@ static int usage(const char *what) {
 
 int main(int argc, char **argv) {
     static const struct option flags[] = {
-        {"slice", required_argument, NULL, 's'},
-        {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},
-        {"listen-fd", required_argument, NULL, 'f'},
-        {"listen-tcp", required_argument, NULL, 'p'},
-        {"token-file", required_argument, NULL, 't'},
-        {"grace", required_argument, NULL, 'g'},
-        {"lease", required_argument, NULL, 'n'},
-        {"sessions", required_argument, NULL, 'm'},
-        {"cgroup", required_argument, NULL, 'c'},
-        {"user", required_argument, NULL, 'u'},
-        {"view", no_argument, NULL, 'v'},
-        {"landlock", no_argument, NULL, 'k'},
-        {"show", required_argument, NULL, 'h'},
-        {"device", required_argument, NULL, 'D'},
-        {"probe", no_argument, NULL, 'P'},
-        {"session", required_argument, NULL, 'S'},
-        {"roster", required_argument, NULL, 'R'},
-        {"rules", required_argument, NULL, 'L'},
-        {"network", optional_argument, NULL, 'N'},
-        {NULL, 0, NULL, 0},
+        {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},     {"listen-fd", required_argument, NULL, 'f'},
+        {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
+        {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},
+        {"sessions", required_argument, NULL, 'm'},   {"cgroup", required_argument, NULL, 'c'},
+        {"user", required_argument, NULL, 'u'},       {"view", no_argument, NULL, 'v'},
+        {"landlock", no_argument, NULL, 'k'},         {"show", required_argument, NULL, 'h'},
+        {"device", required_argument, NULL, 'D'},     {"probe", no_argument, NULL, 'P'},
+        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},
+        {"rules", required_argument, NULL, 'L'},      {"images", required_argument, NULL, 'i'},
+        {"network", optional_argument, NULL, 'N'},    {NULL, 0, NULL, 0},
     };
     int session = -1;
     bool probe = false;
@@ -430,6 +432,7 @@ int main(int argc, char **argv) {
         case 'S': session = atoi(optarg); break;
         case 'R': roster_fd = atoi(optarg); break;
         case 'L': confinement.rules = atoi(optarg); break;
+        case 'i': options.images = atoi(optarg); break;
         case 'N':
             confinement.network = true;
             confinement.joined = optarg != NULL && *optarg ? atoi(optarg) : -1;
@@ -438,8 +441,9 @@ int main(int argc, char **argv) {
         }
     if (options.driver == NULL) return usage("--driver is missing");
     if (session >= 0) {
-        struct settings settings = {options.driver, options.lease,     options.grace,
-                                    roster_fd,      confinement.rules, confinement.network};
+        struct settings settings = {options.driver,     options.lease,     options.grace,
+                                    roster_fd,          confinement.rules, options.images,
+                                    confinement.network};
         return session_run(&settings, session);
     }
     if (probe) {
@@ -471,6 +475,10 @@ int main(int argc, char **argv) {
         }
     } else {
         fprintf(stderr, "egpu-executor: no --slice: this lease has no limits\n");
+    }
+    if (options.images >= 0 && !store_start(options.images)) {
+        perror("egpu-executor: images are not kept: no keeper");
+        return 6;
     }
     if (options.token_file != NULL && access(options.token_file, R_OK) != 0) {
         perror(options.token_file);

@@ -205,6 +205,7 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
 
 /* ---- the process ---- */
 
+int session_store(void) { return session.settings->store; }
 bool session_has_network(void) { return session.settings->network; }
 
 static bool limit_process(int rules) {

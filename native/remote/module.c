@@ -117,6 +117,12 @@ static void read_log(struct reader *in, char *to, size_t room) {
     to[bytes] = 0;
 }
 
+static CUresult too_large(uint64_t total) {
+    fprintf(stderr, "egpu: an image of %llu bytes is not carried: at most %u MiB are\n",
+            (unsigned long long)total, WIRE_MAX_IMAGE >> 20);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* Loads; on success *made is the handle of the module or library. */
 static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs *logs,
                      uint64_t *made) {
@@ -125,7 +131,8 @@ static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     size_t total = image_bytes(image);
-    if (total == 0 || total > WIRE_MAX_IMAGE) return CUDA_ERROR_INVALID_IMAGE;
+    if (total == 0) return CUDA_ERROR_INVALID_IMAGE;
+    if (total > WIRE_MAX_IMAGE) return too_large(total);
     struct wire_load ask = {.total = total,
                             .log_bytes = logs != NULL && (logs->info || logs->error) ? 16384 : 0};
     egpu_sha256(image, total, ask.digest);
@@ -222,8 +229,9 @@ API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 /* A file of the program's machine, with a NUL behind it. */
 static CUresult load_image(const char *path, char **image) {
     if (path == NULL) return CUDA_ERROR_INVALID_VALUE;
-    size_t bytes;
+    size_t bytes = 0;
     *image = file_load(path, WIRE_MAX_IMAGE, &bytes);
+    if (*image == NULL && bytes > WIRE_MAX_IMAGE) return too_large(bytes);
     if (*image == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
     if (bytes >= 4) return CUDA_SUCCESS;
     free(*image);

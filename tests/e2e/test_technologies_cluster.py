@@ -13,6 +13,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.memory_limits import pod_group
 from egpu.api import names
 from egpu.api.kubernetes import Pod
+from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from support.claims import a_claim, a_class, using
@@ -31,7 +32,7 @@ SAMPLE = ["egpu-sample-vectoradd"]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[Cluster]:
-    async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as one:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1)) as one:
         yield one
 
 
@@ -211,3 +212,41 @@ async def test_the_driver_holds_a_pod_to_its_memory(running: Cluster, client: Cl
     await until(lambda: (seen := program.seen()) is not None and 8 < seen.pieces <= most, "it takes more", seconds=30)
     await clear(client)
     await until(lambda: pod_group(groups, pod.uid) is None, "its group goes", seconds=30)
+
+
+COMPUTES = """
+import ctypes, struct
+runtime, blas = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libcublas.so.13")
+def ok(status):
+    assert status == 0, status
+x, y, handle, driver = (ctypes.c_void_p() for _ in range(4))
+data, alpha, back = struct.pack("4f", 1, 2, 3, 4), ctypes.c_float(2), ctypes.create_string_buffer(16)
+for at in (x, y):
+    ok(runtime.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(16)))
+    ok(runtime.cudaMemcpy(at, data, ctypes.c_size_t(16), 1))
+ok(blas.cublasCreate_v2(ctypes.byref(handle)))
+ok(blas.cublasSaxpy_v2(handle, 4, ctypes.byref(alpha), x, 1, y, 1))
+ok(runtime.cudaMemcpy(back, y, ctypes.c_size_t(16), 2))
+print("has", struct.unpack("4f", back.raw), flush=True)
+print("mapped", *{line.split()[-1].rsplit("/", 1)[-1] for line in open("/proc/self/maps")}, flush=True)
+ok(ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(ctypes.c_int())))
+"""
+QGPU = {names.QGPU_CORE: "30", names.QGPU_MEMORY: "1"}
+POOL = {names.POOL_CORE: "30", names.POOL_MEMORY: "1024"}
+
+
+@pytest.mark.parametrize("limits", [QGPU, POOL], ids=["qgpu", "pool"])
+async def test_runtime_and_carried_libraries_are_there_with_the_driver(
+    running: Cluster, client: Client, limits: dict[str, str]
+) -> None:
+    """Whatever is in the image, and without an environment; where the pod has no card near it as well."""
+    document = sample("computes", limits)
+    document["spec"]["containers"][0]["command"] = ["env", "-i", sys.executable, "-c", COMPUTES]
+    if limits is POOL:
+        document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": running.node_names[-1]}
+    await manifests.create(client, [document])
+    await answers_rightly(client, "computes")
+    said = await client.text("/api/v1/namespaces/default/pods/computes/log")
+    assert "has (3.0, 6.0, 9.0, 12.0)" in said, said
+    (mapped,) = (line for line in said.splitlines() if line.startswith("mapped"))
+    assert set(REMOTE_LIBRARIES) <= set(mapped.split()), said

@@ -21,13 +21,17 @@ HOSTILE = ROOT / "tests/integration/programs/hostile_driver.c"
 SCRIPT = """
 import concurrent.futures.thread, os, subprocess, sys
 from pathlib import Path
+from egpu.adapters.executors import images
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
 from support.raw_session import Raw
+from support.repository import ROOT
 from support.simulated_gpu import machine
 from support.waiting import wait_until
-from test_confinement import start, supervisor
+from test_images import Leases, digest, is_asked_for, keeper, send
 
 state, source, user, network = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "network"
+images._IN_MEMORY = ()  # the directory is in memory, for every user may pass through it there
+ours, others = b"i" * 40000, b"n" * 40000
 if os.geteuid() == 0 and user:  # after everything is imported: the interpreter may be root's alone
     os.setgroups([])
     os.setgid(user)
@@ -41,30 +45,40 @@ try:
     with machine(state, "T4", 1) as sim:
         os.environ["EGPU_TEST_CARD"] = sim.cards[0].uuid
         confinement = Confinement(ConfinementConfig(network=network))
-        started.append(start(supervisor(state / "leases", sim.driver_dir, confinement, private=True), "theirs"))
-        neighbour = started[0]
+        leases = Leases(sim, state, confinement)
+        started = leases.started
+        neighbour, honest = leases.start("theirs", "bob"), leases.start("honest", "ann")
+        send(Raw(neighbour.socket), others)
+        send(Raw(honest.socket), ours)
         hostile = sim.driver_dir.with_name("hostile")
         hostile.mkdir()
         for entry in sim.driver_dir.iterdir():
             called = "libcuda-real.so" if entry.name == "libcuda.so.1" else entry.name
             (hostile / called).symlink_to(os.readlink(entry))
         values = {"SECRET": secret, "FORBIDDEN": state / "new", "SLICE": state / "leases" / "mine",
-                  "NEIGHBOUR_DIRECTORY": neighbour.directory}
+                  "NEIGHBOUR_DIRECTORY": neighbour.directory,
+                  "IMAGE": digest(ours).hex(), "NEIGHBOUR_IMAGE": digest(others).hex()}
         stub = ["-xc", "/dev/null", "-Wl,-soname,libcuda-real.so", "-o", state / "stub.so"]
         subprocess.run(["cc", "-shared", *stub], check=True)
         subprocess.run(
             ["cc", "-O1", "-shared", "-fPIC", *(f'-D{name}="{value}"' for name, value in values.items()),
-             f"-DVICTIM={victim.pid}", f"-DNEIGHBOUR={neighbour.process.pid}", source, "-Wl,--no-as-needed",
+             f"-DIMAGE_BYTES={len(ours)}", f"-DKEEPER={keeper(neighbour)}",
+             *(f"-I{ROOT / 'native' / part}" for part in ("executor", "wire")), f"-DVICTIM={victim.pid}",
+             f"-DNEIGHBOUR={neighbour.process.pid}", source, "-Wl,--no-as-needed",
              state / "stub.so", "-Wl,-rpath,$ORIGIN", "-o", hostile / "libcuda.so.1"], check=True)
-        started.append(start(supervisor(state / "leases", hostile, confinement, private=True), "mine"))
-        mine = started[1]
+        leases.driver_dir = hostile
+        leases.restart()
+        mine = leases.start("mine", "ann")
         raw = Raw(mine.socket)
         assert raw.status == 0, (mine.directory / "log").read_text()
         log = mine.directory / "log"
         wait_until(lambda: "hostile end" in log.read_text())
         print(log.read_text())
         print("told", confinement.told)
-        for executor in started:
+        assert is_asked_for(Raw(honest.socket), ours)  # what was put in its place is not loaded
+        send(Raw(honest.socket), ours)
+        assert not is_asked_for(Raw(neighbour.socket), others)
+        for executor in (neighbour, mine):
             print("uid", Path(f"/proc/{executor.process.pid}/status").read_text().split("Uid:")[1].split()[0])
 finally:
     for executor in started:

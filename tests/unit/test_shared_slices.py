@@ -37,7 +37,7 @@ from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, Slots
+from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
@@ -190,19 +190,27 @@ async def test_who_is_told_late_undoes_no_later_order(node: Node) -> None:
     assert second.allocation.revision == 0
 
 
-async def test_a_pod_that_is_resized_when_it_is_first_seen_is_followed(node: Node) -> None:
-    """After a gap in the watch: its slot was prepared as the API server said then."""
-    for slot in "12":
-        await node.prepare(slot, allocation(""))
-    api = FakeAPI()
+async def test_a_pod_that_is_resized_when_it_is_first_seen_is_followed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a gap in the watch: its slot was prepared as the API server said then, and looked at before it came."""
+    await node.prepare("1", allocation(""))
+    os.utime(node.slots.path("1").parent, (1, 1))  # long ago: for a while after it slots are looked at anyway
+    looked, records, api = asyncio.Event(), node.slots.records, FakeAPI()
+
+    def look() -> Iterator[SlotRecord]:
+        looked.set()
+        return records()
+
+    monkeypatch.setattr(node.slots, "records", look)
     running = asyncio.create_task(resizer(node, api).run())
     try:
-        for slot in "12":  # when the second comes, the list has long been read
-            told = PodAllocation(node=NODE, containers={"app": allocation("", memory_mib=512, revision=1)})
-            meta = {"name": f"uid-{slot}", "namespace": "default", "uid": f"uid-{slot}"}
-            annotations = {names.ALLOCATION: encode(told)}
-            api.put("pods", {"metadata": {**meta, "annotations": annotations}, "spec": {"nodeName": NODE}})
-            await until(lambda slot=slot: node.memory_mib(slot) == 512)
+        await looked.wait()
+        told = PodAllocation(node=NODE, containers={"app": allocation("", memory_mib=512, revision=1)})
+        meta = {"name": "uid-1", "namespace": "default", "uid": "uid-1"}
+        annotations = {names.ALLOCATION: encode(told)}
+        api.put("pods", {"metadata": {**meta, "annotations": annotations}, "spec": {"nodeName": NODE}})
+        await until(lambda: node.memory_mib("1") == 512)
     finally:
         running.cancel()
 

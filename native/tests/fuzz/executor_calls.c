@@ -1,5 +1,6 @@
-/* calls.c, and how a fuzzer forgets what an input left in it. */
+/* calls.c and images.c, and how a fuzzer forgets what an input left in them. */
 #include "../../executor/calls.c"
+#include "../../executor/images.c"
 
 void forget_calls(void);
 void forget_graphs(void);

@@ -143,6 +143,7 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
 #define pthread_cond_timedwait(condition, lock, until) ((void)(until), fuzz_connects())
 #define shared_wait fuzz_shared_wait
 #include "../../common/descriptor.c"
+#include "../../executor/store.h"
 #include "../../executor/session.c"
 #include "../../executor/connection.c"
 #include "../../executor/transport_stream.c"
@@ -155,6 +156,12 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 void status_init(const struct settings *given) { (void)given; }
+int store_find(int channel, const uint8_t digest[32], uint64_t total) {
+    return (void)channel, (void)digest, (void)total, -1;
+}
+int store_keep(int channel, const uint8_t digest[32], const uint8_t *image, uint64_t total) {
+    return (void)channel, (void)digest, (void)image, (void)total, -1;
+}
 CUresult status_read(uint32_t device, struct writer *out) {
     return put_word(out, device), CUDA_SUCCESS;
 }
@@ -316,7 +323,8 @@ static void forget(void) {
 }
 
 static void set_up(void) {
-    static const struct settings given = {"none", "fuzzed", 0, -1};
+    static const struct settings given = {
+        .driver = "none", .lease = "fuzzed", .roster = -1, .store = -1};
     session.settings = &given;
     for (int id = 0; id < EGPU_DRIVER_FUNCTIONS; id++)
         functions[id] = agreeing_driver((egpu_driver_id)id);

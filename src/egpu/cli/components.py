@@ -43,12 +43,25 @@ ExecutorUsers = Annotated[
     str,
     typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
 ]
+ImageCache = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="MIB", help="Disk for modules' images, 256 for each caller. 0: none are kept. Default: 2048."
+    ),
+]
 
 HardwareMetrics = Annotated[
     bool,
     typer.Option(
         "--hardware-metrics",
         help="Tell of temperature, power, load and memory of each card, too. For nodes without DCGM's exporter.",
+    ),
+]
+
+HasShim = Annotated[
+    bool,
+    typer.Option(
+        "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
     ),
 ]
 
@@ -175,15 +188,11 @@ def agent(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
+    image_cache: ImageCache = None,
     mount_usage: MountUsage = False,
     cdi: Cdi = "auto",
     cdi_dir: CdiDir = None,
-    shim: Annotated[
-        bool,
-        typer.Option(
-            "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
-        ),
-    ] = False,
+    shim: HasShim = False,
     hardware_metrics: HardwareMetrics = False,
     mps_shm: MpsShm = None,
     log_level: LogLevel = "info",
@@ -196,8 +205,8 @@ def agent(
     from egpu.apps.agent import AgentConfig, run
 
     confinement = ConfinementConfig(cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users)
-    if shim and confinement != ConfinementConfig():
-        raise InvalidInput("shim", "executors are the shim's: give --cgroup and --executor-… to `egpu shim`")
+    if shim and (confinement != ConfinementConfig() or image_cache is not None):
+        raise InvalidInput("shim", "executors are the shim's: give --cgroup, --executor-…, --image-cache to `shim`")
     config = AgentConfig(
         node=node,
         kubeconfig=kubeconfig,
@@ -215,6 +224,7 @@ def agent(
         pool_link_mbps=pool_link_mbps,
         vocabularies=optional_vocabularies(vocabularies),
         confinement=confinement,
+        image_cache_mib=image_cache,
         mount_usage=mount_usage,
         cdi=cdi,
         cdi_directories=tuple(cdi_dir or DIRECTORIES),
@@ -236,6 +246,7 @@ def shim(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
+    image_cache: ImageCache = None,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node, beside the agent: answers kubelet and keeps executors running while the agent is upgraded."""
@@ -249,6 +260,7 @@ def shim(
         confinement=ConfinementConfig(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
         ),
+        image_cache_mib=image_cache,
     )
     run_component("shim", run, config, log_level)
 

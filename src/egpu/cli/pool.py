@@ -12,7 +12,7 @@ import typer
 
 from egpu.adapters.pool.security import Credentials, Role, create_secret
 from egpu.api.text import escaped
-from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, LogLevel, run_component
+from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, ImageCache, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.cli.panels import DEFAULT_BROKER
 from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
@@ -136,6 +136,7 @@ def serve(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
+    image_cache: ImageCache = None,
     collectives: Annotated[
         bool,
         typer.Option("--collectives", help="Programs of one lease may use NCCL: each lease has a network of its own."),
@@ -175,6 +176,7 @@ def serve(
                 users=executor_users,
                 network=collectives,
             ),
+            image_cache_mib=image_cache,
         )
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)

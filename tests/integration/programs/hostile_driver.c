@@ -1,7 +1,9 @@
 /* A driver in which somebody else's code runs: once its session is sandboxed it tries what an
  * attacker would, and says on standard error of each whether it was had ("had") or refused
  * ("refused"). SECRET: a file that is not its business; FORBIDDEN: one that it would like to make;
- * VICTIM, NEIGHBOUR: processes; NEIGHBOUR_DIRECTORY: of another lease; SLICE: its own lease's. */
+ * VICTIM, NEIGHBOUR, KEEPER: processes; NEIGHBOUR_DIRECTORY: of another lease; SLICE: its own
+ * lease's. IMAGE, NEIGHBOUR_IMAGE: digests of images, of IMAGE_BYTES, that its caller and another
+ * one have sent. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -22,6 +25,8 @@
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "store.h"
 
 static char lines[16384];
 static size_t used;
@@ -168,6 +173,73 @@ static int grow(const char *path) {
            (ftruncate(fd, INT64_C(1) << 30) == 0 || pwrite(fd, "", 1, INT64_C(1) << 30) == 1);
 }
 
+/* The channel to the keeper of images that every session has. */
+static int image_channel(void) {
+    char words[4096];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t got = read(fd, words, sizeof words - 1);
+    words[got < 0 ? 0 : got] = 0;
+    close(fd);
+    for (char *word = words; word < words + got; word += strlen(word) + 1)
+        if (strcmp(word, "--images") == 0) return atoi(word + strlen(word) + 1);
+    return -1;
+}
+
+static int image_answer(int channel) {
+    struct store_answer is = {0};
+    union {
+        char space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr header;
+    } control;
+    struct iovec part = {&is, sizeof is};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    int fd = -1;
+    if (recvmsg(channel, &message, 0) != sizeof is || !is.good) return -1;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header != NULL) memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+static int image_find(int channel, const char *name) {
+    struct store_request request = {.kind = STORE_FIND, .total = IMAGE_BYTES};
+    for (int i = 0; i < 32; i++) sscanf(name + 2 * i, "%2hhx", &request.digest[i]);
+    return send(channel, &request, sizeof request, 0) < 0 ? -1 : image_answer(channel);
+}
+
+static int image_changed(int fd) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return can_open(path, O_RDWR) || can_open(path, O_WRONLY) || write(fd, "x", 1) == 1 ||
+           ftruncate(fd, 1) == 0 || fallocate(fd, 0, 0, 1 << 20) == 0 || fchmod(fd, 0666) == 0 ||
+           mmap(NULL, 4096, PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED;
+}
+
+/* Something else under a digest that its caller has. */
+static int image_forged(int channel, const char *name) {
+    static char other[IMAGE_BYTES + 1] = "not what its digest says";
+    struct store_request request = {.kind = STORE_KEEP, .total = IMAGE_BYTES};
+    struct store_answer room = {0};
+    for (int i = 0; i < 32; i++) sscanf(name + 2 * i, "%2hhx", &request.digest[i]);
+    return send(channel, &request, sizeof request, 0) > 0 &&
+           recv(channel, &room, sizeof room, MSG_WAITALL) == sizeof room && room.good &&
+           send(channel, other, sizeof other, 0) > 0 && image_answer(channel) >= 0;
+}
+
+static void try_images(void) {
+    int channel = image_channel(), mine = image_find(channel, IMAGE);
+    say("honest: an image of its caller", mine >= 0);
+    say("changing an image", image_changed(mine));
+    say("an image of another caller", image_find(channel, NEIGHBOUR_IMAGE) >= 0);
+    say("honest: keeping an image", image_forged(channel, IMAGE));
+    struct store_request nonsense = {.kind = 77, .total = UINT64_MAX};
+    char byte;
+    say("honest: being hung up on",
+        send(channel, &nonsense, sizeof nonsense, 0) > 0 && recv(channel, &byte, 1, 0) == 0);
+}
+
 static int has_capabilities(void) {
     char text[4096] = "";
     FILE *file = fopen("/proc/self/status", "re");
@@ -215,6 +287,8 @@ static void *attack(void *unused) {
     try_process("another process", VICTIM);
     try_process("its parent", getppid());
     try_process("a neighbour", NEIGHBOUR);
+    try_process("what keeps images", KEEPER);
+    try_images();
     try_calls();
     /* What an honest driver does. */
     struct rlimit own;

@@ -6,6 +6,7 @@
     confinement    what keeps an executor small and away from all else, and what of it this machine has
     cgroups        control groups, on cgroup v2
     users          a user for each executor
+    images         what modules a caller's programs have sent, kept for its next lease
     networks       where ranks of NCCL meet
     parents        whose children they are: with whom they would end
     supervisor     the executors of one owner kind: what runs against what was ordered

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from egpu.adapters.executors import process
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
 
@@ -24,14 +25,16 @@ class Parent(Protocol):
 
 
 class ThisProcess:
-    """The executors are our own children. `driver_dir` is a simulated machine's, None for this machine's own driver."""
+    """The executors are our own children. `driver_dir` is a simulated machine's, None for this machine's own driver;
+    without `images` none are kept."""
 
-    def __init__(self, driver_dir: Path | None, confinement: Confinement) -> None:
+    def __init__(self, driver_dir: Path | None, confinement: Confinement, images: Images | None = None) -> None:
         self._driver_dir = driver_dir
         self._confinement = confinement
+        self._images = images
 
     def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        return process.start(below, record, self._driver_dir, self._confinement)
+        return process.start(below, record, self._driver_dir, self._confinement, self._images)
 
     def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]:
         return process.find(below, owner, self._confinement)

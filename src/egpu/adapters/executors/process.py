@@ -35,6 +35,7 @@ import structlog
 from egpu.adapters import native
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, group_name
+from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.leftovers import group_exists, left_of, processes_of, sessions_of
 from egpu.adapters.executors.networks import await_entered, network_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
@@ -167,10 +168,17 @@ class Executor(Generic[Owner]):
         write_policy(self.directory / "policy", self.record.policy())
 
     def launch(
-        self, driver_dir: Path | None, confinement: Confinement, *, user: User | None = None, network: int | None = None
+        self,
+        driver_dir: Path | None,
+        confinement: Confinement,
+        *,
+        user: User | None = None,
+        network: int | None = None,
+        images: int | None = None,
     ) -> None:
         """Start the process in its finished directory, with the driver in `driver_dir`, or the one that our NVML is of,
         or the one that the system finds. `network`: a descriptor of the one that it enters, None for one of its own.
+        `images`: one of the directory where its caller's are kept.
 
         Raises OSError, Unavailable.
         """
@@ -192,8 +200,10 @@ class Executor(Generic[Owner]):
             *confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
             *(("--user", f"{user.uid}:{user.uid}") if user else ()),
             *((f"--network={'' if network is None else network}",) if confinement.has_networks else ()),
+            *(() if images is None else ("--images", str(images))),
         ]  # fmt: skip
-        inherited = [descriptor for descriptor in (user.lock if user else None, network) if descriptor is not None]
+        descriptors = (user.lock if user else None, network, images)
+        inherited = [descriptor for descriptor in descriptors if descriptor is not None]
         with self.events.open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
@@ -249,7 +259,11 @@ class Executor(Generic[Owner]):
 
 
 def start(
-    below: Path, record: ExecutorRecord[Owner], driver_dir: Path | None, confinement: Confinement
+    below: Path,
+    record: ExecutorRecord[Owner],
+    driver_dir: Path | None,
+    confinement: Confinement,
+    images: Images | None = None,
 ) -> Executor[Owner]:
     """Start the executor of a record without a process, in a directory of its name. It is ready once it says so
     (`Executor.follow`).
@@ -268,6 +282,7 @@ def start(
         raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
     shutil.rmtree(draft, ignore_errors=True)
     user = confinement.take_user()
+    kept = None
     try:
         draft.mkdir(mode=0o700)
         (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
@@ -279,8 +294,9 @@ def start(
         records.write(draft, record)
         draft.rename(final)
         executor = Executor(final, record, confinement)
+        kept = None if images is None else images.open(record.caller)
         with network_of(below, record) if confinement.has_networks else contextlib.nullcontext() as network:
-            executor.launch(driver_dir, confinement, user=user, network=network)
+            executor.launch(driver_dir, confinement, user=user, network=network, images=kept)
     except (OSError, ElasticGPUError) as error:
         with contextlib.suppress(ElasticGPUError):
             confinement.end(group_name(final))
@@ -292,6 +308,8 @@ def start(
     finally:
         if user is not None:
             user.close()  # the executor has it
+        if kept is not None:
+            os.close(kept)
     return executor
 
 

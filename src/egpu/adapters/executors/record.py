@@ -32,7 +32,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     its user, who nobody else is; 0: it is who started it. `granted_mib` by card, in the order of `cards`: what it was
     allowed before its limits were last changed, and may still hold; empty: they never were. `grace_seconds` is how long
     a session of it outlives its connection. Executors of one `network` share it, where they have one at all
-    (`egpu.adapters.executors.networks`); "": with nobody.
+    (`egpu.adapters.executors.networks`); "": with nobody. `caller` is for whose later executors its modules' images are
+    kept (`egpu.adapters.executors.images`): a name that it cannot choose itself; "": for nobody's.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     granted_mib: tuple[int, ...] = ()
     grace_seconds: int = GRACE_SECONDS
     network: str = ""
+    caller: str = ""
 
     @property
     def granted(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import structlog
 from egpu.adapters import listening, mounts
 from egpu.adapters.compute_policy import set_time_slice
 from egpu.adapters.executors.confinement import LAYERS, Confinement
+from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.parents import Parent, ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
@@ -174,7 +175,8 @@ class Agent:
         config = self.config
         confinement = Confinement(config.confinement)
         self._told(confinement.told, confinement.lacks)
-        return ThisProcess(None if config.nvml_library is None else config.nvml_library.parent, confinement)
+        images = Images(config.state_dir / "images", config.image_cache_mib)
+        return ThisProcess(None if config.nvml_library is None else config.nvml_library.parent, confinement, images)
 
     def _told(self, executors: str, lacks: Collection[str]) -> None:
         """What holds executors here."""

@@ -53,6 +53,7 @@ class AgentConfig:
     pool_link_mbps: int = 0
     vocabularies: tuple[str, ...] = ()
     confinement: ConfinementConfig = UNGROUPED
+    image_cache_mib: int | None = None
     mount_usage: bool = False
     cdi: Mode = "auto"
     cdi_directories: tuple[Path, ...] = DIRECTORIES

@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.local import election
@@ -53,8 +54,9 @@ class Server:
         self.config = config
         self.instance = secrets.token_hex(8)
         self.confinement = Confinement(config.confinement)
+        self.images = Images(config.images_dir, config.image_cache_mib)
         executors = ExecutorSupervisor(
-            config.leases_dir, LeaseOwner, parent=ThisProcess(config.driver_dir, self.confinement),
+            config.leases_dir, LeaseOwner, parent=ThisProcess(config.driver_dir, self.confinement, self.images),
             ready_seconds=READY_SECONDS,
         )  # fmt: skip
         self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
@@ -79,6 +81,7 @@ class Server:
             listen=str(self.listener.address),
             cards=len(self.leases.cards),
             executors=self.confinement.told,
+            images=self.images.told,
         )
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())

@@ -31,7 +31,12 @@ class ServeConfig:
     watch_seconds: float = 0.02
     max_connections: int = 8192
     confinement: ConfinementConfig = UNGROUPED
+    image_cache_mib: int | None = None
 
     @property
     def leases_dir(self) -> Path:
         return self.state_dir.absolute() / "leases"
+
+    @property
+    def images_dir(self) -> Path:
+        return self.state_dir.absolute() / "images"

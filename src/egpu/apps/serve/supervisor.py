@@ -222,7 +222,14 @@ class LeaseSupervisor:
         owner = LeaseOwner.of(record)
         try:
             executor = await self._executors.start(
-                ExecutorRecord(name=lease, owner=owner, cards=record.cards, minors=minors, network=owner.lease.peer)
+                ExecutorRecord(
+                    name=lease,
+                    owner=owner,
+                    cards=record.cards,
+                    minors=minors,
+                    network=owner.lease.peer,
+                    caller=owner.lease.peer,
+                )
             )
         except ElasticGPUError as error:
             if executor := self._executors.running.get(lease):

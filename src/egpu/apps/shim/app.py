@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.images import Images
 from egpu.adapters.kubelet.registrar import Registrar
 from egpu.adapters.shim import ShimDirectory
 from egpu.apps.shim.config import ShimConfig
@@ -22,6 +23,7 @@ class NodeShim:
         """Raises InvalidInput, NotPrivate, Unavailable."""
         directory = ShimDirectory.of(config.state_dir)
         self.confinement = Confinement(config.confinement)
+        self.images = Images(config.state_dir / "images", config.image_cache_mib)
         self.plugin = HeldPlugin(directory)
         self.registrar = Registrar(self.plugin, config.kubelet_dir)
         self.executors = OrderedExecutors(
@@ -29,13 +31,14 @@ class NodeShim:
             directory,
             driver_dir=config.driver_dir,
             confinement=self.confinement,
+            images=self.images,
             registered=lambda: self.registrar.registered,
         )
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped. Raises Unavailable."""
         server = await self.executors.open()
-        log.info("shim starts", executors=self.confinement.told)
+        log.info("shim starts", executors=self.confinement.told, images=self.images.told)
         supervisor.add("orders", server.serve_forever())
         supervisor.add("executors", self.executors.look_after())
         supervisor.add("registrar", self._register())

@@ -17,3 +17,4 @@ class ShimConfig:
     state_dir: Path = Path("/var/lib/elasticgpu")
     driver_dir: Path | None = None
     confinement: ConfinementConfig = UNGROUPED
+    image_cache_mib: int | None = None

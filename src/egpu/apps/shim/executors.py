@@ -23,6 +23,7 @@ from egpu.adapters import mps
 from egpu.adapters.executors import process
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.private import private_directory
@@ -51,6 +52,7 @@ class OrderedExecutors:
         *,
         driver_dir: Path | None,
         confinement: Confinement,
+        images: Images | None = None,
         registered: Callable[[], bool],
         away_seconds: float = AWAY_SECONDS,
     ) -> None:
@@ -60,6 +62,7 @@ class OrderedExecutors:
         self._directory = directory
         self._driver_dir = driver_dir
         self._confinement = confinement
+        self._images = images
         self._registered = registered
         self._away_seconds = away_seconds
         self._known: dict[Path, Executor[msgspec.Raw]] = {}
@@ -126,7 +129,9 @@ class OrderedExecutors:
 
     async def _start(self, folder: Path, text: msgspec.Raw) -> None:
         record = msgspec.json.decode(text, type=ExecutorRecord[msgspec.Raw])
-        executor = await asyncio.to_thread(process.start, folder, record, self._driver_dir, self._confinement)
+        executor = await asyncio.to_thread(
+            process.start, folder, record, self._driver_dir, self._confinement, self._images
+        )
         self._known[executor.directory] = executor
         log.info("executor started", name=executor.name, pid=executor.process.pid)
 

@@ -31,6 +31,7 @@ from egpu.api.allocation import ContainerAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.serving.bridges import AGENTS_AWAY_SECONDS
+from egpu.apps.agent.serving.slots import caller_of
 from egpu.apps.agent.slots.owners import PodReader
 from egpu.core.leasing import tokens
 from egpu.core.provisioners import provisioner
@@ -209,6 +210,7 @@ class PodService:
                         cards=given.cards,
                         minors=minors,
                         grace_seconds=AGENTS_AWAY_SECONDS,
+                        caller=caller_of(container.namespace),
                     )
                 )
             elif given.revision > executor.record.owner.revision:

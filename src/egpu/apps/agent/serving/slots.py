@@ -29,6 +29,11 @@ log = structlog.get_logger(__name__)
 SWEEP_SECONDS = 1.0
 
 
+def caller_of(namespace: str) -> str:
+    """For whom a pod's images are kept: its namespace, where who may make pods may read each other's anyway."""
+    return f"namespace/{namespace}"
+
+
 class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The slice that an executor or a bridge belongs to: a slot as it was given to one container (the next container
     has another generation), or a claim as several slots have it."""
@@ -73,7 +78,13 @@ class SlotExecutors:
             if executor.record.owner.slot in (owner.slot, record.slot_id):
                 await self._executors.end(executor)
         return await self._executors.start(
-            ExecutorRecord(name=owner.name, owner=owner, cards=record.allocation.cards, minors=record.minors)
+            ExecutorRecord(
+                name=owner.name,
+                owner=owner,
+                cards=record.allocation.cards,
+                minors=record.minors,
+                caller=caller_of(record.namespace),
+            )
         )
 
     def serves(self, record: SlotRecord) -> bool:

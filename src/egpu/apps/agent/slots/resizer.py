@@ -93,8 +93,8 @@ class SlotResizer:
         self._said: dict[str, list[SliceInForce]] = {}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Most changes are of its status, and none of ours. Nor is a pod that goes, or comes as it was bound, whose slot
-        is prepared as it says: of those `run` hears by their slots. After a gap in the watch one may come resized."""
+        """Most changes are of its status, and none of ours. Nor is a pod that goes, or comes as it was bound: its slot
+        is prepared as it says, and `run` hears of slots. After a gap in the watch one may come resized."""
         if change.new is None:
             return
         text = change.new.annotations.get(names.ALLOCATION)
