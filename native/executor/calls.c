@@ -343,7 +343,7 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
     const char *name = "";
     size_t offsets[WIRE_MAX_PARAMETERS], sizes[WIRE_MAX_PARAMETERS];
     struct wire_function is = {.handle = handle_of_child(kind, value, parent), .max_threads = 1024};
-    int threads;
+    int threads, clusters;
     if (kind == KIND_kernel) {
         CUkernel kernel = (CUkernel)(uintptr_t)value;
         if (driver_function(EGPU_FN_cuKernelGetName))
@@ -355,10 +355,13 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
                                 &sizes[is.parameters]) == CUDA_SUCCESS)
             is.parameters++;
         CUdevice device;
-        if (DRIVER(cuCtxGetDevice, CUdevice *)(&device) == CUDA_SUCCESS &&
-            DRIVER(cuKernelGetAttribute, int *, CUfunction_attribute, CUkernel, CUdevice)(
-                &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, device) == CUDA_SUCCESS)
-            is.max_threads = (uint32_t)threads;
+        bool known = DRIVER(cuCtxGetDevice, CUdevice *)(&device) == CUDA_SUCCESS;
+#define OF_KERNEL(which, value)                                                              \
+    (known && DRIVER(cuKernelGetAttribute, int *, CUfunction_attribute, CUkernel, CUdevice)( \
+                  &(value), CU_FUNC_ATTRIBUTE_##which, kernel, device) == CUDA_SUCCESS)
+        if (OF_KERNEL(REQUIRED_CLUSTER_WIDTH, clusters) && clusters) is.clusters = 1;
+        if (OF_KERNEL(CLUSTER_SIZE_MUST_BE_SET, clusters) && clusters) is.clusters = 1;
+        if (OF_KERNEL(MAX_THREADS_PER_BLOCK, threads)) is.max_threads = (uint32_t)threads;
     } else {
         CUfunction function = (CUfunction)(uintptr_t)value;
         if (driver_function(EGPU_FN_cuFuncGetName))
@@ -368,9 +371,12 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
                       size_t *)(function, is.parameters, &offsets[is.parameters],
                                 &sizes[is.parameters]) == CUDA_SUCCESS)
             is.parameters++;
-        if (DRIVER(cuFuncGetAttribute, int *, CUfunction_attribute, CUfunction)(
-                &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) == CUDA_SUCCESS)
-            is.max_threads = (uint32_t)threads;
+#define OF_FUNCTION(which, value)                            \
+    (DRIVER(cuFuncGetAttribute, int *, CUfunction_attribute, \
+            CUfunction)(&(value), CU_FUNC_ATTRIBUTE_##which, function) == CUDA_SUCCESS)
+        if (OF_FUNCTION(REQUIRED_CLUSTER_WIDTH, clusters) && clusters) is.clusters = 1;
+        if (OF_FUNCTION(CLUSTER_SIZE_MUST_BE_SET, clusters) && clusters) is.clusters = 1;
+        if (OF_FUNCTION(MAX_THREADS_PER_BLOCK, threads)) is.max_threads = (uint32_t)threads;
     }
     put_bytes(&task->out, &is, sizeof is);
     put_string(&task->out, name);
@@ -501,10 +507,7 @@ static CUresult launch(struct task *task) {
     CUresult refused = task_refused(task, true);
     if (refused != CUDA_SUCCESS) return refused;
     for (unsigned i = 0; i < message.attribute_count; i++) /* no pointers of the client's */
-        if (attributes[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
-            attributes[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
-            attributes[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
-            return CUDA_ERROR_NOT_SUPPORTED;
+        if (!attribute_is_value((int)attributes[i].id)) return CUDA_ERROR_NOT_SUPPORTED;
     size_t bytes = message.argument_bytes;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)arguments,
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
@@ -679,6 +682,8 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_LIBRARY_LOAD] = {library_load, 0},
     [OP_FUNCTION_INFO] = {function_info, 0},
     [OP_LAUNCH] = {launch, 0},
+    [OP_CLUSTERS] = {clusters, 0},
+    [OP_NODE_ATTRIBUTE] = {node_attribute, 0},
     [OP_HOST_CALLBACK] = {host_callback, 0},
     [OP_POINTER_ATTRIBUTE] = {pointer_attribute, 0},
     [OP_DEVICE_STATUS] = {device_status, 0},

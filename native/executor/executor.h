@@ -228,6 +228,11 @@ CUresult graph_destroy_node(struct task *task);
 CUresult capture_info(struct task *task);
 CUresult graph_update(struct task *task);
 
+/* attributes.c */
+bool attribute_is_value(int which);
+CUresult clusters(struct task *task);
+CUresult node_attribute(struct task *task);
+
 /* ---- nodes.c, rooms.c ---- */
 
 CUresult graph_node(struct task *task);

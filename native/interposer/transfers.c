@@ -204,6 +204,10 @@ COPIES_NOW(_ptds, OWN_thread)
     EXPORT CUresult cuLaunchHostFunc##SUFFIX(CUstream stream, CUhostFn function, void *data) {    \
         PASSES(OWN(stream), REAL(cuLaunchHostFunc##SUFFIX)(stream, function, data));              \
     }                                                                                             \
+    EXPORT CUresult cuLaunchHostFunc_v2##SUFFIX(CUstream stream, CUhostFn function, void *data,   \
+                                                unsigned mode) {                                  \
+        PASSES(OWN(stream), REAL(cuLaunchHostFunc_v2##SUFFIX)(stream, function, data, mode));     \
+    }                                                                                             \
     EXPORT CUresult cuStreamAddCallback##SUFFIX(CUstream stream, CUstreamCallback function,       \
                                                 void *data, unsigned flags) {                     \
         PASSES(OWN(stream), REAL(cuStreamAddCallback##SUFFIX)(stream, function, data, flags));    \
@@ -256,3 +260,19 @@ PEERS(_ptds, _ptsz, OWN_thread)
     }
 BATCHES(, OWN_legacy)
 BATCHES(_ptsz, OWN_thread)
+
+#define WITH_ATTRIBUTES(SUFFIX, OWN)                                                           \
+    EXPORT CUresult cuMemcpyWithAttributesAsync##SUFFIX(CUdeviceptr to, CUdeviceptr from,      \
+                                                        size_t bytes, CUmemcpyAttributes *how, \
+                                                        CUstream stream) {                     \
+        EITHER(on_card(to) && on_card(from), bytes, OWN(stream),                               \
+               REAL(cuMemcpyWithAttributesAsync##SUFFIX)(to, from, bytes, how, stream));       \
+    }                                                                                          \
+    EXPORT CUresult cuMemcpy3DWithAttributesAsync##SUFFIX(                                     \
+        CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags, CUstream stream) {             \
+        uint64_t within = volumes_within(copy, 1);                                             \
+        EITHER(within != 0, within, OWN(stream),                                               \
+               REAL(cuMemcpy3DWithAttributesAsync##SUFFIX)(copy, flags, stream));              \
+    }
+WITH_ATTRIBUTES(, OWN_legacy)
+WITH_ATTRIBUTES(_ptsz, OWN_thread)

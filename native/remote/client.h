@@ -54,6 +54,7 @@ struct function {
     uint64_t library; /* of a kernel */
     char *name;
     uint32_t max_threads, parameter_count, argument_bytes;
+    _Atomic bool clusters;           /* not every grid does for it */
     _Atomic uint32_t largest_shared; /* dynamic shared memory that a launch has had */
     struct parameter *parameters;
 };

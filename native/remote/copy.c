@@ -8,8 +8,6 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#include "common/batch.h"
-
 CUresult copy_place(CUstream stream, bool wait, struct where *where) {
     struct call probe;
     call_start(&probe, 0);
@@ -256,36 +254,6 @@ API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
 API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                                CUcontext from_context, size_t bytes, CUstream stream) {
     return between(to, to_context, from, from_context, bytes, stream, false);
-}
-
-/* ---- several ---- */
-
-static CUresult batch(const struct batch *batch, CUstream stream, size_t *failed) {
-    CUresult result = call_ready();
-    if (result == CUDA_SUCCESS && !batch_is_whole(batch)) result = CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++) {
-        result = cuMemcpyAsync(batch->to[i], batch->from[i], batch->bytes[i], stream);
-        *failed = i;
-    }
-    bool at_once = result == CUDA_SUCCESS && batch_is_read_at_once(batch) && !capturing(stream);
-    return at_once ? cuStreamSynchronize(stream) : result;
-}
-
-API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                   CUmemcpyAttributes *attributes, size_t *starts,
-                                   size_t attribute_count, CUstream stream) {
-    size_t failed;
-    return batch(&(struct batch){to, from, bytes, count, attributes, starts, attribute_count},
-                 stream, &failed);
-}
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, size_t *failed, CUstream stream) {
-    size_t at = SIZE_MAX;
-    CUresult result = batch(
-        &(struct batch){to, from, bytes, count, attributes, starts, attribute_count}, stream, &at);
-    if (failed != NULL && result != CUDA_SUCCESS) *failed = at;
-    return result;
 }
 
 /* ---- two and three dimensions ---- */

@@ -102,7 +102,8 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     uint64_t threads = (uint64_t)message.block[0] * message.block[1] * message.block[2];
     /* Posted only if the driver cannot refuse it. With more threads, shared memory or attributes
      * than are known to work, its answer is waited for. */
-    bool sure = threads <= function->max_threads && message.attribute_count == 0 && flags == 0 &&
+    bool sure = threads <= function->max_threads && !atomic_load(&function->clusters) &&
+                message.attribute_count == 0 && flags == 0 &&
                 message.shared_bytes <=
                     atomic_load_explicit(&function->largest_shared, memory_order_relaxed);
     size_t attribute_bytes = message.attribute_count * sizeof(CUlaunchAttribute);

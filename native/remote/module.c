@@ -77,6 +77,7 @@ static struct function *read_function(struct link *link, unsigned kind, struct r
     function->handle = handle_found(link, kind, is.handle);
     function->name = strdup(name);
     function->max_threads = is.max_threads;
+    function->clusters = is.clusters != 0;
     function->parameter_count = is.parameters;
     function->parameters = malloc((is.parameters + 1) * sizeof *parameters);
     struct handle_entry *entry = handle_entry(function->handle);
@@ -441,9 +442,12 @@ API CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribut
     CUresult result = forward_cuFuncSetAttribute(handle, attribute, value);
     int now;
     if (result != CUDA_SUCCESS) return result;
-    struct function *function;
+    struct function *function = NULL;
     if (function_of((uint64_t)(uintptr_t)handle, &function) == CUDA_SUCCESS)
         atomic_store(&function->largest_shared, 0);
+    if (attribute >= CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET &&
+        attribute <= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH && function != NULL)
+        atomic_store(&function->clusters, true);
     struct link *link = links[wire_server((uint64_t)(uintptr_t)handle)];
     result = cuFuncGetAttribute(&now, attribute, handle);
     uint32_t pending = atomic_exchange(&link->pending_error, 0);

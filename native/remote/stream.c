@@ -171,6 +171,12 @@ API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
     return enqueue(stream, function, NULL, data);
 }
 
+API CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *data,
+                                 unsigned int mode) {
+    if (mode > CU_HOST_TASK_SPINWAIT) return CUDA_ERROR_INVALID_VALUE; /* how its thread waits */
+    return cuLaunchHostFunc(stream, function, data);
+}
+
 API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data,
                                  unsigned int flags) {
     if (callback == NULL || flags)

@@ -3460,6 +3460,10 @@ API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
 API CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
     return cuLaunchHostFunc(thread_stream(hStream), fn, userData);
 }
+API CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
+                                      unsigned int syncMode) {
+    return cuLaunchHostFunc_v2(thread_stream(hStream), fn, userData, syncMode);
+}
 API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                  unsigned int gridDimZ, unsigned int blockDimX,
                                  unsigned int blockDimY, unsigned int blockDimZ,
@@ -3484,8 +3488,21 @@ API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStrea
 API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
     return cuMemcpy3DAsync_v2(pCopy, thread_stream(hStream));
 }
+API CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
+                                       size_t *failIdx, unsigned long long flags,
+                                       CUstream hStream) {
+    return cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, thread_stream(hStream));
+}
+API CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
+                                          unsigned long long flags, CUstream hStream) {
+    return cuMemcpy3DBatchAsync_v2(numOps, opList, flags, thread_stream(hStream));
+}
 API CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) {
     return cuMemcpy3DPeerAsync(pCopy, thread_stream(hStream));
+}
+API CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op,
+                                                unsigned long long flags, CUstream hStream) {
+    return cuMemcpy3DWithAttributesAsync(op, flags, thread_stream(hStream));
 }
 API CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                 CUstream hStream) {
@@ -3528,6 +3545,10 @@ API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
                                     CUstream hStream) {
     return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                              thread_stream(hStream));
+}
+API CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                              CUmemcpyAttributes *attr, CUstream hStream) {
+    return cuMemcpyWithAttributesAsync(dst, src, size, attr, thread_stream(hStream));
 }
 API CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                    CUstream hStream) {

@@ -87,3 +87,34 @@ API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *han
     return runtime_result(driver.cuGraphConditionalHandleCreate((CUgraphConditionalHandle *)handle,
                                                                 graph, context, value, flags));
 }
+
+/* There are no execution contexts that could be given. */
+API cudaError_t cudaGraphConditionalHandleCreate_v2(cudaGraphConditionalHandle *handle,
+                                                    cudaGraph_t graph, cudaExecutionContext_t where,
+                                                    unsigned int value, unsigned int flags) {
+    if (where) return runtime_error(cudaErrorInvalidValue);
+    return cudaGraphConditionalHandleCreate(handle, graph, value, flags);
+}
+
+API cudaError_t cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *out) {
+    CUgraphNodeParams params;
+    if (!out) return runtime_error(cudaErrorInvalidValue);
+    NEED_CONTEXT();
+    CUresult result = driver.cuGraphNodeGetParams(node, &params);
+    if (result != CUDA_SUCCESS) return runtime_result(result);
+    memcpy(out, &params, sizeof *out);
+    if (params.type == CU_GRAPH_NODE_TYPE_MEMCPY)
+        out->memcpy = (struct cudaMemcpyNodeParams){
+            .copyParams = runtime_volume_asked(&params.memcpy.copyParams)};
+    if (params.type == CU_GRAPH_NODE_TYPE_KERNEL)
+        out->kernel = (struct cudaKernelNodeParamsV2){
+            .func = runtime_host(params.kernel.func, params.kernel.kern),
+            .gridDim = {params.kernel.gridDimX, params.kernel.gridDimY, params.kernel.gridDimZ},
+            .blockDim = {params.kernel.blockDimX, params.kernel.blockDimY, params.kernel.blockDimZ},
+            .sharedMemBytes = params.kernel.sharedMemBytes,
+            .kernelParams = params.kernel.kernelParams,
+            .extra = params.kernel.extra,
+            .functionType = cudaKernelFunctionTypeDeviceEntry,
+        };
+    return cudaSuccess;
+}

@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-static _Thread_local int chosen; /* until the thread has a context, which says it better */
+static _Thread_local int chosen = -1; /* until the thread has a context, which says it better */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primaries[RUNTIME_DEVICES];
@@ -17,6 +17,17 @@ cudaError_t runtime_primary(int device, CUcontext *context) {
     *context = primaries[device];
     pthread_mutex_unlock(&lock);
     return (cudaError_t)result;
+}
+
+/* The devices that a thread which chose none may be given, the first that can be had; none: all. */
+static int valid[RUNTIME_DEVICES], valid_count;
+
+static int choice(int at) {
+    if (chosen >= 0) return at == 0 ? chosen : -1;
+    pthread_mutex_lock(&lock);
+    int device = valid_count == 0 && at == 0 ? 0 : at < valid_count ? valid[at] : -1;
+    pthread_mutex_unlock(&lock);
+    return device;
 }
 
 static cudaError_t use(int device) {
@@ -34,7 +45,10 @@ int runtime_context(void) {
     CUcontext current = NULL;
     CUresult result = driver.cuCtxGetCurrent(&current);
     if (result != CUDA_SUCCESS) return (int)result;
-    return current ? 0 : (int)use(chosen);
+    if (current) return 0;
+    error = (int)use(choice(0));
+    for (int at = 1; error && choice(at) >= 0; at++) error = (int)use(choice(at));
+    return error;
 }
 
 cudaError_t runtime_current(CUcontext *context) {
@@ -62,6 +76,21 @@ API cudaError_t cudaSetDevice(int device) {
     return runtime_error(error == cudaSuccess ? use(device) : error);
 }
 
+API cudaError_t cudaSetValidDevices(int *devices, int count) {
+    int all;
+    cudaError_t error = cudaGetDeviceCount(&all);
+    if (error != cudaSuccess) return error;
+    if (count < 0 || count > all || count > RUNTIME_DEVICES || !devices != !count)
+        return runtime_error(cudaErrorInvalidValue);
+    for (int i = 0; i < count; i++)
+        if (devices[i] < 0 || devices[i] >= all) return runtime_error(cudaErrorInvalidDevice);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++) valid[i] = devices[i];
+    valid_count = count;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
 API cudaError_t cudaInitDevice(int device, unsigned int device_flags, unsigned int flags) {
     (void)device_flags;
     if (flags & ~(unsigned)cudaInitDeviceFlagsAreValid) return runtime_error(cudaErrorInvalidValue);
@@ -75,7 +104,7 @@ API cudaError_t cudaGetDevice(int *device) {
     NEED_DRIVER();
     CUcontext current = NULL;
     driver.cuCtxGetCurrent(&current);
-    *device = chosen;
+    *device = choice(0);
     return current ? runtime_result(driver.cuCtxGetDevice(device)) : cudaSuccess;
 }
 

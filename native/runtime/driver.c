@@ -1,6 +1,7 @@
 /* Finding the driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -20,11 +21,13 @@ static void after_fork(void) { outcome = cudaErrorInitializationError; }
 #define TEXT_(name) #name
 #define TEXT(name) TEXT_(name)
 
-static void *look_up(__typeof__(cuGetProcAddress) *find, const char *symbol) {
+/* An older driver, asked for a form that it does not have, answers with the one that it has: other
+ * parameters. */
+static void *look_up(__typeof__(cuGetProcAddress) *find, int has, const char *symbol) {
     const egpu_driver_fn *function = egpu_driver_symbol(symbol);
     void *found = NULL;
-    if (!function || find(function->name, &found, function->version, 0, NULL) != CUDA_SUCCESS ||
-        !found)
+    if (!function || function->version > has ||
+        find(function->name, &found, function->version, 0, NULL) != CUDA_SUCCESS || !found)
         return (void *)lacks;
     return found;
 }
@@ -36,8 +39,10 @@ static void load(void) {
         (__typeof__(cuGetProcAddress) *)dlsym(library, TEXT(cuGetProcAddress));
     if (!find) return;
     /* First: what there is, a driver for cards elsewhere knows only once it has found them. */
-    outcome = (int)((__typeof__(cuInit) *)look_up(find, TEXT(cuInit)))(0);
-#define X(name) driver.name = (__typeof__(name) *)look_up(find, TEXT(name));
+    outcome = (int)((__typeof__(cuInit) *)look_up(find, INT_MAX, TEXT(cuInit)))(0);
+    int has = 0;
+    ((__typeof__(cuDriverGetVersion) *)look_up(find, INT_MAX, TEXT(cuDriverGetVersion)))(&has);
+#define X(name) driver.name = (__typeof__(name) *)look_up(find, has, TEXT(name));
 #include "driver.def"
 #undef X
     pthread_atfork(NULL, NULL, after_fork);

@@ -109,6 +109,37 @@ API cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *shared, const 
         driver.cuOccupancyAvailableDynamicSMemPerBlock(shared, function, blocks, block_size));
 }
 
+/* How many clusters of such a launch are on the card at once; how many blocks one may have. */
+static CUlaunchConfig as_driver_has(const cudaLaunchConfig_t *config) {
+    return (CUlaunchConfig){
+        .gridDimX = config->gridDim.x,
+        .gridDimY = config->gridDim.y,
+        .gridDimZ = config->gridDim.z,
+        .blockDimX = config->blockDim.x,
+        .blockDimY = config->blockDim.y,
+        .blockDimZ = config->blockDim.z,
+        .sharedMemBytes = (unsigned int)config->dynamicSmemBytes,
+        .attrs = (CUlaunchAttribute *)config->attrs,
+        .numAttrs = config->numAttrs,
+    };
+}
+
+API cudaError_t cudaOccupancyMaxActiveClusters(int *count, const void *entry,
+                                               const cudaLaunchConfig_t *config) {
+    if (!config) return runtime_error(cudaErrorInvalidValue);
+    NEED_FUNCTION(function, entry);
+    CUlaunchConfig asked = as_driver_has(config);
+    return runtime_result(driver.cuOccupancyMaxActiveClusters(count, function, &asked));
+}
+
+API cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *entry,
+                                                     const cudaLaunchConfig_t *config) {
+    if (!config) return runtime_error(cudaErrorInvalidValue);
+    NEED_FUNCTION(function, entry);
+    CUlaunchConfig asked = as_driver_has(config);
+    return runtime_result(driver.cuOccupancyMaxPotentialClusterSize(size, function, &asked));
+}
+
 API cudaError_t cudaFuncGetParamInfo(const void *entry, size_t index, size_t *offset,
                                      size_t *bytes) {
     NEED_FUNCTION(function, entry);

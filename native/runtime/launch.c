@@ -70,6 +70,12 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void
     return runtime_result(driver.cuLaunchKernelEx(&asked, (CUfunction)kernel, arguments, NULL));
 }
 
+API cudaError_t cudaLaunchHostFunc_v2(cudaStream_t stream, cudaHostFn_t function, void *data,
+                                      unsigned int mode) {
+    NEED_CONTEXT();
+    return runtime_result(driver.cuLaunchHostFunc_v2(STREAM(stream), function, data, mode));
+}
+
 API cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *exec, cudaGraph_t graph,
                                                cudaGraphInstantiateParams *params) {
     if (!params) return runtime_error(cudaErrorInvalidValue);

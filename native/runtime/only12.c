@@ -18,7 +18,29 @@ FUNCTION(cudaThreadExit, (void)) { return cudaDeviceReset(); }
 FUNCTION(cudaSetDoubleForDevice, (double *number)) { return (void)number, 0; }
 FUNCTION(cudaSetDoubleForHost, (double *number)) { return (void)number, 0; }
 
+/* From the first to the second: CUDA 13 has them the other way round, as the driver has. */
+FUNCTION(cudaGraphKernelNodeCopyAttributes, (CUgraphNode from, CUgraphNode to)) {
+    NEED_CONTEXT();
+    return runtime_result(driver.cuGraphKernelNodeCopyAttributes(to, from));
+}
+
 /* Which copy failed was asked for then; it is not known. */
+static int volumes(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+                   unsigned long long flags, CUstream stream) {
+    NEED_CONTEXT();
+    if (failed) *failed = SIZE_MAX;
+    return runtime_result(driver.cuMemcpy3DBatchAsync(count, list, flags, stream));
+}
+
+FUNCTION(cudaMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+                                  unsigned long long flags, CUstream stream)) {
+    return volumes(count, list, failed, flags, stream);
+}
+FUNCTION(cudaMemcpy3DBatchAsync_ptsz, (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+                                       unsigned long long flags, CUstream stream)) {
+    return volumes(count, list, failed, flags, (CUstream)stream_of(stream));
+}
+
 static int batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
                  CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
                  size_t *failed, CUstream stream) {

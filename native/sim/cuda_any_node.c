@@ -50,6 +50,8 @@ CUresult graph_add_any(WHERE, CUgraphNodeParams *params) {
         return cuGraphAddEventWaitNode(out, graph, before, count, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return cuGraphAddMemFreeNode(out, graph, before, count, params->free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return graph_add_conditional(out, graph, before, count, &params->conditional);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
         CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = params->alloc.poolProps,
                                             .bytesize = params->alloc.bytesize};
@@ -106,4 +108,39 @@ API CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
         return cuGraphExecEventWaitNodeSetEvent(exec, node, params->eventWait.event);
     default: return unknown("cuGraphExecNodeSetParams", params->type);
     }
+}
+
+/* As cuGraphAddNode took them, in its newest form. */
+API CUresult cuGraphNodeGetParams(CUgraphNode handle, CUgraphNodeParams *params) {
+    NEED_INIT();
+    NEED(params);
+    NEED_HANDLE(handle, HANDLE_NODE);
+    const struct node *node = (const struct node *)handle;
+    *params = (CUgraphNodeParams){.type = node->type};
+    switch ((int)node->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        memcpy(&params->kernel, &node->params.kernel, sizeof node->params.kernel);
+        break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: params->memcpy.copyParams = node->params.copy; break;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        memcpy(&params->memset, &node->params.fill, sizeof node->params.fill);
+        break;
+    case CU_GRAPH_NODE_TYPE_HOST:
+        params->host.fn = node->params.host.fn;
+        params->host.userData = node->params.host.userData;
+        break;
+    case CU_GRAPH_NODE_TYPE_GRAPH: params->graph.graph = (CUgraph)node->child; break;
+    case CU_GRAPH_NODE_TYPE_EMPTY: break;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: params->eventRecord.event = node->params.event; break;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: params->eventWait.event = node->params.event; break;
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: params->conditional = node->params.conditional; break;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: params->free.dptr = node->params.free; break;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        params->alloc.poolProps = node->params.alloc.poolProps;
+        params->alloc.bytesize = node->params.alloc.bytesize;
+        params->alloc.dptr = node->params.alloc.dptr;
+        break;
+    default: return unknown("cuGraphNodeGetParams", node->type);
+    }
+    return CUDA_SUCCESS;
 }

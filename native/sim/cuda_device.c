@@ -234,6 +234,7 @@ static int card_attribute(const struct sim_card *card, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return (int)card->shared_per_sm;
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
         return card->cc_major >= 8 ? 1024 : 0;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return card->cc_major >= 9;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return (int)card->sm_clock_mhz * 1000;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)mps_sm_count(card);
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
@@ -284,6 +285,53 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice peer_ord
     if (!peer) return CUDA_ERROR_INVALID_DEVICE;
     *can = linked(device, peer);
     return CUDA_SUCCESS;
+}
+
+/* What PTX has of each (PTX ISA, "atom" and "red"): between linked cards all of it. */
+static unsigned atomic_capabilities(CUatomicOperation operation) {
+    const unsigned plain = CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64,
+                   counted = plain | CU_ATOMIC_CAPABILITY_REDUCTION;
+    switch ((int)operation) {
+    case CU_ATOMIC_OPERATION_INTEGER_ADD:
+    case CU_ATOMIC_OPERATION_INTEGER_MIN:
+    case CU_ATOMIC_OPERATION_INTEGER_MAX:
+        return counted | CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED;
+    case CU_ATOMIC_OPERATION_INTEGER_INCREMENT:
+    case CU_ATOMIC_OPERATION_INTEGER_DECREMENT:
+        return CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_REDUCTION |
+               CU_ATOMIC_CAPABILITY_UNSIGNED;
+    case CU_ATOMIC_OPERATION_AND:
+    case CU_ATOMIC_OPERATION_OR:
+    case CU_ATOMIC_OPERATION_XOR: return counted;
+    case CU_ATOMIC_OPERATION_EXCHANGE:
+    case CU_ATOMIC_OPERATION_CAS: return plain;
+    case CU_ATOMIC_OPERATION_FLOAT_ADD: return counted | CU_ATOMIC_CAPABILITY_SIGNED;
+    default: return 0; /* floats have no minimum and maximum there */
+    }
+}
+
+static CUresult capabilities_of(unsigned *out, const CUatomicOperation *operations, unsigned count,
+                                bool native) {
+    NEED(out && operations && count);
+    for (unsigned i = 0; i < count; i++) NEED((unsigned)operations[i] < CU_ATOMIC_OPERATION_MAX);
+    for (unsigned i = 0; i < count; i++) out[i] = native ? atomic_capabilities(operations[i]) : 0;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetP2PAtomicCapabilities(unsigned *out, const CUatomicOperation *operations,
+                                              unsigned count, CUdevice ordinal,
+                                              CUdevice peer_ordinal) {
+    NEED_DEVICE(device, ordinal);
+    struct device *peer = engine_device(peer_ordinal);
+    if (!peer || peer == device) return CUDA_ERROR_INVALID_DEVICE;
+    return capabilities_of(out, operations, count, linked(device, peer));
+}
+
+/* Over PCIe there are none (CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED). */
+API CUresult cuDeviceGetHostAtomicCapabilities(unsigned *out, const CUatomicOperation *operations,
+                                               unsigned count, CUdevice ordinal) {
+    NEED_DEVICE(device, ordinal);
+    return capabilities_of(out, operations, count, false);
 }
 
 API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal,

@@ -34,7 +34,7 @@ API CUresult cuGraphDestroy(CUgraph handle) {
 API CUresult cuGraphClone(CUgraph *out, CUgraph handle) {
     NEED(out);
     NEED_GRAPH(graph, handle);
-    if (graph_has_memory(graph)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph_has_memory(graph) || graph_decides(graph)) return CUDA_ERROR_NOT_SUPPORTED;
     *out = (CUgraph)graph_clone(graph);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -219,7 +219,8 @@ API CUresult cuGraphDestroyNode(CUgraphNode handle) {
 
 /* ---- what nodes do: an operation from the driver's description of it ---- */
 
-static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct op **out) {
+static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, const struct launch_how *how,
+                          struct op **out) {
     NEED_CONTEXT(context);
     NEED(params);
     struct function *function;
@@ -228,8 +229,8 @@ static CUresult kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct op **out
     if (result != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
     const unsigned grid[3] = {params->gridDimX, params->gridDimY, params->gridDimZ};
     const unsigned block[3] = {params->blockDimX, params->blockDimY, params->blockDimZ};
-    return launch_prepare(function, grid, block, params->sharedMemBytes, false,
-                          params->kernelParams, params->extra, out);
+    return launch_prepare(function, grid, block, params->sharedMemBytes, how, params->kernelParams,
+                          params->extra, out);
 }
 
 static CUresult copy_op(const CUDA_MEMCPY3D *params, struct op **out) {
@@ -363,7 +364,8 @@ static CUresult note_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS *pa
 #define WHERE CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count
 
 API CUresult cuGraphAddKernelNode(WHERE, const CUDA_KERNEL_NODE_PARAMS *params) {
-    ADD(CU_GRAPH_NODE_TYPE_KERNEL, kernel_op(params, &op), return note_kernel(node, params));
+    ADD(CU_GRAPH_NODE_TYPE_KERNEL, kernel_op(params, &(struct launch_how){0}, &op),
+        return note_kernel(node, params));
 }
 API CUresult cuGraphAddMemcpyNode(WHERE, const CUDA_MEMCPY3D *params, CUcontext context) {
     (void)context;
@@ -400,12 +402,36 @@ API CUresult cuGraphAddMemAllocNode(WHERE, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
 
 API CUresult cuGraphAddChildGraphNode(WHERE, CUgraph child) {
     NEED_GRAPH(original, child);
-    if (graph_has_memory(original)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph_has_memory(original) || graph_decides(original)) return CUDA_ERROR_NOT_SUPPORTED;
     struct graph *clone = NULL;
     ADD(CU_GRAPH_NODE_TYPE_GRAPH,
         (clone = graph_clone(original)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, {
             node->child = clone;
             clone->owned = true;
+        });
+}
+
+API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph handle,
+                                            CUcontext context_handle, unsigned int first,
+                                            unsigned int flags) {
+    NEED(out && !(flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT));
+    NEED_GRAPH(graph, handle);
+    struct context *context;
+    CUresult result = context_handle ? context_check(context_handle, &context)
+                                     : context_current_checked(&context);
+    uint64_t made;
+    if (result == CUDA_SUCCESS) result = condition_create(graph, first, flags != 0, &made);
+    if (result == CUDA_SUCCESS) *out = made;
+    return result;
+}
+
+CUresult graph_add_conditional(WHERE, CUDA_CONDITIONAL_NODE_PARAMS *params) {
+    NEED_GRAPH(into, graph);
+    ADD(
+        CU_GRAPH_NODE_TYPE_CONDITIONAL, condition_check(into, params),
+        if (!condition_begin(node, params)) {
+            graph_remove(node);
+            return CUDA_ERROR_OUT_OF_MEMORY;
         });
 }
 
@@ -449,7 +475,8 @@ static CUresult replace(struct node *node, CUgraphNodeType type, struct op *op) 
 
 static CUresult set_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS *params) {
     struct op *op = NULL;
-    CUresult result = kernel_op(params, &op);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = kernel_op(params, &node->op->launch.how, &op); /* attributes stay */
     if (result == CUDA_SUCCESS) result = replace(node, CU_GRAPH_NODE_TYPE_KERNEL, op);
     return result == CUDA_SUCCESS ? note_kernel(node, params) : result;
 }
@@ -504,6 +531,27 @@ API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode handle, CUevent event) {
 
 /* ---- instantiated graphs ---- */
 
+/* Of a graph with memory or conditions there is one at a time (cuGraphInstantiateWithFlags,
+ * CUgraphNodeType). */
+static CUresult instances_begin(struct graph *graph, struct instances **out) {
+    if (!graph->instances && (graph->instances = calloc(1, sizeof *graph->instances)))
+        atomic_store(&graph->instances->refs, 1);
+    if (!graph->instances) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool one = graph_has_memory(graph) || graph_decides(graph);
+    if (atomic_fetch_add(&graph->instances->live, 1) && one) {
+        atomic_fetch_sub(&graph->instances->live, 1);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    atomic_fetch_add(&graph->instances->refs, 1);
+    *out = graph->instances;
+    return CUDA_SUCCESS;
+}
+
+static void instances_end(struct instances *instances) {
+    atomic_fetch_sub(&instances->live, 1);
+    instances_drop(instances);
+}
+
 CUresult graph_instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
     static _Atomic unsigned next_id = 1;
     NEED(out);
@@ -518,13 +566,18 @@ CUresult graph_instantiate(CUgraphExec *out, CUgraph handle, unsigned long long 
         return CUDA_ERROR_INVALID_VALUE;
     struct exec *exec = calloc(1, sizeof *exec);
     if (!exec) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result;
+    CUresult result = instances_begin(graph, &exec->instances);
+    if (result != CUDA_SUCCESS) {
+        free(exec);
+        return result;
+    }
     exec->plan = plan_create(graph, &result);
     if (exec->plan && !handle_add(exec, HANDLE_EXEC)) {
         plan_release(exec->plan);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result != CUDA_SUCCESS) {
+        instances_end(exec->instances);
         free(exec);
         return result;
     }
@@ -546,6 +599,7 @@ API CUresult cuGraphExecDestroy(CUgraphExec handle) {
     struct exec *exec = (struct exec *)handle;
     handle_remove(exec);
     plan_release(exec->plan);
+    instances_end(exec->instances);
     pthread_mutex_destroy(&exec->lock);
     free(exec);
     return CUDA_SUCCESS;
@@ -585,7 +639,8 @@ static CUgraphExecUpdateResult compare(const struct graph *before, const struct 
                 same |= old->before.list[j]->id == node->before.list[i]->id;
             if (!same) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         }
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
             return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
     }
     *at = NULL;

@@ -366,3 +366,18 @@ API CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, CUmem_range_att
     }
     return CUDA_SUCCESS;
 }
+
+/* It is where it was prefetched last, whole; before that, in the host's memory. */
+API CUresult cuMemGetLocationInfo(CUdeviceptr pointer, size_t bytes, size_t summary,
+                                  size_t sampling, CUmemLocation *out) {
+    NEED_INIT();
+    NEED(out && summary && summary <= bytes && sampling <= summary);
+    struct extent extent;
+    if (!find_managed(pointer, bytes, &extent)) return CUDA_ERROR_INVALID_VALUE;
+    bool on_card = extent.prefetched >= 0;
+    for (size_t i = 0; i < (bytes + summary - 1) / summary; i++)
+        out[i] = (CUmemLocation){.type = on_card ? CU_MEM_LOCATION_TYPE_DEVICE
+                                                 : CU_MEM_LOCATION_TYPE_HOST,
+                                 .id = on_card ? extent.prefetched : 0};
+    return CUDA_SUCCESS;
+}

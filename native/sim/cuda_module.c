@@ -275,12 +275,22 @@ static CUresult get_attribute(const struct function *function, CUfunction_attrib
         *value = function->max_dynamic_shared;
         break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = function->carveout; break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = info->explicit_cluster; break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+        *value = (int)function->required_cluster[0];
+        break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+        *value = (int)function->required_cluster[1];
+        break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+        *value = (int)function->required_cluster[2];
+        break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: *value = 0; break;
+        *value = function->large_clusters;
+        break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        *value = function->cluster_scheduling;
+        break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -299,6 +309,24 @@ static CUresult set_attribute(struct function *function, CUfunction_attribute at
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
         if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
         function->carveout = value;
+        return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+        if (function->info->required_cluster[0]) return CUDA_ERROR_NOT_PERMITTED;
+        if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+        function->required_cluster[attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] =
+            (unsigned)value;
+        return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        if (value != 0 && value != 1) return CUDA_ERROR_INVALID_VALUE;
+        function->large_clusters = value;
+        return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        if (value < CU_CLUSTER_SCHEDULING_POLICY_DEFAULT ||
+            value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING)
+            return CUDA_ERROR_INVALID_VALUE;
+        function->cluster_scheduling = value;
         return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
     }

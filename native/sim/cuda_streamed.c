@@ -2,7 +2,6 @@
  * stands for the legacy default stream, and with CUDA_API_PER_THREAD_DEFAULT_STREAM for the _ptds
  * and _ptsz symbols.
  */
-#include "common/batch.h"
 #include "cuda_api.h"
 #include "graph.h"
 
@@ -200,27 +199,6 @@ API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *from, CUstream stream
     struct copy copy;
     CUresult result = between_peers(from, &copy);
     return result == CUDA_SUCCESS ? copy_later(&copy, stream) : result;
-}
-
-static CUresult batch(const struct batch *batch, CUstream handle, size_t *failed) {
-    NEED_STREAM(stream, handle);
-    NEED(batch_is_whole(batch));
-    for (size_t i = 0; i < batch->count; i++) {
-        struct copy copy = line(batch->to[i], false, batch->from[i], false, batch->bytes[i]);
-        CUresult result = copy_later(&copy, handle);
-        *failed = i;
-        if (result != CUDA_SUCCESS) return result;
-    }
-    bool at_once = batch_is_read_at_once(batch) && !stream->capture;
-    return at_once ? cuStreamSynchronize(handle) : CUDA_SUCCESS;
-}
-
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, CUstream stream) {
-    size_t failed;
-    return batch(&(struct batch){to, from, bytes, count, attributes, starts, attribute_count},
-                 stream, &failed);
 }
 
 /* One-dimensional arrays: so many bytes from an offset. */
@@ -468,24 +446,30 @@ API CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t
 
 /* ---- launches ---- */
 
-static CUresult launch(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                       CUstream stream_handle, bool cooperative, void **params, void **extra) {
-    NEED_STREAM(stream, stream_handle);
+static CUresult launch(const CUlaunchConfig *config, CUfunction handle,
+                       const struct launch_how *how, void **params, void **extra) {
+    NEED_STREAM(stream, config->hStream);
     struct function *function;
     CUresult result = function_of(handle, stream->context, &function);
     if (result != CUDA_SUCCESS) return result;
-    const unsigned grid[3] = {grid_x, grid_y, grid_z};
-    const unsigned block[3] = {block_x, block_y, block_z};
-    return launch_submit(stream, function, grid, block, shared_bytes, cooperative, params, extra);
+    const unsigned grid[3] = {config->gridDimX, config->gridDimY, config->gridDimZ};
+    const unsigned block[3] = {config->blockDimX, config->blockDimY, config->blockDimZ};
+    return launch_submit(stream, function, grid, block, config->sharedMemBytes, how, params, extra);
 }
+
+#define PLAIN_CONFIG                                                                      \
+    (CUlaunchConfig) {                                                                    \
+        .gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z, .blockDimX = block_x, \
+        .blockDimY = block_y, .blockDimZ = block_z, .sharedMemBytes = shared_bytes,       \
+        .hStream = stream                                                                 \
+    }
 
 API CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                             unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                             unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                             void **params, void **extra) {
-    return launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
-                  false, params, extra);
+    const struct launch_how how = {0};
+    return launch(&PLAIN_CONFIG, function, &how, params, extra);
 }
 
 API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x,
@@ -493,51 +477,31 @@ API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x,
                                        unsigned int block_x, unsigned int block_y,
                                        unsigned int block_z, unsigned int shared_bytes,
                                        CUstream stream, void **params) {
-    return launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
-                  true, params, NULL);
+    const struct launch_how how = {.cooperative = true};
+    return launch(&PLAIN_CONFIG, function, &how, params, NULL);
 }
 
-/* Attributes that change nothing here are accepted; what would change the result of a kernel is
- * refused. */
-static CUresult check_attribute(const CUlaunchAttribute *attribute) {
-    switch ((int)attribute->id) {
-    case CU_LAUNCH_ATTRIBUTE_IGNORE:
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
-    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return CUDA_SUCCESS;
-    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: return CUDA_SUCCESS; /* cuLaunchKernelEx looks itself */
-    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        return attribute->value.clusterDim.x * attribute->value.clusterDim.y *
-                           attribute->value.clusterDim.z ==
-                       1
-                   ? CUDA_SUCCESS
-                   : CUDA_ERROR_NOT_SUPPORTED;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-    }
+/* What launches have and nodes of graphs have not: here it changes nothing. */
+static bool of_launches_alone(int which) {
+    return which == CU_LAUNCH_ATTRIBUTE_IGNORE ||
+           which == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY ||
+           which == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 }
 
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
                               void **extra) {
-    NEED(config);
-    bool cooperative = false;
+    struct launch_how how = {0};
+    NEED(config && (config->attrs || !config->numAttrs));
     for (unsigned i = 0; i < config->numAttrs; i++) {
-        CUresult result = check_attribute(&config->attrs[i]);
-        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-            cooperative = config->attrs[i].value.cooperative != 0;
+        int which = (int)config->attrs[i].id;
+        if (of_launches_alone(which)) continue;
+        CUresult result = launch_attribute_set(&how, which, &config->attrs[i].value);
         if (result == CUDA_SUCCESS) continue;
-        if (engine_verbose())
-            engine_say("cuLaunchKernelEx: launch attribute %d is not simulated",
-                       (int)config->attrs[i].id);
+        if (engine_verbose() && result == CUDA_ERROR_NOT_SUPPORTED)
+            engine_say("cuLaunchKernelEx: launch attribute %d is not simulated", which);
         return result;
     }
-    return launch(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-                  config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream,
-                  cooperative, params, extra);
+    return launch(config, function, &how, params, extra);
 }
 
 API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
@@ -548,6 +512,12 @@ API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
     op->host.function = function;
     op->host.data = data;
     return stream_submit(stream, op, NULL);
+}
+
+/* How its thread waits for work is its own affair. */
+API CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *data, unsigned mode) {
+    NEED(mode <= CU_HOST_TASK_SPINWAIT);
+    return cuLaunchHostFunc(stream, function, data);
 }
 
 /* ---- streams ---- */
@@ -646,24 +616,4 @@ API CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned int
     NEED_HANDLE(event, HANDLE_EVENT);
     return stream->capture ? external_event(stream, OP_RECORD, (struct event *)event)
                            : CUDA_ERROR_ILLEGAL_STATE;
-}
-
-/* ---- the shape that this had in CUDA 12 ---- */
-
-#undef cuMemcpyBatchAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz
-#endif
-
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, size_t *failed, CUstream stream);
-API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-                                CUmemcpyAttributes *attributes, size_t *starts,
-                                size_t attribute_count, size_t *failed, CUstream stream) {
-    size_t at = SIZE_MAX;
-    CUresult result = batch(
-        &(struct batch){to, from, bytes, count, attributes, starts, attribute_count}, stream, &at);
-    if (failed && result != CUDA_SUCCESS) *failed = at;
-    return result;
 }

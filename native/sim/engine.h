@@ -247,13 +247,26 @@ struct fill {
 
 struct function;
 
+/* What a launch asks for beyond its shape. */
+struct launch_how {
+    bool cooperative;    /* all blocks at once: they may wait for each other */
+    unsigned cluster[3]; /* blocks of each; all 0: as the kernel says */
+    int portable;        /* CUlaunchAttributePortableClusterMode */
+    /* What changes nothing here. */
+    unsigned preferred[3];
+    int scheduling, priority, domain, carveout;
+    bool has_priority; /* in a graph: of its own, not its stream's */
+    CUlaunchMemSyncDomainMap domains;
+    CUaccessPolicyWindow window;
+};
+
 struct launch {
     struct function *function;
     unsigned grid[3], block[3];
     unsigned shared_bytes;
     void *params;
     size_t param_bytes;
-    bool cooperative; /* all blocks at once: they may wait for each other */
+    struct launch_how how;
 };
 
 enum op_kind {
@@ -465,6 +478,9 @@ struct function {
     const egpu_ptx_kernel_info *info;
     int max_dynamic_shared;
     int carveout;
+    bool large_clusters;          /* of more blocks than every card with clusters has room for */
+    int cluster_scheduling;       /* a preference, which changes nothing here */
+    unsigned required_cluster[3]; /* all 0: none, or each launch says */
     _Atomic uint64_t duration_ns; /* 0: as the PTX says, or derived */
 };
 
@@ -515,12 +531,31 @@ CUresult kernel_function(struct kernel *kernel, struct context *context, struct 
 
 /* Shape, shared memory and parameters checked as cuLaunchKernel does; then queued. */
 CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3],
-                        unsigned shared_bytes, bool cooperative, void **params, void **extra,
-                        struct op **out);
+                        unsigned shared_bytes, const struct launch_how *how, void **params,
+                        void **extra, struct op **out);
 CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3],
-                       const unsigned block[3], unsigned shared_bytes, bool cooperative,
+                       const unsigned block[3], unsigned shared_bytes, const struct launch_how *how,
                        void **params, void **extra);
 int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function,
                             int block_size, size_t dynamic_shared);
+
+/* cluster.c */
+/* Blocks of each of its clusters; all 0: it has none. */
+void cluster_shape(const struct function *function, const struct launch_how *how,
+                   unsigned cluster[3]);
+CUresult cluster_check(const struct function *function, const unsigned grid[3],
+                       const unsigned block[3], unsigned shared_bytes,
+                       const struct launch_how *how);
+/* How many clusters of so many blocks are on the card at once, at most. */
+int cluster_occupancy(const struct sim_card *card, const struct function *function, int block_size,
+                      size_t dynamic_shared, unsigned blocks);
+unsigned cluster_limit(const struct sim_card *card, const struct function *function,
+                       const struct launch_how *how); /* blocks */
+
+/* launch_attributes.c: by CUlaunchAttributeID. */
+CUresult launch_attribute_set(struct launch_how *how, int which,
+                              const CUlaunchAttributeValue *value);
+CUresult launch_attribute_get(const struct launch_how *how, int which,
+                              CUlaunchAttributeValue *value);
 
 #endif

@@ -238,14 +238,16 @@ static void *run_block(void *argument) {
 /* Blocks of a cooperative launch are resident together, each on a thread: they may wait for each
  * other in memory. */
 static void run_together(struct context *context, const struct function *function,
-                         const egpu_ptx_launch *run, uint64_t count, egpu_ptx_stats *stats) {
+                         const egpu_ptx_launch *run, uint64_t count, uint64_t each,
+                         egpu_ptx_stats *stats) {
     struct resident_block *blocks = calloc(count, sizeof *blocks);
     uint64_t started = 0;
+    /* Of clusters, each as a whole. */
     for (; blocks && started < count; started++) {
         struct resident_block *block = &blocks[started];
         *block = (struct resident_block){.context = context, .function = function, .run = *run};
-        block->run.first_block = started;
-        block->run.block_count = 1;
+        block->run.first_block = started * each;
+        block->run.block_count = each;
         if (pthread_create(&block->thread, NULL, run_block, block) != 0) break;
     }
     if (started < count) {
@@ -263,9 +265,12 @@ static void run_together(struct context *context, const struct function *functio
 static void interpret(struct context *context, const struct launch *launch, egpu_ptx_stats *stats) {
     const struct function *function = launch->function;
     egpu_ptx_fault fault = {0};
+    unsigned cluster[3];
+    cluster_shape(function, &launch->how, cluster);
     egpu_ptx_launch run = {
         .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
         .block = {launch->block[0], launch->block[1], launch->block[2]},
+        .cluster = {cluster[0], cluster[1], cluster[2]},
         .dynamic_shared_bytes = launch->shared_bytes,
         .max_shared_bytes = context->device->card->shared_per_block_optin,
         .params = launch->params,
@@ -277,8 +282,9 @@ static void interpret(struct context *context, const struct launch *launch, egpu
         .globaltimer = global_timer,
     };
     uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-    if (launch->cooperative && blocks > 1)
-        run_together(context, function, &run, blocks, stats);
+    uint64_t each = cluster[0] ? (uint64_t)cluster[0] * cluster[1] * cluster[2] : 1;
+    if (launch->how.cooperative && blocks > each)
+        run_together(context, function, &run, blocks / each, each, stats);
     else
         of_run(context, function, egpu_ptx_run(function->kernel, &run, stats, &fault), &fault);
 }

@@ -74,6 +74,7 @@ static void node_free(struct node *node) {
     nodes_clear(&node->before);
     if (node->op) op_free(node->op);
     if (node->child) graph_destroy(node->child);
+    condition_end(node);
     if (node->memory) graph_memory_release(node->memory);
     free(node->param_pointers);
     free(node);
@@ -119,6 +120,10 @@ void graph_remove(struct node *node) {
     node_free(node);
 }
 
+void instances_drop(struct instances *instances) {
+    if (instances && atomic_fetch_sub(&instances->refs, 1) == 1) free(instances);
+}
+
 void graph_destroy(struct graph *graph) {
     handle_remove(graph);
     while (graph->first) {
@@ -127,6 +132,8 @@ void graph_destroy(struct graph *graph) {
         node_free(node);
     }
     graph_keep_nothing(graph);
+    conditions_clear(graph);
+    instances_drop(graph->instances);
     free(graph);
 }
 
@@ -174,13 +181,13 @@ static bool clone_node(struct graph *into, struct node *node) {
         if (!clone->child) return false;
         clone->child->owned = true;
     }
-    return true;
+    return condition_clone(clone, node);
 }
 
 struct graph *graph_clone(struct graph *graph) {
     struct graph *clone = graph_create();
     if (!clone) return NULL;
-    bool fine = graph_keep_the_same(clone, graph);
+    bool fine = graph_keep_the_same(clone, graph) && conditions_copy(clone, graph);
     clone->original = graph;
     for (struct node *node = graph->first; node && fine; node = node->next)
         fine = clone_node(clone, node);
@@ -214,6 +221,8 @@ bool graph_sort(struct graph *graph) {
         node->mark = 0;
         all[count++] = node;
         if (node->child && !graph_sort(node->child)) fine = false;
+        for (unsigned i = 0; i < node->body_count; i++)
+            if (!graph_sort(node->bodies[i])) fine = false;
     }
     graph->first = graph->last = NULL;
     for (size_t i = 0; i < count && fine; i++) fine = place(graph, all[i]);
@@ -260,7 +269,7 @@ struct plan *plan_create(struct graph *graph, CUresult *why) {
     struct plan *plan = calloc(1, sizeof *plan);
     if (!plan) return NULL;
     plan->graph = graph_clone(graph);
-    if (plan->graph && !graph_sort(plan->graph)) {
+    if (plan->graph && (!graph_sort(plan->graph) || !conditions_whole(plan->graph))) {
         *why = CUDA_ERROR_INVALID_VALUE;
         graph_destroy(plan->graph);
         plan->graph = NULL;
@@ -334,9 +343,22 @@ CUresult plan_count_records(struct op *op) {
     return CUDA_SUCCESS;
 }
 
+static const uint64_t *run_graph(struct stream *stream, struct graph *graph, const uint64_t *at);
+
+/* They have no events. */
+static void run_bodies(struct stream *stream, const struct node *node) {
+    struct context *context = stream->context;
+    struct graph *body;
+    for (unsigned round = 0; (body = condition_next(node, round)) != NULL; round += round == 0) {
+        if (atomic_load(&context->error) || atomic_load(&context->cancel)) return;
+        run_graph(stream, body, NULL);
+    }
+}
+
 static const uint64_t *run_graph(struct stream *stream, struct graph *graph, const uint64_t *at) {
     for (struct node *node = graph->first; node; node = node->next) {
         if (node->child) at = run_graph(stream, node->child, at);
+        if (node->condition && node->enabled) run_bodies(stream, node);
         if (of_event(node)) {
             struct op op = *node->op;
             op.event.number = *at++;
@@ -372,6 +394,7 @@ static void free_all(struct context *context, const struct graph *graph) {
 void plan_run(struct stream *stream, const struct op *op) {
     struct graph *graph = op->graph.plan->graph;
     if (op->graph.auto_free) free_all(stream->context, graph);
+    conditions_reset(graph);
     run_graph(stream, graph, op->graph.records);
 }
 

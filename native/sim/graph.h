@@ -27,6 +27,10 @@ struct node {
     struct nodes before; /* what it comes after */
     struct op *op;       /* what it does; NULL: nothing, or a child graph */
     struct graph *child;
+    /* of a conditional node: what it decides by, and among which graphs */
+    struct condition *condition;
+    struct graph **bodies;
+    unsigned body_count;
     struct graph_memory *memory; /* an allocation's */
     struct node *original;       /* in a clone */
     unsigned id;
@@ -41,6 +45,7 @@ struct node {
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUdeviceptr free;
         CUevent event;
+        CUDA_CONDITIONAL_NODE_PARAMS conditional;
     } params;
     void **param_pointers; /* kernels: into op->launch.params */
 };
@@ -52,6 +57,14 @@ struct graph {
     struct graph *original;
     bool owned;        /* a child: it goes with its node */
     struct kept *kept; /* user objects */
+    struct conditions *conditions;
+    struct node *holder;         /* a body: of this conditional node */
+    struct instances *instances; /* what it was instantiated as */
+};
+
+/* A graph with memory or conditions has one executable graph at a time, which may outlive it. */
+struct instances {
+    _Atomic int refs, live;
 };
 
 struct plan {
@@ -59,11 +72,14 @@ struct plan {
     _Atomic int refs;
 };
 
+void instances_drop(struct instances *instances);
+
 struct exec {
     pthread_mutex_t lock;
     struct plan *plan;
     unsigned long long flags;
     unsigned id;
+    struct instances *instances; /* of the graph that it was made of */
 };
 
 /* false: no memory; a second time changes nothing */
@@ -166,5 +182,30 @@ CUresult capture_allows(struct stream *stream);
 CUresult capture_forbids(struct stream *stream);
 CUresult capture_unsafe_call(void);
 CUstreamCaptureMode capture_exchange_mode(CUstreamCaptureMode mode);
+
+CUresult graph_add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *before,
+                               size_t count, CUDA_CONDITIONAL_NODE_PARAMS *params);
+
+/* ---- condition.c: conditional nodes ---- */
+
+CUresult condition_create(struct graph *graph, uint32_t first, bool reset, uint64_t *handle);
+bool conditions_copy(struct graph *to, const struct graph *from);
+void conditions_clear(struct graph *graph);
+CUresult condition_check(const struct graph *graph, const CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* The bodies of a new node, and of a clone; false: no memory, and what is there goes with the
+ * node. */
+bool condition_begin(struct node *node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+bool condition_clone(struct node *to, const struct node *from);
+void condition_end(struct node *node);
+/* It has conditional nodes, or handles for them. */
+bool graph_decides(const struct graph *graph);
+/* Every handle has its node, and every body has what it may have. */
+bool conditions_whole(const struct graph *graph);
+void conditions_reset(const struct graph *graph); /* the graph is launched */
+/* The body to run in this round, from 0; NULL: none any more. */
+struct graph *condition_next(const struct node *node, unsigned round);
+
+/* graph_dot.c; all: with what the nodes do. */
+CUresult graph_write_dot(const struct graph *graph, const char *path, bool all);
 
 #endif

@@ -116,6 +116,8 @@ static CUresult load(struct context *context, const void *image,
         int limit =
             (int)context->device->card->shared_per_block - (int)function->info->static_shared_bytes;
         function->max_dynamic_shared = limit > 0 ? limit : 0;
+        memcpy(function->required_cluster, function->info->required_cluster,
+               sizeof function->required_cluster);
         function->carveout = -1;
         if (!handle_add(function, HANDLE_FUNCTION)) result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -374,11 +376,12 @@ static CUresult pack(const egpu_ptx_kernel_info *info, void **params, void **ext
 }
 
 CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3],
-                        unsigned shared_bytes, bool cooperative, void **params, void **extra,
-                        struct op **out) {
+                        unsigned shared_bytes, const struct launch_how *how, void **params,
+                        void **extra, struct op **out) {
     const egpu_ptx_kernel_info *info = function->info;
     CUresult result = check_shape(function, grid, block, shared_bytes);
-    if (result == CUDA_SUCCESS && cooperative)
+    if (result == CUDA_SUCCESS) result = cluster_check(function, grid, block, shared_bytes, how);
+    if (result == CUDA_SUCCESS && how->cooperative)
         result = check_cooperative(function, grid, block, shared_bytes);
     if (result != CUDA_SUCCESS) return result;
     if ((params && extra) || (info->param_count && !params && !extra))
@@ -391,7 +394,7 @@ CUresult launch_prepare(struct function *function, const unsigned grid[3], const
     memcpy(op->launch.grid, grid, sizeof op->launch.grid);
     memcpy(op->launch.block, block, sizeof op->launch.block);
     op->launch.shared_bytes = shared_bytes;
-    op->launch.cooperative = cooperative;
+    op->launch.how = *how;
     op->launch.param_bytes = info->param_bytes;
     op->launch.params = calloc(1, info->param_bytes + 1);
     result =
@@ -404,13 +407,14 @@ CUresult launch_prepare(struct function *function, const unsigned grid[3], const
 }
 
 CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3],
-                       const unsigned block[3], unsigned shared_bytes, bool cooperative,
+                       const unsigned block[3], unsigned shared_bytes, const struct launch_how *how,
                        void **params, void **extra) {
     if (function->module->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     struct op *op;
-    CUresult result =
-        launch_prepare(function, grid, block, shared_bytes, cooperative, params, extra, &op);
-    return result == CUDA_SUCCESS ? stream_submit(stream, op, NULL) : result;
+    CUresult result = launch_prepare(function, grid, block, shared_bytes, how, params, extra, &op);
+    if (result != CUDA_SUCCESS) return result;
+    if (!how->has_priority) op->launch.how.priority = stream->priority;
+    return stream_submit(stream, op, NULL);
 }
 
 int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function,

@@ -88,6 +88,7 @@ struct wire_loaded {
 struct wire_function {
     uint64_t handle;
     uint32_t parameters, max_threads;
+    uint32_t clusters, zero; /* clusters: not every grid does for it */
 };
 #define WIRE_MAX_FUNCTIONS 2048u
 #define WIRE_MAX_PARAMETERS 1024u
@@ -106,6 +107,24 @@ struct wire_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes, flags;
     uint32_t attribute_count, argument_bytes;
+};
+
+/* CLUSTERS: cuOccupancyMaxPotentialClusterSize or cuOccupancyMaxActiveClusters of such a launch;
+ * `attribute_count` CUlaunchAttributes follow. The reply: a u64. */
+struct wire_clusters {
+    uint64_t function;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes, attribute_count;
+    uint32_t largest, zero; /* largest: how many blocks a cluster may have */
+};
+
+/* NODE_ATTRIBUTE: cuGraphKernelNodeSetAttribute or cuGraphKernelNodeGetAttribute. The reply to that
+ * is the value. */
+#define WIRE_ATTRIBUTE_BYTES 64
+struct wire_node_attribute {
+    uint64_t node;
+    uint32_t which, set;
+    uint8_t value[WIRE_ATTRIBUTE_BYTES];
 };
 
 /* HOST_CALLBACK: cuLaunchHostFunc or cuStreamAddCallback; the client runs callback `id` when

@@ -36,11 +36,17 @@ static int current(void **context) {
     return 0;
 }
 
-int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
-                        int *status) {
-    const egpu_driver_fn *found = egpu_driver_find(name, version, (flags & 2) != 0);
+/* The newest: it has every function. */
+static int version(int *is) {
+    *is = 99990;
+    return 0;
+}
+
+int cuGetProcAddress_v2(const char *name, void **function, int asked, uint64_t flags, int *status) {
+    const egpu_driver_fn *found = egpu_driver_find(name, asked, (flags & 2) != 0);
     *function = found ? (void *)entries[found - egpu_driver_functions] : NULL;
     if (strcmp(name, "cuInit") == 0) *function = (void *)initialise;
+    if (strcmp(name, "cuDriverGetVersion") == 0) *function = (void *)version;
     if (strcmp(name, "cuCtxGetCurrent") == 0) *function = (void *)current;
     if (status) *status = found ? 0 : 1;
     return found ? 0 : 500;

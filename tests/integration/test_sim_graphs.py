@@ -183,6 +183,7 @@ ok(d.cuMemcpyDtoDAsync(a, q, 4, s)); ok(d.cuStreamSynchronize(s))
 second = [value(a), used(), (before - free()) // MIB, name(d.cuGraphLaunch(h, s))]
 ok(d.cuMemFreeAsync(q, s)); relaunched = name(d.cuGraphLaunch(h, s)); ok(d.cuMemFree(q))
 third = [relaunched, used(), before - free(), name(d.cuMemFree(q))]
+ok(d.cuGraphExecDestroy(h)) # there is one at a time
 auto = instantiate(half, d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
 for _ in range(3): ok(d.cuGraphLaunch(auto, s))
 ok(d.cuStreamSynchronize(s)); fourth = used(); ok(d.cuMemFree(q))

@@ -4,11 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const space_names[] = {"global",       "shared",      "local",
-                                          "param",        "const",       "shared::cta",
-                                          "param::entry", "param::func", NULL};
-static const enum space space_values[] = {SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM,
-                                          SPACE_CONST,  SPACE_SHARED, SPACE_PARAM, SPACE_PARAM};
+static const char *const space_names[] = {
+    "global",      "shared",       "local",       "param",           "const",
+    "shared::cta", "param::entry", "param::func", "shared::cluster", NULL};
+static const enum space space_values[] = {SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL,
+                                          SPACE_PARAM,  SPACE_CONST,  SPACE_SHARED,
+                                          SPACE_PARAM,  SPACE_PARAM,  SPACE_SHARED};
 
 static enum space space_of(struct parser *p) {
     int i = mod_of(p, space_names);
@@ -252,9 +253,30 @@ void compile_cvta(struct parser *p) {
 }
 
 void compile_isspacep(struct parser *p) {
-    enum space space = space_of(p);
+    bool of_cluster = mod(p, "shared::cluster");
+    enum space space = of_cluster ? SPACE_SHARED : space_of(p);
+    if (space == SPACE_SHARED && !of_cluster) {
+        plain(p, OP_isspacep_block, 0, TYPE_PRED, TYPE_B64, TYPE_NONE, TYPE_NONE);
+        return;
+    }
     if (space == SPACE_GENERIC || space == SPACE_CONST) unknown(p);
     plain(p, OP_isspacep, window_of(space), TYPE_PRED, TYPE_B64, TYPE_NONE, TYPE_NONE);
+}
+
+/* The same place in the shared memory of another block of the cluster; the rank of the block whose
+ * memory it is. */
+void compile_mapa(struct parser *p) {
+    mod(p, "shared::cluster");
+    enum type t = next_type(p);
+    if (t != TYPE_U32 && t != TYPE_U64) unknown(p);
+    plain(p, OP_mapa, 0, t, t, TYPE_U32, TYPE_NONE);
+}
+
+void compile_getctarank(struct parser *p) {
+    mod(p, "shared::cluster");
+    enum type t = next_type(p);
+    if (t != TYPE_U32 && t != TYPE_U64) unknown(p);
+    plain(p, OP_getctarank, 0, TYPE_U32, t, TYPE_NONE, TYPE_NONE);
 }
 
 void compile_prefetch(struct parser *p) /* has no effect that a program can see */

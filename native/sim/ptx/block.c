@@ -17,10 +17,23 @@ struct barrier {
 };
 
 struct block {
+    struct cluster *cluster;
     struct exec *x;
     struct thread *threads;
     uint32_t count, live;
+    uint32_t position[3]; /* %ctaid */
+    uint8_t *shared;
     struct barrier barriers[BARRIERS];
+};
+
+/* The blocks that run together; one, unless the launch has clusters. */
+struct cluster {
+    struct exec *x;
+    struct block blocks[EGPU_PTX_CLUSTER_BLOCKS];
+    uint8_t *shared[EGPU_PTX_CLUSTER_BLOCKS];
+    uint32_t count;
+    uint32_t phase;  /* how often all of its threads have come to its barrier */
+    bool at_barrier; /* some have: it is looked at */
     struct window *free_windows;
 };
 
@@ -43,9 +56,9 @@ static struct window *window_new(const egpu_ptx_kernel *kernel) {
 static bool start_thread(struct block *b, struct thread *t) {
     struct exec *x = b->x;
     const struct function *function = x->kernel->function;
-    struct window *w = b->free_windows;
+    struct window *w = b->cluster->free_windows;
     if (w)
-        b->free_windows = w->next;
+        b->cluster->free_windows = w->next;
     else if (!(w = window_new(x->kernel)))
         return false;
     t->window = w;
@@ -68,8 +81,8 @@ static void window_free(struct window *w) {
 static void end_thread(struct block *b, struct thread *t) {
     struct copies *c = &t->window->copies;
     c->first = c->count = c->group = 0;
-    t->window->next = b->free_windows;
-    b->free_windows = t->window;
+    t->window->next = b->cluster->free_windows;
+    b->cluster->free_windows = t->window;
     t->window = NULL;
     b->live--;
 }
@@ -127,6 +140,36 @@ static bool release_complete(struct block *b) {
     return any;
 }
 
+/* ---- the cluster's barrier ---- */
+
+static void arrive_at_cluster(struct cluster *c, struct thread *t) {
+    c->at_barrier = true;
+    if (t->pc->aux != CLUSTER_ARRIVE) return;
+    t->arrivals++;
+    t->pc++;
+    t->state = THREAD_READY;
+}
+
+/* All threads that still live have arrived: those that wait go on. */
+static bool release_cluster(struct cluster *c) {
+    bool all = true, any = false;
+    for (uint32_t k = 0; k < c->count && all; k++)
+        for (uint32_t i = 0; i < c->blocks[k].count && all; i++) {
+            const struct thread *t = &c->blocks[k].threads[i];
+            all = t->state == THREAD_EXITED || t->arrivals > c->phase;
+        }
+    if (all) c->phase++;
+    for (uint32_t k = 0; k < c->count; k++)
+        for (uint32_t i = 0; i < c->blocks[k].count; i++) {
+            struct thread *t = &c->blocks[k].threads[i];
+            if (t->state != THREAD_AT_CLUSTER || t->arrivals > c->phase) continue;
+            t->pc++;
+            t->state = THREAD_READY;
+            any = true;
+        }
+    return any;
+}
+
 /* ---- the schedule ---- */
 
 /* Whose instruction the fault is, and where it is written. */
@@ -150,6 +193,7 @@ static bool run_one(struct block *b, struct thread *t) {
     switch (exec_thread(x, t)) {
     case THREAD_EXITED: end_thread(b, t); break;
     case THREAD_AT_BARRIER: arrive(b, t); break;
+    case THREAD_AT_CLUSTER: arrive_at_cluster(b->cluster, t); break;
     case THREAD_READY:
     case THREAD_AT_WARP: break;
     case THREAD_FAILED: blame(b); return false;
@@ -191,20 +235,47 @@ static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bo
     return true;
 }
 
-static bool run_block(struct block *b) {
+static void begin_block(struct block *b) {
     for (uint32_t i = 0; i < b->count; i++) b->threads[i] = (struct thread){.index = i};
     b->live = b->count;
     memset(b->barriers, 0, sizeof b->barriers);
-    memset(b->x->shared, 0, b->x->shared_bytes);
-    while (b->live) {
+    memset(b->shared, 0, b->x->shared_bytes);
+}
+
+static void enter_block(struct block *b, uint32_t rank) {
+    memcpy(b->x->block, b->position, sizeof b->position);
+    b->x->shared = b->shared;
+    b->x->rank = rank;
+}
+
+static bool run_block(struct block *b, bool *progress) {
+    for (uint32_t first = 0; first < b->count; first += WARP_SIZE) {
+        uint32_t count = b->count - first < WARP_SIZE ? b->count - first : WARP_SIZE;
+        if (!run_warp(b, b->threads + first, count, progress)) return false;
+    }
+    if (release_complete(b)) *progress = true;
+    return true;
+}
+
+/* Its blocks in turn, each as far as it comes. */
+static bool run_cluster(struct cluster *c) {
+    bool live = true;
+    c->phase = 0;
+    c->at_barrier = false;
+    for (uint32_t k = 0; k < c->count; k++) begin_block(&c->blocks[k]);
+    while (live) {
         bool progress = false;
-        for (uint32_t first = 0; first < b->count; first += WARP_SIZE) {
-            uint32_t count = b->count - first < WARP_SIZE ? b->count - first : WARP_SIZE;
-            if (!run_warp(b, b->threads + first, count, &progress)) return false;
+        live = false;
+        for (uint32_t k = 0; k < c->count; k++) {
+            struct block *b = &c->blocks[k];
+            if (!b->live) continue;
+            enter_block(b, k);
+            if (!run_block(b, &progress)) return false;
+            live = live || b->live;
         }
-        if (release_complete(b)) progress = true;
-        if (!progress && b->live) {
-            b->x->status = EGPU_PTX_DEADLOCK;
+        if (c->at_barrier && release_cluster(c)) progress = true;
+        if (!progress && live) {
+            c->x->status = EGPU_PTX_DEADLOCK;
             return false;
         }
     }
@@ -213,7 +284,16 @@ static bool run_block(struct block *b) {
 
 /* ---- the launch ---- */
 
-static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, uint64_t *shared) {
+static void cluster_of(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch,
+                       uint32_t cluster[3]) {
+    for (int i = 0; i < 3; i++)
+        cluster[i] = launch->cluster[i]                 ? launch->cluster[i]
+                     : kernel->info.required_cluster[i] ? kernel->info.required_cluster[i]
+                                                        : 1;
+}
+
+static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch,
+                 const uint32_t cluster[3], uint64_t *shared) {
     static const uint32_t grid_limit[3] = {INT32_MAX, 65535, 65535},
                           block_limit[3] = {1024, 1024, 64};
     const egpu_ptx_kernel_info *info = &kernel->info;
@@ -224,7 +304,9 @@ static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, u
             return false;
         if (info->required_block[0] && launch->block[i] != info->required_block[i]) return false;
         threads *= launch->block[i];
+        if (launch->grid[i] % cluster[i]) return false;
     }
+    if ((uint64_t)cluster[0] * cluster[1] * cluster[2] > EGPU_PTX_CLUSTER_BLOCKS) return false;
     *shared = (uint64_t)info->static_shared_bytes + launch->dynamic_shared_bytes;
     uint32_t allowed = launch->max_shared_bytes ? launch->max_shared_bytes : 227 * 1024;
     return threads <= info->max_threads && *shared <= allowed &&
@@ -258,48 +340,81 @@ static union slot **make_templates(const egpu_ptx_kernel *kernel) {
     return templates;
 }
 
-static void run_grid(struct block *b, const egpu_ptx_launch *launch) {
+/* Clusters follow each other as blocks do in a grid without them, and the blocks of each. */
+static void place_blocks(struct cluster *c, const egpu_ptx_launch *launch, uint64_t index) {
+    const uint32_t *size = c->x->cluster;
+    uint32_t wide = launch->grid[0] / size[0], high = launch->grid[1] / size[1];
+    uint32_t x = (uint32_t)(index % wide), y = (uint32_t)(index / wide % high),
+             z = (uint32_t)(index / wide / high);
+    for (uint32_t rank = 0; rank < c->count; rank++) {
+        uint32_t *position = c->blocks[rank].position;
+        position[0] = x * size[0] + rank % size[0];
+        position[1] = y * size[1] + rank / size[0] % size[1];
+        position[2] = z * size[2] + rank / size[0] / size[1];
+    }
+}
+
+static void run_grid(struct cluster *c, const egpu_ptx_launch *launch) {
     uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
     uint64_t last = launch->block_count && launch->block_count < total - launch->first_block
                         ? launch->first_block + launch->block_count
                         : total;
-    for (uint64_t i = launch->first_block; i < last; i++) {
-        b->x->block[0] = (uint32_t)(i % launch->grid[0]);
-        b->x->block[1] = (uint32_t)(i / launch->grid[0] % launch->grid[1]);
-        b->x->block[2] = (uint32_t)(i / launch->grid[0] / launch->grid[1]);
-        if (!run_block(b)) return;
+    for (uint64_t i = launch->first_block; i < last; i += c->count) {
+        place_blocks(c, launch, i / c->count);
+        if (!run_cluster(c)) return;
+    }
+}
+
+/* False: no memory. What there is of it goes with the cluster. */
+static bool make_cluster(struct cluster *c, const egpu_ptx_launch *launch, uint64_t shared) {
+    uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
+    for (uint32_t k = 0; k < c->count; k++) {
+        struct block *b = &c->blocks[k];
+        *b = (struct block){.cluster = c, .x = c->x, .count = threads};
+        b->threads = calloc(threads, sizeof *b->threads);
+        b->shared = c->shared[k] = aligned_alloc(256, (shared + 256) & ~(uint64_t)255);
+        if (!b->threads || !b->shared) return false;
+    }
+    c->x->shared_of = c->shared;
+    return true;
+}
+
+static void free_cluster(struct cluster *c) {
+    for (uint32_t k = 0; k < c->count; k++) {
+        struct block *b = &c->blocks[k];
+        for (uint32_t i = 0; b->threads && i < b->count; i++) window_free(b->threads[i].window);
+        free(b->threads);
+        free(b->shared);
+    }
+    for (struct window *w = c->free_windows, *next; w; w = next) {
+        next = w->next;
+        window_free(w);
     }
 }
 
 egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch,
                              egpu_ptx_stats *stats, egpu_ptx_fault *fault) {
     uint64_t shared;
-    if (!fits(kernel, launch, &shared) ||
+    uint32_t cluster[3];
+    cluster_of(kernel, launch, cluster);
+    if (!fits(kernel, launch, cluster, &shared) ||
         launch->first_block >= (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2])
         return EGPU_PTX_INVALID_LAUNCH;
     struct exec x = {
         .kernel = kernel,
         .launch = launch,
+        .cluster = {cluster[0], cluster[1], cluster[2]},
         .shared_bytes = (shared + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT,
         .fuel =
             launch->max_instructions ? launch->max_instructions : EGPU_PTX_DEFAULT_MAX_INSTRUCTIONS,
     };
-    struct block b = {.x = &x, .count = launch->block[0] * launch->block[1] * launch->block[2]};
+    struct cluster c = {.x = &x, .count = cluster[0] * cluster[1] * cluster[2]};
     x.templates = make_templates(kernel);
-    x.shared = aligned_alloc(256, (shared + 256) & ~(uint64_t)255);
-    b.threads = calloc(b.count, sizeof *b.threads);
-    if (x.templates && x.shared && b.threads)
-        run_grid(&b, launch);
+    if (x.templates && make_cluster(&c, launch, shared))
+        run_grid(&c, launch);
     else
         x.status = EGPU_PTX_NO_MEMORY;
-
-    for (uint32_t i = 0; b.threads && i < b.count; i++) window_free(b.threads[i].window);
-    for (struct window *w = b.free_windows, *next; w; w = next) {
-        next = w->next;
-        window_free(w);
-    }
-    free(b.threads);
-    free(x.shared);
+    free_cluster(&c);
     free(x.templates);
     if (stats) {
         stats->instructions += x.stats.instructions;

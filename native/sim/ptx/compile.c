@@ -65,6 +65,8 @@ static const struct {
     {"red", compile_atomic},
     {"cvta", compile_cvta},
     {"isspacep", compile_isspacep},
+    {"mapa", compile_mapa},
+    {"getctarank", compile_getctarank},
     {"prefetch", compile_prefetch},
     {"prefetchu", compile_prefetch},
     {"tex", compile_tex},

@@ -93,6 +93,8 @@ void compile_cvta(struct parser *p);
 void compile_fence(struct parser *p);
 void compile_isspacep(struct parser *p);
 void compile_ld_st(struct parser *p);
+void compile_mapa(struct parser *p);
+void compile_getctarank(struct parser *p);
 void compile_prefetch(struct parser *p);
 void compile_query(struct parser *p);
 void compile_surface(struct parser *p);

@@ -221,8 +221,22 @@ static bool at_predicate(struct parser *p) {
     return s && s->kind == SYM_REGISTER && s->type == TYPE_PRED;
 }
 
+/* Whatever it says of memory: the blocks of a cluster run on one thread. */
+static void compile_cluster_barrier(struct parser *p) {
+    static const char *const words[] = {"acquire", "release", "relaxed", "aligned", NULL};
+    bool arrives = mod(p, "arrive");
+    if (!arrives && !mod(p, "wait")) unknown(p);
+    while (mod_of(p, words) >= 0) {
+    }
+    emit(p, OP_bar_cluster, arrives ? CLUSTER_ARRIVE : CLUSTER_WAIT, 0, 0, 0, 0, 0);
+    finish(p);
+}
+
 void compile_bar(struct parser *p) {
-    if (mod(p, "cluster")) unknown(p);
+    if (mod(p, "cluster")) {
+        compile_cluster_barrier(p);
+        return;
+    }
     if (mod(p, "warp")) {
         if (!mod(p, "sync")) unknown(p);
         uint16_t mask = src(p, TYPE_B32);

@@ -34,6 +34,21 @@ uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which) {
     case SR_NCTAID_X: return launch->grid[0];
     case SR_NCTAID_Y: return launch->grid[1];
     case SR_NCTAID_Z: return launch->grid[2];
+    case SR_CLUSTERID_X: return x->block[0] / x->cluster[0];
+    case SR_CLUSTERID_Y: return x->block[1] / x->cluster[1];
+    case SR_CLUSTERID_Z: return x->block[2] / x->cluster[2];
+    case SR_NCLUSTERID_X: return launch->grid[0] / x->cluster[0];
+    case SR_NCLUSTERID_Y: return launch->grid[1] / x->cluster[1];
+    case SR_NCLUSTERID_Z: return launch->grid[2] / x->cluster[2];
+    case SR_CLUSTER_CTAID_X: return x->block[0] % x->cluster[0];
+    case SR_CLUSTER_CTAID_Y: return x->block[1] % x->cluster[1];
+    case SR_CLUSTER_CTAID_Z: return x->block[2] % x->cluster[2];
+    case SR_CLUSTER_NCTAID_X: return x->cluster[0];
+    case SR_CLUSTER_NCTAID_Y: return x->cluster[1];
+    case SR_CLUSTER_NCTAID_Z: return x->cluster[2];
+    case SR_CLUSTER_CTARANK: return x->rank;
+    case SR_CLUSTER_NCTARANK: return x->cluster[0] * x->cluster[1] * x->cluster[2];
+    case SR_IS_EXPLICIT_CLUSTER: return launch->cluster[0] != 0 || x->kernel->info.explicit_cluster;
     case SR_LANEID: return lane;
     case SR_WARPID: return thread / WARP_SIZE;
     case SR_NWARPID: return (threads + WARP_SIZE - 1) / WARP_SIZE;
@@ -112,8 +127,27 @@ static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, ui
     return memory + address;
 }
 
+/* Another block's of the cluster, or an error. */
+static __attribute__((noinline)) void *shared_slow(struct exec *x, uint64_t address,
+                                                   uint32_t length, uint32_t align, bool write) {
+    uint32_t rank = CLUSTER_RANK(address) - 1; /* its own memory: beyond all */
+    bool there = address >> 32 == 0 && rank < x->cluster[0] * x->cluster[1] * x->cluster[2];
+    return window_at(x, there ? x->shared_of[rank] : x->shared, x->shared_bytes,
+                     there ? CLUSTER_OFFSET(address) : address, length, align, write,
+                     WINDOW_SHARED + (there ? address - CLUSTER_OFFSET(address) : 0));
+}
+
+static inline void *shared_at(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
+                              bool write) {
+    if (__builtin_expect(address < x->shared_bytes && x->shared_bytes - address >= length &&
+                             !(address & (align - 1)),
+                         1))
+        return x->shared + address;
+    return shared_slow(x, address, length, align, write);
+}
+
 void *shared_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write) {
-    return window_at(x, x->shared, x->shared_bytes, address, length, align, write, WINDOW_SHARED);
+    return shared_at(x, address, length, align, write);
 }
 
 static void *param_at(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
@@ -128,8 +162,7 @@ static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32
     uint64_t low = address & ((UINT64_C(1) << WINDOW_SHIFT) - 1);
     switch (address >> WINDOW_SHIFT) {
     case 0: return global_at(x, place, address, length, align, write);
-    case WINDOW_SHARED >> WINDOW_SHIFT:
-        return window_at(x, x->shared, x->shared_bytes, low, length, align, write, WINDOW_SHARED);
+    case WINDOW_SHARED >> WINDOW_SHIFT: return shared_at(x, low, length, align, write);
     case WINDOW_LOCAL >> WINDOW_SHIFT:
         return window_at(x, x->local, x->kernel->stack_bytes, low, length, align, write,
                          WINDOW_LOCAL);
@@ -140,9 +173,7 @@ static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32
 
 static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_t length) {
     x->stats.atomics++;
-    if (space == SPACE_SHARED)
-        return window_at(x, x->shared, x->shared_bytes, address, length, length, true,
-                         WINDOW_SHARED);
+    if (space == SPACE_SHARED) return shared_at(x, address, length, length, true);
     unsigned place = (unsigned)(length ^ address >> 21) & (RANGE_CACHE - 1);
     return space == SPACE_GLOBAL ? global_at(x, place, address, length, length, true)
                                  : generic_at(x, place, address, length, length, true);
@@ -230,6 +261,9 @@ static const struct ins *pop(struct exec *x, struct thread *t) {
 #define C R[I->c]
 #define ADDRESS (A.u64 + (uint64_t)(int64_t)I->imm)
 
+/* Of an address of shared memory: whose it is. */
+#define OWNER(address) (CLUSTER_RANK(address) ? CLUSTER_RANK(address) - 1 : x->rank)
+
 #define CHECKED(pointer)                               \
     ({                                                 \
         void *checked_ = (pointer);                    \
@@ -239,9 +273,7 @@ static const struct ins *pop(struct exec *x, struct thread *t) {
 #define COUNTED(write) (*((write) ? &stores : &loads) += 1)
 #define AT_GLOBAL(n, w) (COUNTED(w), CHECKED(global_at(x, I->aux, ADDRESS, (n), (n), (w))))
 #define AT_GENERIC(n, w) (COUNTED(w), CHECKED(generic_at(x, I->aux, ADDRESS, (n), (n), (w))))
-#define AT_SHARED(n, w) \
-    (COUNTED(w),        \
-     CHECKED(window_at(x, x->shared, x->shared_bytes, ADDRESS, (n), (n), (w), WINDOW_SHARED)))
+#define AT_SHARED(n, w) (COUNTED(w), CHECKED(shared_at(x, ADDRESS, (n), (n), (w))))
 #define AT_LOCAL(n, w)                                                                          \
     (COUNTED(w), CHECKED(window_at(x, x->local, x->kernel->stack_bytes, ADDRESS, (n), (n), (w), \
                                    WINDOW_LOCAL)))

@@ -17,6 +17,7 @@ enum {
 enum thread_state {
     THREAD_READY,
     THREAD_AT_BARRIER,
+    THREAD_AT_CLUSTER,
     THREAD_AT_WARP, /* at an instruction that its warp carries out together */
     THREAD_EXITED,
     THREAD_FAILED,
@@ -57,7 +58,8 @@ struct thread {
     enum thread_state state;
     uint32_t index; /* in the block */
     uint32_t depth;
-    uint32_t barrier; /* which, when at one */
+    uint32_t barrier;  /* which, when at one */
+    uint32_t arrivals; /* at the cluster's barrier */
     const struct ins *pc;
     struct window *window; /* NULL before the first instruction */
     uint64_t clock;        /* instructions executed */
@@ -69,8 +71,11 @@ struct exec {
     union slot **templates; /* per function: its constants with this launch's addresses */
     uint8_t *shared;
     uint64_t shared_bytes;
-    uint32_t block[3]; /* %ctaid of the block that runs */
-    uint64_t fuel;     /* instructions left */
+    uint32_t block[3];   /* %ctaid of the block that runs */
+    uint32_t cluster[3]; /* blocks of one */
+    uint32_t rank;       /* in its cluster */
+    uint8_t **shared_of; /* by rank */
+    uint64_t fuel;       /* instructions left */
     egpu_ptx_stats stats;
     egpu_ptx_status status;
     egpu_ptx_fault fault;

@@ -254,9 +254,18 @@ static void parse_kernel_directives(struct parser *p, egpu_ptx_kernel_info *info
                 if (exact) info->required_block[i] = (uint32_t)n[i];
             }
             if (threads < info->max_threads) info->max_threads = (uint32_t)threads;
-        } else if (strcmp(name, "maxnreg") == 0 || strcmp(name, "minnctapersm") == 0 ||
-                   strcmp(name, "maxnctapersm") == 0 || strcmp(name, "abi_preserve") == 0 ||
-                   strcmp(name, "abi_preserve_control") == 0) {
+        } else if (strcmp(name, "reqnctapercluster") == 0) {
+            int i = 0;
+            info->required_cluster[1] = info->required_cluster[2] = 1;
+            do info->required_cluster[i] = (uint32_t)expect_integer(p, "a number of blocks");
+            while (accept(p, ',') && ++i < 3);
+            for (i = 0; i < 3; i++)
+                if (info->required_cluster[i] == 0) syntax(p, ".%s of 0", name);
+        } else if (strcmp(name, "explicitcluster") == 0) {
+            info->explicit_cluster = true;
+        } else if (strcmp(name, "maxclusterrank") == 0 || strcmp(name, "maxnreg") == 0 ||
+                   strcmp(name, "minnctapersm") == 0 || strcmp(name, "maxnctapersm") == 0 ||
+                   strcmp(name, "abi_preserve") == 0 || strcmp(name, "abi_preserve_control") == 0) {
             expect_integer(p, "a number");
         } else if (strcmp(name, "noreturn") == 0) {
             continue;

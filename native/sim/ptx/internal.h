@@ -52,6 +52,21 @@ enum special { /* special registers that do not change while a thread runs */
                SR_NCTAID_X,
                SR_NCTAID_Y,
                SR_NCTAID_Z,
+               SR_CLUSTERID_X,
+               SR_CLUSTERID_Y,
+               SR_CLUSTERID_Z,
+               SR_NCLUSTERID_X,
+               SR_NCLUSTERID_Y,
+               SR_NCLUSTERID_Z,
+               SR_CLUSTER_CTAID_X,
+               SR_CLUSTER_CTAID_Y,
+               SR_CLUSTER_CTAID_Z,
+               SR_CLUSTER_NCTAID_X,
+               SR_CLUSTER_NCTAID_Y,
+               SR_CLUSTER_NCTAID_Z,
+               SR_CLUSTER_CTARANK,
+               SR_CLUSTER_NCTARANK,
+               SR_IS_EXPLICIT_CLUSTER,
                SR_LANEID,
                SR_WARPID,
                SR_NWARPID,
@@ -76,6 +91,12 @@ enum special { /* special registers that do not change while a thread runs */
 #define WINDOW_LOCAL (UINT64_C(2) << WINDOW_SHIFT)
 #define WINDOW_PARAM (UINT64_C(3) << WINDOW_SHIFT)
 #define WINDOW_CODE (UINT64_C(4) << WINDOW_SHIFT) /* "addresses" of functions: window + index */
+
+/* Shared memory of any block of the cluster, as mapa gives its addresses: the block's rank, from 1,
+ * above the offset. Rank 0 is the block's own. They have 28 bits, so 32-bit ones will do. */
+#define CLUSTER_SHIFT 24
+#define CLUSTER_RANK(address) ((uint32_t)(address) >> CLUSTER_SHIFT)
+#define CLUSTER_OFFSET(address) ((address) & ((UINT64_C(1) << CLUSTER_SHIFT) - 1))
 
 /* Of aux of cvta, isspacep and the atomics. */
 enum space {
@@ -113,6 +134,7 @@ enum mbarrier_mode {
     MBARRIER_TEST,
     MBARRIER_TEST_PARITY
 };
+enum cluster_mode { CLUSTER_ARRIVE, CLUSTER_WAIT };
 enum bar_mode { BAR_SYNC, BAR_ARRIVE, BAR_AND, BAR_OR, BAR_POPC };
 /* How coordinates find an element; of aux of what reads textures and surfaces. */
 enum shape { SHAPE_1D, SHAPE_2D, SHAPE_3D, SHAPE_A1D, SHAPE_A2D, SHAPE_CUBE, SHAPE_ACUBE };

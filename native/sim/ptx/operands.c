@@ -104,6 +104,9 @@ static const struct {
     {"%lanemask_lt", SR_LANEMASK_LT, 4},
     {"%lanemask_ge", SR_LANEMASK_GE, 4},
     {"%lanemask_gt", SR_LANEMASK_GT, 4},
+    {"%cluster_ctarank", SR_CLUSTER_CTARANK, 4},
+    {"%cluster_nctarank", SR_CLUSTER_NCTARANK, 4},
+    {"%is_explicit_cluster", SR_IS_EXPLICIT_CLUSTER, 0},
     {"%dynamic_smem_size", SR_DYNAMIC_SMEM_SIZE, 4},
     {"%total_smem_size", SR_TOTAL_SMEM_SIZE, 4},
 };
@@ -111,8 +114,10 @@ static const struct {
 /* The slot of a special register; those that change are read into a temporary. False if the name is
  * none. */
 static bool special_slot(struct parser *p, const char *name, uint16_t *slot) {
-    static const char *const triples[] = {"%tid", "%ntid", "%ctaid", "%nctaid"};
-    for (unsigned i = 0; i < 4; i++)
+    static const char *const triples[] = {"%tid",           "%ntid",          "%ctaid",
+                                          "%nctaid",        "%clusterid",     "%nclusterid",
+                                          "%cluster_ctaid", "%cluster_nctaid"};
+    for (unsigned i = 0; i < sizeof triples / sizeof *triples; i++)
         if (strcmp(name, triples[i]) == 0) {
             unsigned axis = accept_dot(p, "x")   ? 0
                             : accept_dot(p, "y") ? 1

@@ -85,6 +85,22 @@ static void parse_declaration(struct parser *p) {
     syntax(p, "expected a directive, found %s", describe(p));
 }
 
+/* What CUDA's device runtime defines of the functions that kernels may call: a conditional handle
+ * of a graph is the address of its value. */
+static const char set_conditional[] =
+    ".func cudaGraphSetConditional(.param .b64 handle, .param .b32 value) {\n"
+    ".reg .b64 %at; .reg .b32 %what;\n"
+    "ld.param.b64 %at, [handle]; ld.param.b32 %what, [value]; st.b32 [%at], %what; ret; }\n";
+
+static void parse_device_runtime(struct parser *p) {
+    const struct symbol *s = find(p, "cudaGraphSetConditional");
+    if (!s || s->kind != SYM_FUNCTION || s->function->defined) return;
+    p->cursor = set_conditional;
+    p->end = set_conditional + sizeof set_conditional - 1;
+    advance(p);
+    while (p->token.kind != T_END) parse_declaration(p);
+}
+
 static void parse_module(struct parser *p) {
     p->scope = NULL;
     scope_push(p);
@@ -96,6 +112,7 @@ static void parse_module(struct parser *p) {
     }
     if (!p->has_version || !p->has_target)
         syntax(p, "no %s: is this PTX?", p->has_version ? ".target" : ".version");
+    parse_device_runtime(p);
     link_module(p);
 }
 

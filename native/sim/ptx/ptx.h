@@ -86,9 +86,11 @@ typedef struct {
     uint32_t registers;         /* per thread; an estimate, as real allocation is ptxas's */
     uint32_t max_threads;       /* per block: the smaller of 1024 and what .maxntid/.reqntid say */
     uint32_t required_block[3]; /* .reqntid; all zero when not given */
-    uint32_t ptx_version;       /* 80 for 8.0 */
-    uint32_t target;            /* 90 for sm_90 */
-    bool has_duration;          /* .pragma "egpu.duration_us N"; in the kernel's body */
+    uint32_t required_cluster[3]; /* .reqnctapercluster, likewise */
+    bool explicit_cluster;        /* it is launched in clusters alone */
+    uint32_t ptx_version;         /* 80 for 8.0 */
+    uint32_t target;              /* 90 for sm_90 */
+    bool has_duration;            /* .pragma "egpu.duration_us N"; in the kernel's body */
     /* simulated duration of one launch of any shape; fractions are allowed */
     double duration_us;
 } egpu_ptx_kernel_info;
@@ -112,6 +114,8 @@ const egpu_ptx_global *egpu_ptx_global_at(const egpu_ptx_module *module, size_t 
 const egpu_ptx_global *egpu_ptx_find_global(const egpu_ptx_module *module, const char *name);
 
 /* ---- launching ---- */
+
+#define EGPU_PTX_CLUSTER_BLOCKS 16 /* the most that any card has in one */
 
 /* An accessible range of device memory. `host` is where its first byte is in this process. */
 typedef struct {
@@ -185,6 +189,7 @@ typedef struct {
 
 typedef struct {
     uint32_t grid[3], block[3];
+    uint32_t cluster[3]; /* blocks that run together; all 0: as the kernel says */
     uint32_t dynamic_shared_bytes;
     uint32_t max_shared_bytes; /* static + dynamic allowed per block; 0: 227 KiB */
     const void *params;        /* packed as egpu_ptx_kernel_info says */
@@ -194,7 +199,8 @@ typedef struct {
     egpu_ptx_texture_find texture; /* may be NULL: there are none */
     void *check_ctx;               /* of both */
 
-    /* run blocks first_block … first_block+block_count-1 of the grid's linear order */
+    /* run blocks first_block … first_block+block_count-1 of the grid's linear order; of clusters,
+     * whose blocks follow each other in it, whole ones */
     uint64_t first_block;
     uint64_t block_count; /* 0: to the end */
 

@@ -32,12 +32,35 @@ int cudaStreamGetCaptureInfo_v2(handle, int *, unsigned long long *, handle *, c
 int cudaStreamGetCaptureInfo_v3(handle, int *, unsigned long long *, handle *, const handle **,
                                 const void **, size_t *);
 int cudaStreamUpdateCaptureDependencies_v2(handle, handle *, const void *, size_t, unsigned);
+int cudaLibraryLoadData(handle *, const void *, const int *, void **, unsigned, const int *,
+                        void **, unsigned);
+int cudaLibraryGetKernel(handle *, handle, const char *), cudaLibraryUnload(handle);
+int cudaGraphAddKernelNode(handle *, handle, const handle *, size_t, const void *);
+int cudaGraphKernelNodeSetAttribute(handle, int, const void *);
+int cudaGraphKernelNodeGetAttribute(handle, int, void *);
+int cudaGraphKernelNodeCopyAttributes(handle, handle);
 int cudaThreadExit(void), cudaThreadSynchronize(void);
+struct operand {
+    int type;
+    void *memory;
+    size_t row, rows;
+    struct location hint;
+};
+struct volume {
+    struct operand from, to;
+    size_t width, height, depth;
+    int order;
+    unsigned flags;
+};
+int cudaMemcpy3DBatchAsync(size_t, struct volume *, size_t *, unsigned long long, handle);
+int cudaMemcpyBatchAsync(void **, void **, size_t *, size_t, void *, size_t *, size_t, size_t *,
+                         handle);
 int cudaThreadGetCacheConfig(int *), cudaThreadSetCacheConfig(int);
 int cudaThreadGetLimit(size_t *, int), cudaThreadSetLimit(int, size_t);
 
 enum { DEVICE = 1, PREFER_L1 = 2 };
 enum { STACK_SIZE = 0, READ_MOSTLY = 1, EMPTY_NODE = 5, ACTIVE = 1, SET = 1 };
+enum { POINTER = 1, IN_STREAM = 1, PRIORITY = 8 };
 
 #define CHECK(condition)                                           \
     do {                                                           \
@@ -47,6 +70,32 @@ enum { STACK_SIZE = 0, READ_MOSTLY = 1, EMPTY_NODE = 5, ACTIVE = 1, SET = 1 };
         }                                                          \
     } while (0)
 #define OK(call) CHECK((call) == 0)
+
+static const char nothing[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+/* From the first node to the second: CUDA 13 has it the other way round. */
+static void check_attributes(void) {
+    handle graph, library, first, second;
+    struct {
+        handle kernel;
+        unsigned grid[3], block[3], shared;
+        void **arguments, **extra;
+    } node = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
+    int value[16] = {-2};
+    OK(cudaLibraryLoadData(&library, nothing, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cudaLibraryGetKernel(&node.kernel, library, "nothing"));
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphAddKernelNode(&first, graph, NULL, 0, &node));
+    OK(cudaGraphAddKernelNode(&second, graph, NULL, 0, &node));
+    OK(cudaGraphKernelNodeSetAttribute(first, PRIORITY, value));
+    OK(cudaGraphKernelNodeCopyAttributes(first, second));
+    value[0] = 0;
+    OK(cudaGraphKernelNodeGetAttribute(second, PRIORITY, value));
+    CHECK(value[0] == -2);
+    OK(cudaGraphDestroy(graph));
+    OK(cudaLibraryUnload(library));
+}
 
 static void check_edges(void) {
     handle graph, first, second, third, from[2] = {0}, to[2] = {0}, found = NULL;
@@ -110,6 +159,28 @@ static void check_threads(void) {
     CHECK(number == 0.1);
 }
 
+/* CUDA 12 asks which copy failed. */
+static void check_batches(void *d) {
+    char h[8] = "abcdefg", back[2][4] = {{0}};
+    handle stream;
+    size_t failed = 9;
+    const struct operand card = {.type = POINTER, .memory = d, .row = 4};
+    const struct operand host = {.type = POINTER, .memory = back, .row = 4};
+    struct volume volume = {card, host, 2, 2, 1, IN_STREAM, 0};
+    OK(cudaStreamCreate(&stream));
+    OK(cudaMemcpy(d, h, 8, 1));
+    OK(cudaMemcpy3DBatchAsync(1, &volume, &failed, 0, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(memcmp(back, "ab\0\0ef\0\0", 8) == 0);
+    volume.depth = 0;
+    CHECK(cudaMemcpy3DBatchAsync(1, &volume, &failed, 0, stream) == 1 && cudaGetLastError() == 1);
+    CHECK(failed == (size_t)-1);
+    failed = 9;
+    CHECK(cudaMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, stream) == 1);
+    CHECK(cudaGetLastError() == 1 && failed == (size_t)-1);
+    OK(cudaStreamDestroy(stream));
+}
+
 int main(void) {
     void *d;
     handle start, end;
@@ -129,6 +200,8 @@ int main(void) {
     /* of memory that is not managed there is nothing to advise, and nowhere to fetch it */
     CHECK(cudaMemPrefetchAsync_v2(d, 64, card, 0, NULL) != 0 && cudaGetLastError() != 0);
     CHECK(cudaMemAdvise_v2(d, 64, READ_MOSTLY, card) != 0 && cudaGetLastError() != 0);
+    check_batches(d);
+    check_attributes();
     check_edges();
     check_capture(d);
     check_threads();

@@ -135,6 +135,7 @@ def create_machine(
     *,
     context_mib: int | None = None,
     driver_mib: int | None = None,
+    cuda_version: int = 13000,
     timeslice_us: int = 2000,
     clock: Literal["wall", "manual"] = "wall",
     arbitration: Literal["timeslice", "fifo"] = "timeslice",
@@ -151,6 +152,7 @@ def create_machine(
         context_mib: card memory that each context keeps, in MiB; unless given, what EGPU_SIM_CONTEXT_MIB says, else the
             model's profile.
         driver_mib: card memory that the driver keeps, likewise, by EGPU_SIM_DRIVER_MIB.
+        cuda_version: the release whose functions the driver has, as CUDA numbers it: 13010 is 13.1.
         timeslice_us: how long a process keeps the card while others have work for it, in microseconds.
         clock: with "manual", simulated time goes on only through `egpu.adapters.simulator.clock.Clock`.
         arbitration: between processes: time slices in turn, or kernels whole in the order in which they came.
@@ -166,14 +168,7 @@ def create_machine(
     """
     models = _models(profile, count)
     kept = _Kept(_kept("context_mib", context_mib), _kept("driver_mib", driver_mib))
-    if not 10 <= timeslice_us <= 100_000:
-        raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
-    if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
-        raise InvalidInput("node_name", f"{node_name!r} is not a node's name")
-    if clock not in ("wall", "manual"):
-        raise InvalidInput("clock", f"{clock!r} is neither 'wall' nor 'manual'")
-    if arbitration not in ("timeslice", "fifo"):
-        raise InvalidInput("arbitration", f"{arbitration!r} is neither 'timeslice' nor 'fifo'")
+    _check(node_name, cuda_version, timeslice_us, clock, arbitration)
     directory = directory.absolute()
     if (directory / "machine.json").exists():
         raise InvalidInput("directory", f"{directory} holds a machine already; destroy it first")
@@ -191,13 +186,34 @@ def create_machine(
         _link_driver(machine, machine.driver_dir, device_dir, libraries)
         # After the link to it: without that it would count as left.
         write_state(
-            state, node_name, cards, directory=directory, timeslice_us=timeslice_us, flags=flags, persistent=persistent
+            state,
+            node_name,
+            cards,
+            directory=directory,
+            cuda_version=cuda_version,
+            timeslice_us=timeslice_us,
+            flags=flags,
+            persistent=persistent,
         )
         (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models, kept)))
     except OSError as error:
         state.unlink(missing_ok=True)
         raise Unavailable(f"cannot create the simulated machine in {directory}: {error}") from error
     return machine
+
+
+def _check(node_name: str, cuda_version: int, timeslice_us: int, clock: str, arbitration: str) -> None:
+    """Raises InvalidInput naming the option that is none."""
+    if not 12000 <= cuda_version <= 13990:
+        raise InvalidInput("cuda_version", f"{cuda_version} is not between 12000 and 13990: 13010 is CUDA 13.1")
+    if not 10 <= timeslice_us <= 100_000:
+        raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
+    if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
+        raise InvalidInput("node_name", f"{node_name!r} is not a node's name")
+    if clock not in ("wall", "manual"):
+        raise InvalidInput("clock", f"{clock!r} is neither 'wall' nor 'manual'")
+    if arbitration not in ("timeslice", "fifo"):
+        raise InvalidInput("arbitration", f"{arbitration!r} is neither 'timeslice' nor 'fifo'")
 
 
 def open_machine(directory: Path) -> Machine:

@@ -33,6 +33,11 @@ int main() {
     CHECK(got.bytesize == bytes && got.dptr == asked.dptr && freed == asked.dptr);
     FAILS(cudaErrorInvalidValue, cudaGraphMemFreeNodeGetParams(fill, &freed));
     OK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaGraphExec_t second; /* of a graph with memory there is one at a time */
+    CHECK(cudaGraphInstantiate(&second, graph, 0) != cudaSuccess);
+    CHECK(cudaGetLastError() != cudaSuccess);
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 3; i++) {
         std::memset(h, 0, bytes);
         OK(cudaGraphLaunch(exec, 0));

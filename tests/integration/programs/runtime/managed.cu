@@ -1,4 +1,7 @@
 #include "check.h"
+#if CUDART_VERSION < 13040
+extern "C" cudaError_t cudaMemGetLocationInfo(void *, size_t, size_t, size_t, cudaMemLocation *);
+#endif
 __global__ void add(int *x) { x[threadIdx.x] += 1; }
 int main() {
     int *m, place = -7, mostly_read = -7;
@@ -16,6 +19,13 @@ int main() {
     const auto how = cudaMemRangeAttributeReadMostly;
     OK(cudaMemRangeGetAttribute(&mostly_read, sizeof mostly_read, how, m, 128));
     CHECK(place == 0 && mostly_read == 1);
+    cudaMemLocation places_now[2] = {};
+    SINCE(13040, cudaMemGetLocationInfo(m, 128, 64, 0, places_now));
+    if (driver_since(13040)) {
+        CHECK(places_now[1].type == cudaMemLocationTypeDevice && places_now[1].id == 0);
+        FAILS(cudaErrorInvalidValue, cudaMemGetLocationInfo(m, 128, 129, 0, places_now));
+        FAILS(cudaErrorInvalidValue, cudaMemGetLocationInfo(m, 256, 64, 0, places_now));
+    }
     int again[2] = {-7, -7};
     void *answers[] = {&again[0], &again[1]};
     size_t sizes[] = {sizeof(int), sizeof(int)};
