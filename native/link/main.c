@@ -3,10 +3,11 @@
  *     egpu-link CONTROL NETWORK ADDRESS
  *
  * CONTROL is the number of a unix SOCK_SEQPACKET socket, NETWORK that of the network's descriptor,
- * ADDRESS the network's own (10.0.0.0/8). It says R on CONTROL when the network has its device. A
- * message there is L, the address of another network (u32, big-endian) and a descriptor, a stream:
- * whoever is at its other end is that network's link. A daemon decides who that may be, and what
- * carries the stream makes it safe. When CONTROL closes the program ends; the device stays.
+ * ADDRESS the network's own (hexadecimal, of 10.0.0.0/8). It says R on CONTROL when the network has
+ * its device. A message there is a letter, the address of another network (u32, big-endian) and a
+ * descriptor, a stream: whoever is at its other end is that network's link. L: we speak first;
+ * A: we answer, and say nothing before. A daemon decides who that may be, and what carries the
+ * stream makes it safe. When CONTROL closes the program ends; the device stays.
  *
  * On a stream each packet has its length before it (u16, big-endian); 0 is a beat, one a second.
  * Only TCP between the two addresses passes. Of a link that is lost (closed, or silent for
@@ -43,6 +44,7 @@
 
 struct peer {
     uint32_t address; /* 0: none */
+    bool answers, heard_of; /* says nothing before it hears something */
     int stream, next; /* -1: none; `next` waits until connections of the one before are gone */
     int64_t heard, moved, since; /* ms; `since`: when `next` came */
     size_t got, start, end;
@@ -65,6 +67,10 @@ static struct peer *peer_of(uint32_t address) {
     for (struct peer *peer = peers; peer < peers + MAX_PEERS; peer++)
         if (peer->address == address) return peer;
     return NULL;
+}
+
+static bool is_up(const struct peer *peer) {
+    return peer->stream >= 0 && (peer->heard_of || !peer->answers);
 }
 
 static void into_network(const uint8_t *packet, size_t bytes) {
@@ -100,7 +106,7 @@ static unsigned ask_unlinked(uint32_t of) {
             state == 2 || state == 3 || state == 6 || state == 10; /* SYN_SENT, …, LISTEN */
         if (waits || from != own || to == own || (to & LINK_MASK) != LINK_NETWORK) continue;
         const struct peer *peer = peer_of(to);
-        if (peer != NULL && peer->stream >= 0) continue;
+        if (peer != NULL && is_up(peer)) continue;
         struct segment segment = {
             .from = from, .to = to, .from_port = (uint16_t)from_port, .to_port = (uint16_t)to_port};
         uint8_t packet[PACKET_HEADERS];
@@ -157,7 +163,7 @@ static void out_of_network(void) {
             continue;
         }
         struct peer *peer = peer_of(segment.to);
-        if (peer != NULL && peer->stream >= 0) {
+        if (peer != NULL && is_up(peer)) {
             queue(peer, packet, (size_t)got);
         } else if (!segment.resets) {
             uint8_t refusal[PACKET_HEADERS];
@@ -198,6 +204,7 @@ static void hear(struct peer *peer) {
     if (got <= 0) return lose(peer, "it was closed");
     peer->got += (size_t)got;
     peer->heard = clock_now_ms();
+    peer->heard_of = true;
     if (!deliver(peer)) lose(peer, "the other end does not speak as links do");
 }
 
@@ -211,7 +218,7 @@ static struct peer *place_for(uint32_t address) {
     return found;
 }
 
-static void take(uint32_t address, int stream) {
+static void take(uint32_t address, int stream, bool answers) {
     struct peer *peer = place_for(address);
     if (peer == NULL || (address & LINK_MASK) != LINK_NETWORK || address == own) {
         fprintf(stderr, "egpu-link: no place for a link (%d are the most)\n", MAX_PEERS);
@@ -222,6 +229,7 @@ static void take(uint32_t address, int stream) {
     if (peer->next >= 0) close(peer->next);
     peer->address = address;
     peer->next = stream;
+    peer->answers = answers;
     peer->since = clock_now_ms();
 }
 
@@ -230,6 +238,8 @@ static void begin(struct peer *peer, int64_t now) {
     peer->next = -1;
     peer->got = peer->start = peer->end = 0;
     peer->heard = peer->moved = now;
+    peer->heard_of = false;
+    if (!peer->answers) queue(peer, NULL, 0);
 }
 
 /* False: CONTROL has closed. */
@@ -240,9 +250,9 @@ static bool obey(int control) {
     ssize_t got = descriptor_receive(control, said, sizeof said, &stream, 1, &count, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     if (got == 0) return false;
-    if (count == 1 && got == sizeof said && said[0] == 'L')
+    if (count == 1 && got == sizeof said && (said[0] == 'L' || said[0] == 'A'))
         take((uint32_t)said[1] << 24 | (uint32_t)said[2] << 16 | (uint32_t)said[3] << 8 | said[4],
-             stream);
+             stream, said[0] == 'A');
     else if (count == 1)
         close(stream);
     return true;
@@ -258,7 +268,7 @@ static int keep_time(void) {
         if (peer->stream >= 0 && now - peer->heard > SILENT_MS) lose(peer, "it is silent");
         if (peer->stream >= 0 && peer->start != peer->end && now - peer->moved > SILENT_MS)
             lose(peer, "the other end reads nothing");
-        if (peer->stream >= 0 && beats && has_room(peer)) queue(peer, NULL, 0);
+        if (is_up(peer) && beats && has_room(peer)) queue(peer, NULL, 0);
         waits |= peer->next >= 0;
     }
     if (!beats && !(waits && now >= look)) return LOOK_MS;

@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     own = OWN;
     dropped = 2; /* and quiet */
     device = (struct device){7, -1};
-    take(OTHER, 8);
+    take(OTHER, 8, false);
     begin(peer_of(OTHER), 0);
     for (size_t at = 0; at + 3 <= size;) {
         size_t bytes = (size_t)data[at + 1] << 8 | data[at + 2];
