@@ -19,6 +19,7 @@ from support.linked_networks import executors, link_processes
 from support.local_pool import LocalPool, built, local_pool
 from support.nccl_programs import ANSWERS, LOSES, RANK
 from support.simulated_gpu import source
+from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: networks of executors are shared and get a device"),
@@ -60,7 +61,7 @@ class Rank:
         self.process = subprocess.Popen(
             pool.run_command([sys.executable, "-c", source(code)], "--core", "60", who=who),
             env={**os.environ, "RANK": str(rank), "RANKS": "2", "MEET": str(meet)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def hear(self) -> Any:
@@ -77,9 +78,17 @@ class Rank:
     def __enter__(self) -> Rank:
         return self
 
+    def kill(self) -> None:
+        """With `egpu run` and all."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        self.kill()
+        self.process.communicate()
 
 
 def test_ranks_in_two_leases_on_two_servers_exchange_data(pool: LocalPool, tmp_path: Path) -> None:
@@ -107,7 +116,7 @@ def test_a_lost_rank_is_an_error_for_the_one_elsewhere(pool: LocalPool, tmp_path
         assert [stays.hear(), goes.hear()] == ["together"] * 2
         stays.go()
         if what == "rank":
-            goes.process.kill()
+            goes.kill()
         elif what == "link":
             os.kill(link_processes(pool, "one")[0], signal.SIGKILL)
         else:
@@ -119,7 +128,6 @@ def test_a_lost_rank_is_an_error_for_the_one_elsewhere(pool: LocalPool, tmp_path
 
 def test_the_unique_id_of_another_caller_leads_nowhere(pool: LocalPool, tmp_path: Path) -> None:
     with Rank(pool, RANK + "    join(meet, rank, ranks)\n", 0, tmp_path / "meet"):
-        while not (tmp_path / "meet").exists():
-            pass
+        wait_until((tmp_path / "meet").exists)
         with Rank(pool, STRANGER, 1, tmp_path / "meet", who="bob") as stranger:
             assert stranger.hear() == 6  # ncclRemoteError
