@@ -40,6 +40,14 @@ static bool set(int fd, unsigned long what, struct ifreq *asked, uint32_t addres
     return ioctl(fd, what, asked) == 0;
 }
 
+/* What the kernel would say by itself, to nobody. Where it has no IPv6 there is nothing to do. */
+static void without_ipv6(void) {
+    int fd = open("/proc/sys/net/ipv6/conf/" LINK_DEVICE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    if (write(fd, "1", 1) != 1) fprintf(stderr, "egpu-link: IPv6 stays on\n");
+    close(fd);
+}
+
 static bool configure(uint32_t address) {
     struct ifreq asked = {.ifr_name = LINK_DEVICE};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -58,6 +66,7 @@ bool device_open(struct device *device, int network, uint32_t address) {
     device->tun = open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (device->tun < 0) return failed("/dev/net/tun");
     if (!attach(device->tun)) return failed("cannot make " LINK_DEVICE);
+    without_ipv6();
     if (!configure(address)) return failed("cannot configure " LINK_DEVICE);
     device->connections = open("/proc/thread-self/net/tcp", O_RDONLY | O_CLOEXEC);
     return device->connections >= 0 || failed("cannot list connections");

@@ -43,7 +43,7 @@
 #define AT_ONCE 64 /* packets, before others are looked at */
 
 struct peer {
-    uint32_t address; /* 0: none */
+    uint32_t address;       /* 0: none */
     bool answers, heard_of; /* says nothing before it hears something */
     int stream, next; /* -1: none; `next` waits until connections of the one before are gone */
     int64_t heard, moved, since; /* ms; `since`: when `next` came */
@@ -145,7 +145,7 @@ static void queue(struct peer *peer, const uint8_t *packet, size_t bytes) {
     if (peer->end == 0) peer->moved = clock_now_ms();
     peer->out[peer->end++] = (uint8_t)(bytes >> 8);
     peer->out[peer->end++] = (uint8_t)bytes;
-    memcpy(peer->out + peer->end, packet, bytes);
+    if (bytes > 0) memcpy(peer->out + peer->end, packet, bytes);
     peer->end += bytes;
 }
 

@@ -78,10 +78,10 @@ def test_a_link_outlives_the_broker(pool: LocalPool, pair: tuple[int, int]) -> N
         pool.kill("broker")
         pool.again("broker")
         wait_until(lambda: len(pool.leases()) == 2 and all(one["connected"] for one in pool.servers()))
-        with InNetwork(two, CALLS, _address(one)) as again:
-            assert again.hear() == "HELLO"
         calls.process.terminate()
         assert listens.hear() == "closed"  # by its program, not by us
+        with InNetwork(two, CALLS, _address(one)) as again:
+            assert again.hear() == "HELLO"
 
 
 def test_the_end_of_a_lease_takes_its_link_away(pool: LocalPool) -> None:

@@ -88,7 +88,7 @@ struct clique {
     int wake[2];
     _Atomic bool leaving;
     pthread_mutex_t writing;
-    int sockets[MOST_RANKS]; /* -1: none */
+    _Atomic int sockets[MOST_RANKS]; /* -1: none */
     struct channel out[MOST_RANKS], in[MOST_RANKS];
 };
 

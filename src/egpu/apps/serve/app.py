@@ -88,6 +88,7 @@ class Server:
             cards=len(self.leases.cards),
             executors=self.confinement.told,
             images=self.images.told,
+            links=self.links is not None,
         )
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())

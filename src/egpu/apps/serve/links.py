@@ -23,6 +23,7 @@ from egpu.adapters.pool.links import LinkProcess
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials
 from egpu.adapters.processes import Process
+from egpu.api.text import escaped
 from egpu.core.leasing.links import network_address
 from egpu.errors import ElasticGPUError, Refused, Unavailable
 
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = (0.1, 0.2, 0.5, 1.0)
+MAX_NAME: Final = 64
+"""Of what a stranger calls itself, in our words."""
 Key = tuple[str, str]
 """A caller, and the other server."""
 
@@ -134,7 +137,7 @@ class Links:
         """Another server calls, until the link ends. Raises Refused for whom the orders do not name, Unavailable."""
         key = (hello.caller, hello.name)
         if connection.peer not in (f"server/{hello.name}", LOCAL_PEER):
-            raise Refused(f"{connection.peer} is not server {hello.name[:64]}")
+            raise Refused(f"{connection.peer} is not server {escaped(hello.name[:MAX_NAME])}")
         if key not in self._wanted or hello.name >= self._name:
             raise Refused("the broker has named no such link")
         task = asyncio.current_task()
