@@ -121,7 +121,7 @@ def test_a_lost_rank_is_an_error_for_the_one_elsewhere(pool: LocalPool, tmp_path
             os.kill(link_processes(pool, "one")[0], signal.SIGKILL)
         else:
             leases = pool.leases()
-            far = next(one["servers"][0] for one in leases if f":{goes.process.pid}:" in one["holder"])
+            far = next(one["cards"][0]["server"] for one in leases if f":{goes.process.pid}:" in one["holder"])
             os.killpg(executors(pool, far)["client/ann"], signal.SIGKILL)
         assert stays.hear() == 6  # ncclRemoteError
 
