@@ -227,7 +227,7 @@ class Reported(Message, frozen=True, kw_only=True):
     report: Report
 
 
-class Orders(Message, frozen=True, kw_only=True):
+class Orders(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that shall run on the server, and with which others its networks are linked; what is not named shall
     end. But links go on while the broker is not `settled`: their callers may not have spoken to it yet."""
 
