@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from egpu.adapters.executors.networks import TUN
-from support.linked_networks import executors, link_processes
+from support.linked_networks import executor_of, link_processes
 from support.local_pool import LocalPool, built, local_pool
 from support.nccl_programs import ANSWERS, LOSES, RANK
 from support.simulated_gpu import source
@@ -120,9 +120,7 @@ def test_a_lost_rank_is_an_error_for_the_one_elsewhere(pool: LocalPool, tmp_path
         elif what == "link":
             os.kill(link_processes(pool, "one")[0], signal.SIGKILL)
         else:
-            leases = pool.leases()
-            far = next(one["cards"][0]["server"] for one in leases if f":{goes.process.pid}:" in one["holder"])
-            os.killpg(executors(pool, far)["client/ann"], signal.SIGKILL)
+            os.killpg(executor_of(pool, goes.process.pid), signal.SIGKILL)
         assert stays.hear() == 6  # ncclRemoteError
 
 

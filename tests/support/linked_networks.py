@@ -126,6 +126,15 @@ def executors(pool: LocalPool, server: str) -> dict[str, int]:
     return found
 
 
+def executor_of(pool: LocalPool, program: int) -> int:
+    """The pid of the executor of a lease that this `egpu run` holds."""
+    for directory in pool.held_lease_directories():
+        record = records.read(directory, LeaseOwner)
+        if f":{program}:" in record.owner.lease.holder:
+            return record.pid
+    raise AssertionError(f"no executor for {program}")
+
+
 def link_processes(pool: LocalPool, server: str) -> list[int]:
     """Of a server's daemon."""
     daemon = pool.processes[server].pid
