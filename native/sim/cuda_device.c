@@ -373,11 +373,6 @@ API CUresult cuCtxDisablePeerAccess(CUcontext handle) {
                                                          : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-/* ---- ours: the file of the machine, for libraries over this driver. -1: there is none ---- */
-
-API int egpuSimMachineFile(void);
-API int egpuSimMachineFile(void) { return engine_ready() ? machine_file(&engine.machine) : -1; }
-
 /* ---- ours: the clock of a machine made with clock="manual" ---- */
 
 /* Nanoseconds; 0 before cuInit. */

@@ -107,12 +107,6 @@ int machine_open(struct machine *machine, const char *directory) {
     return 0;
 }
 
-int machine_file(const struct machine *machine) {
-    char path[sizeof machine->directory + 16];
-    snprintf(path, sizeof path, "%s/machine", machine->directory);
-    return open_state(path);
-}
-
 void machine_close(struct machine *machine) {
     sim_clock_manual_end(machine->header);
     if (machine->header) munmap(machine->header, machine->mapped_bytes);

@@ -32,8 +32,6 @@ struct machine {
  * layout. */
 int machine_open(struct machine *machine, const char *directory);
 void machine_close(struct machine *machine);
-/* The machine's file, opened anew: for locks of its own. -1: errno. */
-int machine_file(const struct machine *machine);
 
 /* The directory of the shared object holding `symbol`, as it was named when loaded (links not
  * followed). */

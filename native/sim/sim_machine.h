@@ -9,8 +9,6 @@
  *   card.chunk_offset     uint32 per 2 MiB chunk of the card's memory: 0 free, else whose it is
  *                         (SIM_OWNER_*)
  *   card.memory_offset    the card's memory itself (sparse; a freed chunk is punched out)
- *   file_bytes            SIM_EXCHANGE_BYTES by which processes pass each other data: what is in
- *                         there is the simulated NCCL's (libraries/exchange.h)
  *
  * egpu.adapters.simulator writes headers and cards with `struct`; everything dynamic starts as
  * zeros. Locks are OFD locks on bytes far beyond the data: the table lock, and one byte per live
@@ -47,8 +45,6 @@
 #define SIM_HISTORY 120     /* … of which so much is behind: time is charged up to 100 ms ahead */
 #define SIM_LOCK_TABLE (INT64_C(1) << 60)
 #define SIM_LOCK_PROCESS (SIM_LOCK_TABLE + 1)
-#define SIM_LOCK_EXCHANGE (SIM_LOCK_TABLE + (1 << 20))
-#define SIM_EXCHANGE_BYTES (UINT64_C(192) << 20)
 
 /* Whose a chunk is: slot + 1 of a process, or one of these. */
 #define SIM_OWNER_SHARED UINT32_C(0x80000000) /* | index of the sim_shared */

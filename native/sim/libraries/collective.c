@@ -26,18 +26,6 @@ static struct plan plan_of(const struct operation *o, unsigned rank, unsigned ra
     }
 }
 
-static void put(struct clique *clique, struct channel *channel, const void *from, size_t bytes) {
-    memcpy(channel->data, from, bytes);
-    atomic_store(&channel->bytes, (uint32_t)bytes);
-    atomic_store(&channel->full, 1);
-    clique_tell(clique);
-}
-
-static void taken(struct clique *clique, struct channel *channel) {
-    atomic_store(&channel->full, 0);
-    clique_tell(clique);
-}
-
 /* A piece of what is for `rank`, as it is to be passed on. */
 static size_t piece(const struct operation *o, const struct plan *plan, unsigned rank, size_t at,
                     size_t count, void *into) {
@@ -58,13 +46,13 @@ static bool pass(struct communicator *c, const struct operation *o, const struct
         uint32_t changes = atomic_load(&clique->changes);
         bool moved = false;
         for (unsigned rank = 0; rank < c->ranks; rank++) {
-            struct channel *out = &clique->channels[c->rank][rank];
+            struct channel *out = &clique->out[rank];
             if (to >> rank & 1 && !atomic_load(&out->full)) {
-                put(clique, out, data, piece(o, plan, rank, at, count, data));
+                clique_put(clique, rank, data, piece(o, plan, rank, at, count, data));
                 to &= ~(1u << rank);
                 moved = true;
             }
-            if (atomic_load(&clique->channels[rank][c->rank].full)) from &= ~(1u << rank);
+            if (atomic_load(&clique->in[rank].full)) from &= ~(1u << rank);
         }
         if ((to | from) == 0) return true;
         if (!moved && !communicator_waits(c, changes, to | from)) return false;
@@ -82,7 +70,7 @@ static bool take(struct communicator *c, const struct operation *o, const struct
     if (plan->from == 0) return true;
     if (plan->from >> c->rank & 1) piece(o, plan, c->rank, at, count, own);
     for (unsigned rank = 0; rank < c->ranks; rank++) {
-        struct channel *in = &clique->channels[rank][c->rank];
+        struct channel *in = &clique->in[rank];
         parts[rank] = rank == c->rank ? own : in->data;
         if ((plan->from >> rank & 1) == 0) continue;
         if (rank != c->rank && atomic_load(&in->bytes) != bytes)
@@ -92,8 +80,7 @@ static bool take(struct communicator *c, const struct operation *o, const struct
     }
     if (plan->combines) combine(o->type, o->op, to, parts, c->ranks, count);
     for (unsigned rank = 0; rank < c->ranks; rank++)
-        if (rank != c->rank && plan->from >> rank & 1)
-            taken(clique, &clique->channels[rank][c->rank]);
+        if (rank != c->rank && plan->from >> rank & 1) clique_taken(clique, rank);
     return true;
 }
 
@@ -116,17 +103,16 @@ static bool run_collective(struct communicator *c, const struct operation *o) {
 static bool move(struct communicator *c, const struct operation *o, size_t *done) {
     struct clique *clique = c->seat.clique;
     bool sends = o->form == SEND;
-    struct channel *channel =
-        sends ? &clique->channels[c->rank][o->peer] : &clique->channels[o->peer][c->rank];
+    struct channel *channel = sends ? &clique->out[o->peer] : &clique->in[o->peer];
     size_t left = o->count * type_width(o->type) - *done;
     if (atomic_load(&channel->full) == sends) return false;
     size_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
     if (sends) {
-        put(clique, channel, (const uint8_t *)o->from + *done, bytes);
+        clique_put(clique, o->peer, (const uint8_t *)o->from + *done, bytes);
     } else {
         if (atomic_load(&channel->bytes) != bytes) clique_fail(clique);
         memcpy((uint8_t *)o->to + *done, channel->data, bytes);
-        taken(clique, channel);
+        clique_taken(clique, o->peer);
     }
     *done += bytes;
     return true;

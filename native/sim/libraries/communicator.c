@@ -4,7 +4,6 @@
 struct communicator *communicator_new(bool blocking) {
     struct communicator *made = calloc(1, sizeof *made);
     if (made == NULL) return NULL;
-    made->seat.file = -1;
     made->blocking = blocking;
     made->references = 1;
     pthread_mutex_init(&made->turn, NULL);
@@ -28,10 +27,12 @@ static int fails(struct communicator *communicator, int result) {
 }
 
 /* Of another communicator, which all its ranks know: by how often it has been split. */
-struct clique_id communicator_next_id(const struct communicator *communicator, int color) {
+struct clique_id communicator_next_id(const struct communicator *communicator, int color,
+                                      unsigned first) {
     struct clique_id id = communicator->seat.clique->id;
     id.words[0] += (uint64_t)communicator->splits * UINT64_C(0x9e3779b97f4a7c15);
     id.words[1] ^= ((uint64_t)(uint32_t)color + 1) * UINT64_C(0xd1342543de82ef95);
+    id.at = communicator->seat.clique->places[first];
     return id;
 }
 
@@ -39,15 +40,16 @@ struct clique_id communicator_next_id(const struct communicator *communicator, i
 static int split_off(struct communicator *made) {
     struct communicator *from = made->from;
     struct clique *clique = from->seat.clique;
-    unsigned rank = 0, ranks = 0;
+    unsigned rank = 0, ranks = 0, first = from->rank;
     for (unsigned i = 0; i < from->ranks; i++) {
         if (atomic_load(&clique->splits[i].turn) < made->split) return IN_PROGRESS;
         int key = atomic_load(&clique->splits[i].key);
         if (atomic_load(&clique->splits[i].color) != made->color) continue;
+        if (i < first) first = i;
         rank += key < made->key || (key == made->key && i < from->rank);
         ranks++;
     }
-    struct clique_id id = communicator_next_id(from, made->color);
+    struct clique_id id = communicator_next_id(from, made->color, first);
     made->rank = rank;
     made->ranks = ranks;
     int result = seat_take(&made->seat, id, ranks, rank);
@@ -68,6 +70,8 @@ static int look(struct communicator *communicator) {
         if (result == IN_PROGRESS) return IN_PROGRESS;
         if (result != OK) return fails(communicator, result);
     }
+    int refused = atomic_load(&seat->clique->refused);
+    if (refused != OK) return fails(communicator, refused);
     uint32_t all = (1u << communicator->ranks) - 1, joined = atomic_load(&seat->clique->joined);
     if (atomic_load(&seat->clique->failed) ||
         !seat_sees(seat, joined & ~atomic_load(&seat->clique->left)))

@@ -225,10 +225,11 @@ static int made(struct communicator **out, struct communicator *communicator, in
 }
 
 API int ncclGetUniqueId(nccl_id *id) {
-    uint64_t words[2];
+    struct clique_id made = {0};
     if (id == NULL) return INVALID_ARGUMENT;
-    if (getrandom(words, sizeof words, 0) != sizeof words) return SYSTEM;
-    struct clique_id made = clique_id_of(words);
+    if (getrandom(made.words, sizeof made.words, 0) != sizeof made.words ||
+        !station_place(&made.at))
+        return SYSTEM;
     memset(id, 0, sizeof *id);
     memcpy(id, &made, sizeof made);
     return OK;
@@ -246,10 +247,7 @@ API int ncclCommInitRankScalable(struct communicator **out, int ranks, int rank,
     memcpy(&said, id, sizeof said);
     communicator->rank = (unsigned)rank;
     communicator->ranks = (unsigned)ranks;
-    struct clique_id here = clique_id_of(said.words);
-    int result = said.network == here.network /* an address of another leads to nobody */
-                     ? seat_take(&communicator->seat, here, communicator->ranks, communicator->rank)
-                     : REMOTE;
+    int result = seat_take(&communicator->seat, said, communicator->ranks, communicator->rank);
     return made(out, communicator, result);
 }
 
@@ -277,12 +275,8 @@ API int ncclCommSplit(struct communicator *c, int color, int key, struct communi
                       const struct nccl_config *config) {
     if (c == NULL || out == NULL || color < NCCL_NO_COLOR) return INVALID_ARGUMENT;
     *out = NULL;
-    struct clique *clique = c->seat.clique;
     uint32_t split = ++c->splits;
-    atomic_store(&clique->splits[c->rank].color, color);
-    atomic_store(&clique->splits[c->rank].key, key);
-    atomic_store(&clique->splits[c->rank].turn, split);
-    clique_tell(clique);
+    clique_split(c->seat.clique, split, color, key);
     if (color == NCCL_NO_COLOR) return OK;
     struct communicator *communicator = communicator_new(is_blocking(config));
     if (communicator == NULL) return SYSTEM;
@@ -304,6 +298,7 @@ API int ncclCommShrink(struct communicator *c, const int *excluded, int count,
     *out = NULL;
     struct communicator *communicator = communicator_new(is_blocking(config));
     if (communicator == NULL) return SYSTEM;
+    unsigned first = (unsigned)__builtin_ctz(~without);
     for (unsigned rank = 0; rank < c->ranks; rank++) {
         bool stays = (without >> rank & 1) == 0;
         communicator->ranks += stays;
@@ -311,7 +306,7 @@ API int ncclCommShrink(struct communicator *c, const int *excluded, int count,
     }
     c->splits++;
     return made(out, communicator,
-                seat_take(&communicator->seat, communicator_next_id(c, INT_MAX),
+                seat_take(&communicator->seat, communicator_next_id(c, INT_MAX, first),
                           communicator->ranks, communicator->rank));
 }
 
@@ -325,7 +320,7 @@ API int ncclCommDestroy(struct communicator *c) {
 API int ncclCommAbort(struct communicator *c) {
     if (c == NULL) return INVALID_ARGUMENT;
     atomic_store(&c->aborted, true);
-    if (c->seat.file >= 0) clique_fail(c->seat.clique);
+    if (c->seat.clique != NULL) clique_fail(c->seat.clique);
     communicator_release(c);
     return OK;
 }

@@ -139,7 +139,7 @@ def serve(
     image_cache: ImageCache = None,
     collectives: Annotated[
         bool,
-        typer.Option("--collectives", help="Programs of one lease may use NCCL: each lease has a network of its own."),
+        typer.Option("--collectives", help="Programs may use NCCL: each caller's leases have a network of their own."),
     ] = False,
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,

@@ -16,8 +16,10 @@ from typing import Final
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.record import ExecutorRecord, Owner
+from egpu.adapters.processes import Process
 from egpu.errors import CorruptData, Unavailable
 
+TUN: Final = Path("/dev/net/tun")
 _ENTER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.002
 _ENTERING: Final = threading.Lock()
@@ -42,12 +44,25 @@ def network_of(below: Path, record: ExecutorRecord[Owner]) -> Generator[int | No
 def _of(directory: Path, record: ExecutorRecord[Owner]) -> int | None:
     try:
         other = records.read(directory, type(record.owner))
-        if other.network != record.network or not other.process.is_alive():
-            return None
-        descriptor = os.open(_path(other.pid), os.O_RDONLY | os.O_CLOEXEC)
     except (CorruptData, OSError):
         return None
-    if other.process.is_alive() and not _is_ours(os.fstat(descriptor)):
+    return open_network(other.process) if other.network == record.network else None
+
+
+def can_be_linked() -> bool:
+    """Whether networks here can have a device by which they reach others (`egpu-link`)."""
+    return os.geteuid() == 0 and TUN.exists()
+
+
+def open_network(process: Process) -> int | None:
+    """A descriptor of the network that a process has; None: it has ended, or has none but ours."""
+    try:
+        if not process.is_alive():
+            return None
+        descriptor = os.open(_path(process.pid), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if process.is_alive() and not _is_ours(os.fstat(descriptor)):
         return descriptor
     os.close(descriptor)  # somebody else has that pid by now
     return None

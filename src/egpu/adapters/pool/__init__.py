@@ -10,6 +10,7 @@
     client        connects to brokers and servers, and asks a broker
     lease         a lease as its holder has it: taken, renewed, given back
     bridge        sockets beside a program's remote driver, connected to its executors: the program's end
+    links         networks of executors on several servers, linked
     data          token checked, program connected to its executor: the executor's end
     programs      a command whose GPUs are the pool's
     scratch       a directory that goes with its process

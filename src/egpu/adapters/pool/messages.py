@@ -5,6 +5,7 @@ broker → program    Welcome or Rejected, then an answer with the number of eac
 server → broker     Hello(server)  then  Reported, again and again
 broker → server     Welcome or Rejected, then Orders whenever they change
 program → server    Hello(data), Welcome or Rejected, then the bytes of the program and its executor
+server → server     Hello(link), Welcome or Rejected, then packets of a caller's networks (`native/link/main.c`)
 agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data as a program's
 
 Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from egpu.api.allocation import CardShare
+from egpu.core.leasing.links import LinkRecord
 from egpu.core.leasing.records import LeaseRecord, Report
 from egpu.errors import CorruptData
 
@@ -42,7 +44,7 @@ class Proof(Message, frozen=True, kw_only=True):
 
 class Hello(Message, frozen=True, kw_only=True):
     """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `lease` and `token` for
-    data."""
+    data; `caller` is whose networks are to be linked."""
 
     version: int = VERSION
     role: str
@@ -50,6 +52,7 @@ class Hello(Message, frozen=True, kw_only=True):
     proof: str = ""
     lease: str = ""
     token: str = ""
+    caller: str = ""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -224,12 +227,15 @@ class Reported(Message, frozen=True, kw_only=True):
     report: Report
 
 
-class Orders(Message, frozen=True, kw_only=True):
-    """Everything that shall run on the server; what is not named shall end."""
+class Orders(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that shall run on the server, and with which others its networks are linked; what is not named shall
+    end. But links go on while the broker is not `settled`: their callers may not have spoken to it yet."""
 
     epoch: str
     version: int
     leases: tuple[LeaseRecord, ...]
+    links: tuple[LinkRecord, ...] = ()
+    settled: bool = True
 
 
 Request = Acquire | Attach | Renew | Resize | Release | Open | ListLeases | ListServers

@@ -33,7 +33,6 @@ _MAX_PROCESSES: Final = 1024
 _MAX_RECORDS: Final = MAX_CARDS * (1 + 2 * 7)  # cards, and up to 7 GPU and 7 compute instances of each
 _PROCESS_BYTES: Final = 128 + (MAX_CARDS + 1) * 1048
 _SHARED_BYTES: Final = 1024 * 176
-_EXCHANGE_BYTES: Final = 192 << 20  # for the simulated NCCL, after everything else
 _WINDOW_OFFSET: Final = 3136  # sim_card.utilization_window_ms
 CLOCK_OFFSET: Final = 1032  # sim_header.clock_ns, clock_changes, clock_sleepers
 MANUAL_START_NS: Final = 10_000_000_000  # so that windows of utilisation reach back to something
@@ -207,7 +206,7 @@ def write_state(
     )
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+b") as file:
-        file.truncate(at + _EXCHANGE_BYTES)
+        file.truncate(at)
         for index, record in enumerate(records):
             file.seek(cards_offset + index * _PAGE)
             file.write(record)

@@ -52,6 +52,7 @@ class LeaseService:
         self._clock = clock
         self._settled = clock() + settle_seconds
         self._gathered = clock() + gather_seconds
+        self._told_settled = False
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._holding: dict[str, Callable[[str, str], None]] = {}
         self.push: Callable[[set[str]], None] = lambda _: None
@@ -102,8 +103,9 @@ class LeaseService:
     def attach(self, number: int, lease: str, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
         """Raises NotFound, Unavailable."""
         self._owned(lease, peer)
-        self.pool.renew(lease, self._clock())
+        self.pool.attach(lease, peer, self._clock())
         self._holding[lease] = told
+        self.step()
         return self.granted(number, lease)
 
     def renew(self, number: int, lease: str, peer: str) -> messages.Granted:
@@ -164,7 +166,10 @@ class LeaseService:
 
     def orders(self, server: str) -> messages.Orders:
         version, records = self.pool.orders(server)
-        return messages.Orders(epoch=self.pool.epoch, version=version, leases=records)
+        return messages.Orders(
+            epoch=self.pool.epoch, version=version, leases=records, links=self.pool.links(server),
+            settled=self._clock() >= self._settled,
+        )  # fmt: skip
 
     # --- all ----------------------------------------------------------------------------------------------------------
 
@@ -174,10 +179,15 @@ class LeaseService:
 
     def tick(self) -> None:
         self.pool.tick(self._clock())
+        if not self._told_settled and self._clock() >= self._settled:
+            self._told_settled = True
+            self.pool.changed.update(self.pool.servers)
         self.step()
 
     def step(self) -> None:
         """After every change: tell servers, holders of ended leases, and whoever waits."""
+        if self.pool.changed or self.pool.touched:
+            self.pool.relink()
         if self.pool.changed:
             changed = set(self.pool.changed)
             self.pool.changed.clear()

@@ -15,6 +15,7 @@ import structlog
 
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
+from egpu.adapters.executors.networks import can_be_linked
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.local import election
@@ -29,6 +30,7 @@ from egpu.adapters.pool.listener import Listener
 from egpu.adapters.slices.overruns import MemoryWatch
 from egpu.adapters.slices.sharing import TimeSlice
 from egpu.apps.serve.config import ServeConfig
+from egpu.apps.serve.links import Links
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
@@ -60,6 +62,10 @@ class Server:
             ready_seconds=READY_SECONDS,
         )  # fmt: skip
         self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
+        self.links: Links | None = None
+        if self.confinement.has_networks and can_be_linked():
+            self.links = Links(config.name, config.credentials, self.leases.networks)
+            self.leases.prepare = self.links.open
         self.listener = Listener(
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True
         )
@@ -82,12 +88,15 @@ class Server:
             cards=len(self.leases.cards),
             executors=self.confinement.told,
             images=self.images.told,
+            links=self.links is not None,
         )
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())
         supervisor.add("leases", self.leases.watch())
         supervisor.add("memory", self._watch_memory())
         supervisor.add("sharing", self._share_time())
+        if self.links is not None:
+            supervisor.add("links", self.links.run())
         supervisor.add("link", self._stay_linked())
         await supervisor.run()
         if supervisor.interrupted:
@@ -161,7 +170,10 @@ class Server:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._report(connection))
                 while True:
-                    self.leases.order(await connection.expect(messages.Orders))
+                    orders = await connection.expect(messages.Orders)
+                    self.leases.order(orders)
+                    if self.links is not None:
+                        self.links.order(orders)
         finally:
             await connection.close()
 
@@ -197,17 +209,24 @@ class Server:
             leases=self.leases.report(),
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
+            collectives=self.links is not None,
             epoch=epoch,
             version=version,
         )
 
-    # --- programs -----------------------------------------------------------------------------------------------------
+    # --- programs and servers -----------------------------------------------------------------------------------------
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
-        """Connect a program that proves its lease to the lease's executor."""
+        """Connect a program that proves its lease to the lease's executor, and another server's networks to ours."""
+        if hello.role == "link":
+            if self.links is None:
+                raise Refused(f"{self.config.name} has no networks to be linked: it runs without --collectives")
+            await self.links.come_in(connection, hello)
+            return
         if hello.role != "data":
             raise Refused(
-                f"a server has no role {hello.role!r}; programs come for data, everything else is the broker's"
+                f"a server has no role {hello.role!r}; programs come for data, servers for links, everything else is "
+                "the broker's"
             )
         executor = self.leases.executor(hello.lease)
         if executor is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.inotify import FileWatch
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool import messages
+from egpu.adapters.processes import Process
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Overrun
 from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
@@ -66,6 +67,8 @@ class LeaseSupervisor:
         self._idle: dict[str, tuple[_State, RunningLease]] = {}
         self._told = asyncio.Event()
         """There is something for `watch` to see."""
+        self.prepare: Callable[[str, Process], Awaitable[None]] | None = None
+        """What the network of a caller needs before a program comes: by the caller and a process in it."""
         self.changed = asyncio.Event()
         self.read = ("", 0)
 
@@ -88,11 +91,11 @@ class LeaseSupervisor:
         running = self._executors.running
         starting = [
             RunningLease(record=record, occupied_mib=tuple(share.memory_mib for share in record.cards))
-            for lease, record in self._starting.items()
-            if lease not in running
+            for record in self._starting.values()
         ]
         self._idle = {name: idle for name, idle in self._idle.items() if name in running}
-        return (*map(self._told_of, running.values()), *starting, *self._failed.values())
+        started = [executor for lease, executor in running.items() if lease not in self._starting]
+        return (*map(self._told_of, started), *starting, *self._failed.values())
 
     def _told_of(self, executor: LeaseExecutor) -> RunningLease:
         """What the broker is told of an executor. While no program uses it that is the same, however often it is
@@ -105,6 +108,14 @@ class LeaseSupervisor:
         if not executor.sessions:
             self._idle[executor.name] = state, told
         return told
+
+    def networks(self) -> dict[str, Process]:
+        """By caller one that runs, and so is in the caller's network."""
+        found: dict[str, Process] = {}
+        for one in self._executors.running.values():
+            if one.record.network not in ("", *found) and one.process.is_alive():
+                found[one.record.network] = one.process
+        return found
 
     def watched(self) -> list[WatchedSlice]:
         """The slices that run, to be compared with what the driver says. From any thread."""
@@ -221,7 +232,7 @@ class LeaseSupervisor:
         minors = {uuid: card.minor for uuid, card in self.cards.items()}
         owner = LeaseOwner.of(record)
         try:
-            executor = await self._executors.start(
+            executor = await self._executors.launch(
                 ExecutorRecord(
                     name=lease,
                     owner=owner,
@@ -231,6 +242,9 @@ class LeaseSupervisor:
                     caller=owner.lease.peer,
                 )
             )
+            if self.prepare is not None:
+                await self.prepare(owner.lease.peer, executor.process)
+            await self._executors.until_ready(executor)
         except ElasticGPUError as error:
             if executor := self._executors.running.get(lease):
                 await self._end(executor)

@@ -6,6 +6,7 @@
     belief     what of a server's report is believed
     reports    what a server's report changes
     pool       the decisions: grant, resize, end, what time ends
+    links      whose networks on which servers are linked
     tokens     the signed credential with which a program reaches a lease's executor
 
 NOT here: connections and waiting (`egpu.apps.broker`), and running executors (`egpu.apps.serve`).

@@ -19,6 +19,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerDemand, PodDemand
 from egpu.core.leasing import reports
 from egpu.core.leasing.belief import MAX_PARTS
+from egpu.core.leasing.links import LinkRecord, links
 from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import CONTAINER, LeaseTable
@@ -59,6 +60,7 @@ class Pool(LeaseTable):
         self.epoch = epoch
         self.unix_at_zero = unix_at_zero
         self.ranking = Ranking(self.ledger, Hosts())
+        self._links: dict[str, tuple[LinkRecord, ...]] = {}
         self._policies = policies or Policies.named()
 
     # --- what holders ask ---------------------------------------------------------------------------------------------
@@ -103,6 +105,15 @@ class Pool(LeaseTable):
         renewed = replace(self.live(lease), deadline=now + TTL_SECONDS)
         self.leases[lease] = renewed
         return renewed
+
+    def attach(self, lease: str, peer: str, now: float) -> Lease:
+        """`peer` speaks for the lease: if it is the one that took it, a server's word for that is needed no more.
+        Raises as `renew`."""
+        found = self.renew(lease, now)
+        if found.is_adopted and found.peer == peer:
+            found = self.leases[lease] = replace(found, is_adopted=False)
+            self.touched.add(lease)
+        return found
 
     def let_go(self, lease: str, now: float) -> None:
         """The holder's connection was closed: it has RECONNECT_SECONDS to renew."""
@@ -155,6 +166,18 @@ class Pool(LeaseTable):
         known = self.servers[server]
         wanted = [self.leases[lease] for lease in sorted(known.leases) if self.leases[lease].parts[server].wanted]
         return known.version, tuple(lease.record(server) for lease in wanted)
+
+    def links(self, server: str) -> tuple[LinkRecord, ...]:
+        """What the networks on `server` are linked with, as of the last `relink`."""
+        return self._links.get(server, ())
+
+    def relink(self) -> None:
+        """Decide anew which networks are linked, and order it where that is something else than before."""
+        found = links(self.leases.values(), self.servers)
+        for server in self.servers:
+            if found.get(server) != self._links.get(server):
+                self.next_version(server)
+        self._links = found
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

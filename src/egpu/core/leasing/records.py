@@ -106,3 +106,5 @@ class Report:
     version: int = 0
     confinement: str = ""
     """What holds its executors, in words."""
+    collectives: bool = False
+    """Whether networks of its executors can be linked with those of other servers."""

@@ -8,6 +8,7 @@ while a pool that has just started still learns.
 from dataclasses import replace
 from typing import Final
 
+from egpu.core.leasing.links import network_address
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import LeaseTable
@@ -20,7 +21,7 @@ MAX_SERVERS: Final = 1024
 def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadline: float) -> None:
     """Adopt leases that the pool does not know, which then live until `deadline` unless they are renewed, end those
     that it knows to have ended, and forget parts that are gone. Whose lease was ended for an overrun has to wait from
-    `now` on. Raises Refused beyond MAX_SERVERS."""
+    `now` on. Raises Refused beyond MAX_SERVERS, and for a server whose networks would have another's address."""
     server = _server(report, table)
     read = report.version if report.epoch == epoch else 0
     running = {one.record.lease: one for one in report.leases}
@@ -39,9 +40,21 @@ def _server(report: Report, table: LeaseTable) -> Server:
         raise Refused(f"the pool has {MAX_SERVERS} servers, its bound")
     if known is None or known.away_since is not None or known.instance != report.instance:
         table.changed.add(report.server)  # it has read no order yet, or those that were on their way are lost
+    if report.collectives and (known is None or not known.collectives):
+        _check_network(report.server, table)
     server = table.servers.setdefault(report.server, Server(report.server))
     server.says(report)
     return server
+
+
+def _check_network(name: str, table: LeaseTable) -> None:
+    address = network_address(name)
+    for other in table.servers.values():
+        if other.collectives and other.name != name and network_address(other.name) == address:
+            raise Refused(
+                f"networks of {name} and of {other.name} would have one address, which is made of the name: "
+                "give one of them another --name, or leave --collectives away"
+            )
 
 
 def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float, deadline: float) -> None:

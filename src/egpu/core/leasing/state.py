@@ -132,6 +132,7 @@ class Server:
     cards: tuple[Card, ...] = ()
     directory: str = ""
     confinement: str = ""
+    collectives: bool = False
     away_since: float | None = None
     version: int = 0
     leases: set[str] = field(default_factory=set[str])
@@ -141,3 +142,4 @@ class Server:
         self.address, self.host, self.link_mbps = report.address, report.host, report.link_mbps
         self.instance, self.cards, self.away_since = report.instance, report.cards, None
         self.directory, self.confinement = report.directory, report.confinement
+        self.collectives = report.collectives
