@@ -19,13 +19,18 @@ static const char ptx[] = HEADER
     "add.u64 %a,%a,%o; add.u64 %b,%b,%o; add.u64 %c,%c,%o; ld.global.f32 %x,[%a]; ld.global.f32 %y,[%b]; add.f32 %x,%x,%y;\n"
     "st.global.f32 [%c],%x; ret; }\n"
     ".visible .entry mma(.param .u64 out, .param .u32 n) {\n"
-    ".reg .pred %p; .reg .b32 %n,%a<4>,%b<2>,%c<4>; .reg .b64 %o; ld.param.u64 %o,[out]; ld.param.u32 %n,[n]; mov.u32 %a0,0x3c003c00;\n"
-    "mov.u32 %a1,%a0; mov.u32 %a2,%a0; mov.u32 %a3,%a0; mov.u32 %b0,%a0; mov.u32 %b1,%a0; mov.u32 %c0,0; mov.u32 %c1,0; mov.u32 %c2,0; mov.u32 %c3,0;\n"
-    "L: mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%c0,%c1,%c2,%c3},{%a0,%a1,%a2,%a3},{%b0,%b1},{%c0,%c1,%c2,%c3};\n"
+    ".reg .pred %p; .reg .b32 %n,%a<4>,%b<2>,%c<4>; .reg .b64 %o; ld.param.u64 %o,[out];"
+    " ld.param.u32 %n,[n]; mov.u32 %a0,0x3c003c00;\n"
+    "mov.u32 %a1,%a0; mov.u32 %a2,%a0; mov.u32 %a3,%a0; mov.u32 %b0,%a0; mov.u32 %b1,%a0;"
+    " mov.u32 %c0,0; mov.u32 %c1,0; mov.u32 %c2,0; mov.u32 %c3,0;\n"
+    "L: mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{%c0,%c1,%c2,%c3},{%a0,%a1,%a2,%a3},{%b0,%b1},{%c0,%c1,%c2,%c3};\n"
     "sub.u32 %n,%n,1; setp.ne.u32 %p,%n,0; @%p bra L; st.global.u32 [%o],%c0; ret; }\n"
     ".visible .entry halves(.param .u64 out, .param .u32 n) {\n"
-    ".reg .pred %p; .reg .b32 %n,%x,%y; .reg .b64 %o; ld.param.u64 %o,[out]; ld.param.u32 %n,[n]; mov.u32 %x,0x3c003c00; mov.u32 %y,%x;\n"
-    "L: fma.rn.f16x2 %x,%x,%y,%y; mul.f16x2 %x,%x,0x38003800; add.f16x2 %y,%y,%x; sub.u32 %n,%n,1; setp.ne.u32 %p,%n,0; @%p bra L;\n"
+    ".reg .pred %p; .reg .b32 %n,%x,%y; .reg .b64 %o; ld.param.u64 %o,[out];"
+    " ld.param.u32 %n,[n]; mov.u32 %x,0x3c003c00; mov.u32 %y,%x;\n"
+    "L: fma.rn.f16x2 %x,%x,%y,%y; mul.f16x2 %x,%x,0x38003800; add.f16x2 %y,%y,%x;"
+    " sub.u32 %n,%n,1; setp.ne.u32 %p,%n,0; @%p bra L;\n"
     "st.global.u32 [%o],%y; ret; }\n";
 
 static double now(void) {

@@ -81,11 +81,15 @@ static bool run_all(const char *instruction) {
     snprintf(
         text, sizeof text,
         ".version 8.6\n.target sm_90\n.address_size 64\n"
-        ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%i,%%n,%%a,%%b,%%c,%%d,%%e; .reg .pred %%x,%%y;\n"
+        ".entry k(.param .u64 p) { .reg .b64 %%p,%%o; .reg .b32 %%i,%%n,%%a,%%b,%%c,%%d,%%e;"
+        " .reg .pred %%x,%%y;\n"
         ".reg .b16 %%ha,%%hb,%%hc,%%h,%%g;\n"
-        "ld.param.u64 %%p,[p]; mov.u32 %%i,%%ctaid.x; mov.u32 %%n,%%tid.x; mad.lo.u32 %%i,%%i,256,%%n;\n"
-        "mul.wide.u32 %%o,%%i,16; add.u64 %%p,%%p,%%o; ld.global.v2.u32 {%%a,%%b},[%%p]; ld.global.u32 %%c,[%%p+8];\n"
-        "mov.b32 {%%ha,%%g},%%a; mov.b32 {%%hb,%%g},%%b; mov.b32 {%%hc,%%g},%%c; mov.b16 %%h,0; mov.u32 %%d,0;\n"
+        "ld.param.u64 %%p,[p]; mov.u32 %%i,%%ctaid.x; mov.u32 %%n,%%tid.x;"
+        " mad.lo.u32 %%i,%%i,256,%%n;\n"
+        "mul.wide.u32 %%o,%%i,16; add.u64 %%p,%%p,%%o; ld.global.v2.u32 {%%a,%%b},[%%p];"
+        " ld.global.u32 %%c,[%%p+8];\n"
+        "mov.b32 {%%ha,%%g},%%a; mov.b32 {%%hb,%%g},%%b; mov.b32 {%%hc,%%g},%%c; mov.b16 %%h,0;"
+        " mov.u32 %%d,0;\n"
         "%s\nst.global.u32 [%%p+12],%%d; ret; }\n",
         instruction);
     egpu_ptx_module *m = load(text);
@@ -216,11 +220,11 @@ static void test_comparison(void) {
         for (int kind = 0; kind < 2; kind++) {
             const struct format *f = kind ? &bf16 : &f16;
             char text[256];
-            snprintf(
-                text, sizeof text,
-                "set.%s.%sx2.%sx2 %%d,%%a,%%b; setp.%s.%sx2 %%x|%%y,%%a,%%b; selp.b32 %%e,1,0,%%x;\n"
-                "or.b32 %%d,%%d,%%e; selp.b32 %%e,0x10000,0,%%y; or.b32 %%d,%%d,%%e;",
-                names[i], f->name, f->name, names[i], f->name);
+            snprintf(text, sizeof text,
+                     "set.%s.%sx2.%sx2 %%d,%%a,%%b; setp.%s.%sx2 %%x|%%y,%%a,%%b;"
+                     " selp.b32 %%e,1,0,%%x;\n"
+                     "or.b32 %%d,%%d,%%e; selp.b32 %%e,0x10000,0,%%y; or.b32 %%d,%%d,%%e;",
+                     names[i], f->name, f->name, names[i], f->name);
             if (!run_all(text)) continue;
             uint32_t one = kind ? 0x3f81 : 0x3c01; /* and its low bit, of setp */
             for (int k = 0; k < N; k++) {
@@ -330,10 +334,12 @@ static void test_others(void) {
         ".version 8.6\n.target sm_90\n.address_size 64\n"
         ".entry k(.param .u64 p) { .reg .b64 %p; .reg .b16 %h; .reg .b32 %r; .reg .pred %q;\n"
         "ld.param.u64 %p,[p]; mov.b16 %h,0x3c00; mov.b32 %r,0x40003c00;\n"
-        "atom.global.gpu.acq_rel.add.noftz.f16 %h,[ %p + 2 ],%h; red.global.add.noftz.f16x2 [%p+4],%r;\n"
+        "atom.global.gpu.acq_rel.add.noftz.f16 %h,[ %p + 2 ],%h;"
+        " red.global.add.noftz.f16x2 [%p+4],%r;\n"
         "mov.b16 %h,0x3f80; atom.global.add.noftz.bf16 %h,[%p+10],%h; mov.b32 %r,0x40003f80;\n"
         "red.global.add.noftz.bf16x2 [%p+12],%r; mov.b32 %r,0x3c004000; ex2.approx.f16x2 %r,%r;\n"
-        "st.global.u32 [%p+16],%r; mov.b16 %h,0xfc00; tanh.approx.f16 %h,%h; st.global.u16 [%p+20],%h;\n"
+        "st.global.u32 [%p+16],%r; mov.b16 %h,0xfc00; tanh.approx.f16 %h,%h;"
+        " st.global.u16 [%p+20],%h;\n"
         "set.gt.f16.f32 %h,0f40000000,0f3F800000; st.global.u16 [%p+22],%h; ret; }\n");
     if (!m) return;
     uint16_t *memory = device(64);

@@ -28,18 +28,30 @@ static const char *const seeds[] = {
     "@p bra L; st.u32 [%d1+-4],%r1; trap; }\n",
     HEADER
     ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 b;\n"
-    ".entry m(.param .u64 a) .reqntid 32 { .reg .b64 %d<9>; .reg .b32 %r<20>; .reg .b16 %h<4>; .reg .pred %p<3>; ld.param.u64 %d1,[a];\n"
-    "mov.u32 %r1,s; mov.u32 %r2,%tid.x; shl.b32 %r2,%r2,4; add.u32 %r1,%r1,%r2; setp.ne.u32 %p1,%r2,0; mov.u32 %r19,8;\n"
-    "cp.async.cg.shared.global [%r1+0],[%d1+16],16,%r19; cp.async.ca.shared.global [%r1],[%d1],4,%p1; cp.async.commit_group;\n"
-    "@!%p1 mbarrier.init.shared.b64 [b],32; bar.sync 0; cp.async.wait_group 1; mbarrier.arrive.expect_tx.shared.b64 %d2,[b],8;\n"
-    "mbarrier.complete_tx.shared.b64 [b],8; mbarrier.try_wait.parity.shared.b64 %p2,[b],0; cp.async.mbarrier.arrive.noinc.shared.b64 [b];\n"
-    "cp.async.wait_all; ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r3,%r4,%r5,%r6},[%r1+16];\n"
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r7,%r8,%r9,%r10},{%r3,%r4,%r5,%r6},{%r3,%r4},{%r7,%r8,%r9,%r10};\n"
-    "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32 {%r7,%r8,%r9,%r10},{%r3,%r4,%r5,%r6},{%r3,%r4},{%r7,%r8,%r9,%r10};\n"
-    "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1],{%r7,%r8}; fma.rn.relu.f16x2 %r11,%r7,%r8,%r9; add.bf16x2 %r12,%r11,%r7;\n"
-    "set.nan.f16x2.f16x2 %r13,%r11,%r12; setp.gtu.bf16x2 %p1|%p2,%r11,%r12; cvt.rn.satfinite.e4m3x2.f32 %h1,%r7,%r8;\n"
-    "cvt.rn.f16x2.e5m2x2 %r14,%h1; cvt.rna.tf32.f32 %r15,%r7; ld.global.v8.b32 {%r3,%r4,%r5,%r6,%r7,%r8,%r9,%r10},[%d1];\n"
-    "createpolicy.fractional.L2::evict_first.b64 %d3; st.global.L2::cache_hint.v2.b32 [%d1+8],{%r14,%r15},%d3; ret; }\n",
+    ".entry m(.param .u64 a) .reqntid 32 { .reg .b64 %d<9>; .reg .b32 %r<20>; .reg .b16 %h<4>;"
+    " .reg .pred %p<3>; ld.param.u64 %d1,[a];\n"
+    "mov.u32 %r1,s; mov.u32 %r2,%tid.x; shl.b32 %r2,%r2,4; add.u32 %r1,%r1,%r2;"
+    " setp.ne.u32 %p1,%r2,0; mov.u32 %r19,8;\n"
+    "cp.async.cg.shared.global [%r1+0],[%d1+16],16,%r19;"
+    " cp.async.ca.shared.global [%r1],[%d1],4,%p1; cp.async.commit_group;\n"
+    "@!%p1 mbarrier.init.shared.b64 [b],32; bar.sync 0; cp.async.wait_group 1;"
+    " mbarrier.arrive.expect_tx.shared.b64 %d2,[b],8;\n"
+    "mbarrier.complete_tx.shared.b64 [b],8; mbarrier.try_wait.parity.shared.b64 %p2,[b],0;"
+    " cp.async.mbarrier.arrive.noinc.shared.b64 [b];\n"
+    "cp.async.wait_all; ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+    "{%r3,%r4,%r5,%r6},[%r1+16];\n"
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{%r7,%r8,%r9,%r10},{%r3,%r4,%r5,%r6},{%r3,%r4},{%r7,%r8,%r9,%r10};\n"
+    "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32 "
+    "{%r7,%r8,%r9,%r10},{%r3,%r4,%r5,%r6},{%r3,%r4},{%r7,%r8,%r9,%r10};\n"
+    "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1],{%r7,%r8};"
+    " fma.rn.relu.f16x2 %r11,%r7,%r8,%r9; add.bf16x2 %r12,%r11,%r7;\n"
+    "set.nan.f16x2.f16x2 %r13,%r11,%r12; setp.gtu.bf16x2 %p1|%p2,%r11,%r12;"
+    " cvt.rn.satfinite.e4m3x2.f32 %h1,%r7,%r8;\n"
+    "cvt.rn.f16x2.e5m2x2 %r14,%h1; cvt.rna.tf32.f32 %r15,%r7;"
+    " ld.global.v8.b32 {%r3,%r4,%r5,%r6,%r7,%r8,%r9,%r10},[%d1];\n"
+    "createpolicy.fractional.L2::evict_first.b64 %d3;"
+    " st.global.L2::cache_hint.v2.b32 [%d1+8],{%r14,%r15},%d3; ret; }\n",
 };
 enum { SEEDS = sizeof seeds / sizeof *seeds };
 
