@@ -333,8 +333,6 @@ static void test_refusals(void) {
         {".reg .b32 r; add.frob.u32 r,r,r;", EGPU_PTX_UNSUPPORTED, "add.frob.u32"},
         {".reg .b32 r; div.f16x2 r,r,r;", EGPU_PTX_UNSUPPORTED, "div.f16x2"},
         {".reg .b32 r; add.rz.f16x2 r,r,r;", EGPU_PTX_UNSUPPORTED, "add.rz.f16x2"},
-        {".reg .b32 r; mbarrier.arrive.shared::cluster.b64 _,[r];", EGPU_PTX_UNSUPPORTED,
-         "shared::cluster"},
         {"barrier.cluster.sync;", EGPU_PTX_UNSUPPORTED, "barrier.cluster.sync"},
         {".reg .b64 r; fence.proxy.tensormap::generic.acquire.gpu [r],128;", EGPU_PTX_UNSUPPORTED,
          "fence.proxy.tensormap"},
