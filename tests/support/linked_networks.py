@@ -13,6 +13,7 @@ from typing import Final
 from egpu.adapters.executors import record as records
 from egpu.apps.serve.supervisor import LeaseOwner
 from support.local_pool import LocalPool
+from support.waiting import DEADLINE_SECONDS
 
 _ENTERS: Final = """
 import ctypes, os, socket, sys
@@ -112,7 +113,11 @@ def holding(pool: LocalPool, who: str, *options: str) -> Generator[subprocess.Po
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait()
+        try:
+            process.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 def executors(pool: LocalPool, server: str) -> dict[str, int]:

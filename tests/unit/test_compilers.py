@@ -26,6 +26,7 @@ def test_for_simulated_cards_compilers_are_led_to_ptx() -> None:
     assert given["NUMBA_CUDA_MEMORY_MANAGER"] == "egpu_numba"
     assert (compilers.PLUGINS / "egpu_numba.py").exists()
     assert given["XLA_FLAGS"] == f"{XLA}=0"
+    assert given["TORCHINDUCTOR_SHAPE_PADDING"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def plugged(present: Mapping[str, str]) -> dict[str, str]:
 def giving_ptx(present: Mapping[str, str]) -> dict[str, str]:
     """What is added to the environment `present` where the cards are simulated. What it says already is left as it is.
 
-    XLA measures kernels to choose among them, which means nothing on a simulated card and needs compiled ones.
+    XLA and PyTorch measure kernels to choose among them, which means nothing on a simulated card and needs compiled ones.
 
     Raises:
         NativeMissing: `ptxas` was not built.
@@ -38,6 +38,7 @@ def giving_ptx(present: Mapping[str, str]) -> dict[str, str]:
         "PATH": native.search_path(present.get("PATH", os.defpath)),
         "TRITON_PTXAS_PATH": assembler,
         "TRITON_PTXAS_BLACKWELL_PATH": assembler,
+        "TORCHINDUCTOR_SHAPE_PADDING": "0",
         NUMBA_MANAGER: NUMBA_PLUGIN,
         "EGPU_GIVE_PTX": "1",
     }
