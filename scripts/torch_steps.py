@@ -78,7 +78,7 @@ def room(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def compiler() -> Generator[None]:
     """`torch.compile` without what it runs kernels of PyTorch's own for while it compiles."""
     torch.compiler.reset()
-    with torch._inductor.config.patch(compile_threads=1, shape_padding=False, joint_graph_constant_folding=False):
+    with torch._inductor.config.patch(compile_threads=1, joint_graph_constant_folding=False):
         yield
 
 
