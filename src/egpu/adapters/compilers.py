@@ -27,7 +27,8 @@ def plugged(present: Mapping[str, str]) -> dict[str, str]:
 def giving_ptx(present: Mapping[str, str]) -> dict[str, str]:
     """What is added to the environment `present` where the cards are simulated. What it says already is left as it is.
 
-    XLA and PyTorch measure kernels to choose among them: on a simulated card that means nothing, and needs compiled ones.
+    XLA and PyTorch measure kernels to choose among them, which means nothing on a simulated card and needs compiled
+    ones.
 
     Raises:
         NativeMissing: `ptxas` was not built.
