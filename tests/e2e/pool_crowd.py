@@ -155,7 +155,7 @@ class Hall:
         return [
             one.pid
             for one in process_table.of_place(self.pool.directory, "EGPU_TEST_CROWD=none")
-            if "egpu-executor" in one.command
+            if "egpu-executor" in one.command and not process_table.is_called(one.pid, "egpu-images")
         ]
 
     def memory(self) -> dict[str, float]:

@@ -531,11 +531,14 @@ class Soak:
         return ""
 
     def listed(self) -> set[str]:
-        """Every path of the place, and in shared memory, where a daemon that starts again may make its machine anew."""
+        """Every path of the place, but images of modules, which are kept for the callers' next programs; and in shared
+        memory, where a daemon that starts again may make its machine anew."""
         places = [self.pool.directory / server for server in self.servers]
         shared = [str(path) for path in Path("/dev/shm").iterdir() if f"soak-{os.getpid()}-" in path.name]
         machines = [str(simulator.open_machine(place / "machine").state) for place in places]
-        return process_table.files(*places, self.runtime, self.pool.directory / "tmp") | {*shared} - {*machines}
+        found = process_table.files(*places, self.runtime, self.pool.directory / "tmp")
+        kept = tuple(str(place / "images") for place in places)
+        return {path for path in found if not path.startswith(kept)} | {*shared} - {*machines}
 
     async def new_files(self) -> str:
         return ", ".join(sorted(self.listed() - self.files)[:10])

@@ -27,7 +27,7 @@ from support.raw_session import Raw
 from support.repository import ROOT
 from support.simulated_gpu import machine
 from support.waiting import wait_until
-from test_images import Leases, digest, is_asked_for, keeper, send
+from test_image_store import Leases, digest, is_asked_for, keeper, send
 
 state, source, user, network = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "network"
 images._IN_MEMORY = ()  # the directory is in memory, for every user may pass through it there

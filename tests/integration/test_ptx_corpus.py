@@ -50,7 +50,7 @@ RUNS: Final = {
 SAYS_NO: Final = {
     "printf": ('printf("%d", i);', "vprintf"),
     "video": ("a[i] = __vabsdiffu4(i, i);", "vabsdiff4"),
-    "clusters": ('asm volatile("barrier.cluster.arrive;");', "barrier.cluster.arrive"),
+    "groups of warps": ('asm volatile("wgmma.fence.sync.aligned;");', "wgmma.fence.sync.aligned"),
 }
 OPTIONS: Final = (["-arch=compute_80"], ["-arch=compute_90", "-G"], ["-arch=compute_75", "-use_fast_math", "-lineinfo"])
 

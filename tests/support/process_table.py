@@ -43,6 +43,13 @@ def with_command(command: str) -> list[int]:
     return [one.pid for one in processes() if one.command == command]
 
 
+def is_called(pid: int, name: str) -> bool:
+    """Whether this is the name that the process has given itself."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    return False
+
+
 def of_place(directory: Path, mark: str) -> list[Process]:
     """The processes that were started with `mark` (NAME=VALUE) in their environment, or with a path below `directory`;
     and, of those, the children that died and were not waited for. Not this one."""

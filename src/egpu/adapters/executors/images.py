@@ -80,6 +80,14 @@ class Images:
             fcntl.flock(directory, fcntl.LOCK_SH)  # waits for nobody: who locks it alone holds our lock, too
             return directory
 
+    def clear(self) -> None:
+        """Remove the images of every caller that has no executor, and the directory where nothing is left in it."""
+        with self._lock:
+            while (known := self._known()) and self._remove_one(known):
+                pass
+        with contextlib.suppress(OSError):
+            self._directory.rmdir()
+
     def _known(self) -> list[Path]:
         """The callers' directories, that of the one that came least recently first."""
         if not self._directory.is_dir():

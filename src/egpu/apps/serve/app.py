@@ -101,6 +101,7 @@ class Server:
         await supervisor.run()
         if supervisor.interrupted:
             await self.leases.end_all()
+            await asyncio.to_thread(self.images.clear)
 
     # --- cards --------------------------------------------------------------------------------------------------------
 
