@@ -106,8 +106,11 @@ def _question(query: Mapping[str, list[str]], call: Call, pod: Json, container: 
 
 
 async def _pass_on(socket: WebSocket, connection: Connection) -> None:
-    """What the caller sends, until he goes; then the connection is closed, and what he started with it."""
-    with contextlib.suppress(WebSocketDisconnect, ConnectionError):
-        while message := await socket.receive_bytes():
-            await connection.send(message[0], message[1:])
-    connection.writer.close()
+    """What the caller sends, until he goes; then the connection is closed, and what he started with it: however it is
+    told, for of TLS that was lost while nothing was read uvicorn makes an AttributeError."""
+    try:
+        with contextlib.suppress(WebSocketDisconnect, ConnectionError):
+            while message := await socket.receive_bytes():
+                await connection.send(message[0], message[1:])
+    finally:
+        connection.writer.close()
