@@ -56,8 +56,9 @@ int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *byt
     if (index > 3) return INVALID_VALUE;
     return (void)function, *offset = of[index], *bytes = of[index + 1] - of[index], SUCCESS;
 }
+/* Of a kernel for any block, and for no cluster of them. */
 int cuFuncGetAttribute(int *value, int attribute, void *function) {
-    return (void)attribute, (void)function, *value = 1024, SUCCESS;
+    return (void)function, *value = attribute == 0 ? 1024 : 0, SUCCESS;
 }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra) {
