@@ -97,8 +97,7 @@ class Connection:
     async def gone(self) -> None:
         """Until the other end is closed, also while what it sent last is not read yet."""
         poll = select.poll()
-        # Closed by the other end: behind what is not read yet that is no hang-up, which takes both.
-        poll.register(self.writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        poll.register(self.writer.get_extra_info("socket").fileno(), 0)  # hang-ups are told unasked
         while True:
             await asyncio.sleep(GONE_SECONDS)
             if poll.poll(0):
