@@ -188,13 +188,18 @@ static void add_reduction(struct program *p, struct descriptor *d) {
     step_add(p, &s);
 }
 
+static int norm_kind(struct program *p, struct descriptor *d, int attribute) {
+    int kind = whole(d, attribute, NONE);
+    if (kind < LAYER_NORM || kind > RMS_NORM || kind == BATCH_NORM + 1)
+        not_here(p, "normalisation of that kind");
+    return kind;
+}
+
 static void add_norm(struct program *p, struct descriptor *d) {
     enum { MODE = 2000, PHASE, X, MEAN, INVERSE, SCALE, BIAS, EPSILON, AVERAGE, LAST = 2012 };
     enum { Y = 2013, PEERS, TRAINING = 1 };
     struct step s = STEP(run_norm, 3);
-    s.mode = whole(d, MODE, NONE);
-    if (s.mode < LAYER_NORM || s.mode > RMS_NORM || s.mode == BATCH_NORM + 1)
-        not_here(p, "normalisation of that kind");
+    s.mode = norm_kind(p, d, MODE);
     for (int i = AVERAGE; i <= LAST; i++) without(p, d, i, "running statistics in graphs");
     without(p, d, PEERS, "normalisation over several cards");
     bool inference = whole(d, PHASE, TRAINING) != TRAINING;
@@ -216,9 +221,7 @@ static void add_norm(struct program *p, struct descriptor *d) {
 static void add_norm_back(struct program *p, struct descriptor *d) {
     enum { MODE = 2100, X, MEAN, INVERSE, DY, SCALE, EPSILON, DSCALE, DBIAS, DX, PEERS };
     struct step s = STEP(run_norm_back, 3);
-    s.mode = whole(d, MODE, NONE);
-    if (s.mode < LAYER_NORM || s.mode > RMS_NORM || s.mode == BATCH_NORM + 1)
-        not_here(p, "normalisation of that kind");
+    s.mode = norm_kind(p, d, MODE);
     without(p, d, PEERS, "normalisation over several cards");
     s.slots[BACK_DX] = slot_needed(p, d, DX);
     s.slots[BACK_DSCALE] = slot_of(p, d, DSCALE);
