@@ -38,10 +38,10 @@ STRANGER: Final = (
 # Two ranks of one program, each a process with its own card, as torchrun starts them.
 SPREADS: Final = """
 import os, subprocess, sys
-ranks = [subprocess.Popen([sys.executable, "-c", os.environ["CODE"]], env={**os.environ, "RANK": each, "ORDINAL": each})
-         for each in "01"]
-for rank in ranks:
-    rank.wait()
+ranks = [subprocess.Popen([sys.executable, "-c", os.environ["CODE"]], env={**os.environ, "RANK": each, "ORDINAL": each},
+                          stdout=subprocess.PIPE, text=True) for each in "01"]
+for rank in ranks:  # one after the other: what both say at the same time would stand in each other's lines
+    print(rank.communicate()[0], end="", flush=True)
 """
 
 
