@@ -100,10 +100,10 @@ class Links:
             await self._relay.close()
 
     async def _step(self) -> None:
-        running = self._running()
-        for caller, process in running.items():
+        for caller, process in self._running().items():
             await self.open(caller, process)
-        for caller in self._processes.keys() - running.keys():
+        # Asked again: an executor that began meanwhile has its network ready.
+        for caller in self._processes.keys() - self._running().keys():
             async with self._opening:
                 await self._processes.pop(caller).close()
         for tasks in (self._calling, self._answering):
