@@ -42,6 +42,14 @@ def up(
         Path | None,
         typer.Option(metavar="FILE", help="What containers of an image run: comes before the table shipped."),
     ] = None,
+    kubernetes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A directory with Kubernetes's own etcd, kube-apiserver, kube-controller-manager and kube-scheduler, "
+            "which are the control plane then.",
+        ),
+    ] = None,
     log_level: LogLevel = "info",
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
@@ -64,6 +72,7 @@ def up(
         card_policy=card_policy,
         vocabularies=optional_vocabularies(vocabularies),
         images=images,
+        kubernetes=kubernetes,
         log_level=log_level,
     )
     raise typer.Exit(run_until_signal(_stay_up(config, output)))
@@ -82,7 +91,7 @@ async def _stay_up(config: "ClusterConfig", output: Format) -> None:
         if output.for_people:
             _introduce(running, time.monotonic() - began, dashboard)
         else:
-            facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url, "dashboard": dashboard}
+            facts = {"kubeconfig": str(running.kubeconfig), "server": running.plane.url, "dashboard": dashboard}
             metrics = {name: url.replace("/readyz", "/metrics") for name, url in running.ready_urls.items()}
             more = {"nodes": list(running.node_names), "stateDir": str(running.state_dir), "metrics": metrics}
             show_value({**facts, **more}, output)

@@ -1,5 +1,7 @@
 """The embedded cluster: an API server in this process, every component as a process of its own, simulated nodes.
 
+The API server, its controllers and the scheduler can be Kubernetes's own programs (see `egpu.embedded.kubernetes`).
+
     state directory
       admin.kubeconfig …      one kubeconfig per identity
       logs/NAME.log           what each component says
@@ -21,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +37,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
 from egpu.core.policies.registry import Policies
-from egpu.embedded import janitor
+from egpu.embedded import janitor, kubernetes
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account
 from egpu.embedded.apiserver.authorization import Listener
@@ -49,7 +51,7 @@ from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
 from egpu.embedded.statedir import StateDir, state_directory
-from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
+from egpu.errors import ElasticGPUError, InvalidInput, NotFound, NotSupported, Unavailable
 from egpu.runtime.keeping import seldom_searched
 
 NAMESPACE = "elastic-gpu-system"
@@ -58,6 +60,9 @@ PKI = "pki"
 EXTENDER_PKI = "extender-pki"
 """Folder of the certificates of extender and scheduler."""
 WEBHOOK_SERVICE = "elastic-gpu-webhook"
+DASHBOARD = "dashboard"
+VIEWER = "viewer"
+"""May look at everything and touch nothing."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 MOST_RESTARTS = 3
@@ -74,7 +79,8 @@ class ClusterConfig:
     """`cpu_nodes` come after `nodes` and have no cards: their pods use the others'. `profiles` are taken by the nodes
     in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary directory, removed at the end.
     `vocabularies` are the optional ones that are turned on. `kubeconfig`: the admin's is written there too. `port` 0:
-    any free one. `images`: the user's table of what containers of an image run."""
+    any free one. `images`: the user's table of what containers of an image run. `kubernetes`: a directory of
+    Kubernetes's own programs, which are the control plane then."""
 
     nodes: int = 2
     cards_per_node: int = 4
@@ -87,11 +93,12 @@ class ClusterConfig:
     card_policy: str = "default"
     port: int = 0
     images: Path | None = None
+    kubernetes: Path | None = None
     state_dir: Path | None = None
     kubeconfig: Path | None = None
     log_level: str = "info"
     listener: Listener | None = None
-    """Told of every request to the API server whether it is allowed."""
+    """Told of every request to our API server whether it is allowed."""
 
     def check(self) -> None:
         """Raises InvalidInput naming the field."""
@@ -107,6 +114,8 @@ class ClusterConfig:
                 raise InvalidInput("profile", f"{profile!r} is not known; known are {', '.join(sorted(known))}")
         if self.images is not None:
             images.read(self.images)
+        if self.kubernetes is not None:
+            kubernetes.check(self.kubernetes)
         Policies.named(self.node_policy, self.card_policy)
 
 
@@ -117,7 +126,7 @@ class Cluster:
 
     config: ClusterConfig
     state_dir: Path
-    server: ServerHandle
+    plane: ServerHandle | kubernetes.ControlPlane
     fleet: Fleet
     node_names: tuple[str, ...]
     extender_url: str
@@ -126,9 +135,16 @@ class Cluster:
     ready_urls: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
+    def server(self) -> ServerHandle:
+        """Our API server, with all that can be looked into and done to it. Raises NotSupported for Kubernetes's own."""
+        if not isinstance(self.plane, ServerHandle):
+            raise NotSupported("Kubernetes's own API server is another process")
+        return self.plane
+
+    @property
     def kubeconfig(self) -> Path:
         """The admin's."""
-        return self.server.kubeconfig
+        return self.plane.kubeconfig
 
     def node_dir(self, node: str) -> Path:
         """Everything of one simulated node."""
@@ -155,10 +171,9 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
     node_names = tuple(f"node-{number}" for number in range(1, config.nodes + config.cpu_nodes + 1))
     users = {
         name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
-    } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",)), "controllers": CONTROLLERS}
-    for node in node_names:
-        agent = service_account(NAMESPACE, "elastic-gpu-agent", node=node)
-        users |= {f"kubelet-{node}": node_user(node), f"agent-{node}": agent}
+    } | {DASHBOARD: service_account(NAMESPACE, "elastic-gpu-dashboard"), VIEWER: User(VIEWER)}
+    agents = {f"agent-{node}": service_account(NAMESPACE, "elastic-gpu-agent", node=node) for node in node_names}
+    users |= agents | {f"kubelet-{node}": node_user(node) for node in node_names}
     async with contextlib.AsyncExitStack() as stack:
         state = stack.enter_context(state_directory(config.state_dir))
         state_dir = state.path
@@ -167,34 +182,75 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         machines = [_machine(stack, state_dir, node, config) for node in node_names]
         stack.enter_context(_janitor(state, [one.state for one in machines]))
         progress("starting the API server")
-        services: dict[str, tuple[str, int]] = {}
-        served = Config(
-            directory=state_dir,
-            port=config.port,
-            users=users,
-            resolve_service=lambda _namespace, name, _port: services.get(name),
-        )
-        server = await stack.enter_async_context(serve(served))
-        if config.listener is not None:
-            server.listeners.append(config.listener)
+        addresses = _Addresses(*(taken.take() for _ in range(2)))
+        credentials = extender_credentials(state_dir / EXTENDER_PKI)
+        plane: ServerHandle | kubernetes.ControlPlane
+        if config.kubernetes is None:
+            plane = await stack.enter_async_context(_served(config, state_dir, users))
+        else:
+            plane = await stack.enter_async_context(
+                kubernetes.control_plane(
+                    config.kubernetes, state_dir, users, taken, port=config.port,
+                    extender=f"127.0.0.1:{addresses.extender}", pki=credentials.directory,
+                    pid_dir=state_dir / janitor.PID_FOLDER,
+                )
+            )  # fmt: skip
         if config.kubeconfig is not None:
             config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(server.kubeconfig, config.kubeconfig)
+            shutil.copy(plane.kubeconfig, config.kubeconfig)
         fleet = Fleet(state_dir / janitor.PID_FOLDER)
         stack.push_async_callback(_end_containers, state_dir)
         stack.push_async_callback(fleet.stop)
-        credentials = extender_credentials(state_dir / EXTENDER_PKI)
-        running = Cluster(config, state_dir, server, fleet, node_names, "", credentials, taken)
+        running = Cluster(config, state_dir, plane, fleet, node_names, addresses.extender_url, credentials, taken)
         async with running.client() as client:
-            await install(client)
+            await install(client, webhook_port=addresses.webhook)
+            if isinstance(plane, kubernetes.ControlPlane):
+                await plane.lead_to_loopback(client, NAMESPACE, WEBHOOK_SERVICE)
             progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
-            await fleet.start(_specs(running, machines, services))
+            specs = _specs(running, machines, addresses)
+            await fleet.start([one for one in specs if one.name not in agents])
+            if isinstance(plane, kubernetes.ControlPlane):
+                for node, (name, user) in zip(node_names, agents.items(), strict=True):
+                    await plane.admit_for_node(client, name, user, node)
+            await fleet.start([one for one in specs if one.name in agents])
             progress("waiting until every component is ready")
             await _wait_ready(running, client)
-        await stack.enter_async_context(_scheduler(running))
-        await stack.enter_async_context(_controllers(running))
+        if isinstance(plane, ServerHandle):
+            await stack.enter_async_context(_scheduler(running))
+            await stack.enter_async_context(_controllers(running))
         stack.enter_context(seldom_searched())
         yield running
+
+
+@dataclass(frozen=True)
+class _Addresses:
+    """Ports of what the control plane asks."""
+
+    webhook: int
+    extender: int
+
+    @property
+    def extender_url(self) -> str:
+        return f"https://127.0.0.1:{self.extender}"
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    config: ClusterConfig, state_dir: Path, users: Mapping[str, User]
+) -> AsyncGenerator[ServerHandle, None]:
+    """Our API server, in this process."""
+    ours = {
+        "scheduler": User("system:kube-scheduler", ("system:authenticated",)), "controllers": CONTROLLERS
+    }  # fmt: skip
+
+    def resolve(_namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        return ("127.0.0.1", port) if name == WEBHOOK_SERVICE else None
+
+    served = Config(directory=state_dir, port=config.port, users={**users, **ours}, resolve_service=resolve)
+    async with serve(served) as server:
+        if config.listener is not None:
+            server.listeners.append(config.listener)
+        yield server
 
 
 def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, config: ClusterConfig) -> simulator.Machine:
@@ -208,31 +264,25 @@ def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, confi
     return machine
 
 
-def _specs(
-    running: Cluster, machines: Sequence[simulator.Machine], services: dict[str, tuple[str, int]]
-) -> list[ChildSpec]:
-    """What to run, each component exactly as on a real cluster but for its addresses and directories. `services` is
-    told what is behind the Services of the installation."""
+def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _Addresses) -> list[ChildSpec]:
+    """What to run, each component exactly as on a real cluster but for its addresses and directories."""
     config, state_dir = running.config, running.state_dir
     take = running.ports.take
     health = {name: take() for name in ("webhook", "controller", "extender")}
-    admission, extender = take(), take()
-    running.extender_url = f"https://127.0.0.1:{extender}"
-    services[WEBHOOK_SERVICE] = "127.0.0.1", admission
     running.ready_urls = {name: f"http://127.0.0.1:{port}/readyz" for name, port in health.items()}
 
     def spec(name: str, module: str, *arguments: str) -> ChildSpec:
-        kubeconfig = running.server.kubeconfigs[name]
+        kubeconfig = state_dir / f"{name}.kubeconfig"
         common = ("--kubeconfig", str(kubeconfig), "--log-level", config.log_level)
         command, log_file = (*python_module(module, *arguments), *common), state_dir / "logs" / f"{name}.log"
         return ChildSpec(name, command, log_file, alone=name.startswith("kubelet-"))
 
     specs = [
         spec("controller", "egpu", "controller", "--listen", f"127.0.0.1:{health['controller']}",
-             "--webhook-service", f"{WEBHOOK_SERVICE}:443"),
+             "--webhook-service", f"{WEBHOOK_SERVICE}:{addresses.webhook}"),
         spec("webhook", "egpu", "webhook", "--listen", f"127.0.0.1:{health['webhook']}",
-             "--webhook-listen", f"127.0.0.1:{admission}", "--vocabularies", ",".join(config.vocabularies)),
-        spec("extender", "egpu", "extender", "--listen", f"127.0.0.1:{extender}",
+             "--webhook-listen", f"127.0.0.1:{addresses.webhook}", "--vocabularies", ",".join(config.vocabularies)),
+        spec("extender", "egpu", "extender", "--listen", f"127.0.0.1:{addresses.extender}",
              "--health-listen", f"127.0.0.1:{health['extender']}", *running.credentials.flags(),
              "--node-policy", config.node_policy, "--card-policy", config.card_policy),
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from egpu.adapters.certificates import issue
 from egpu.adapters.files import write_atomically
+from egpu.apps.extender.scheduler_config import SERVER_NAME
 
 LOOPBACK = "127.0.0.1"
 
@@ -37,7 +38,7 @@ class ExtenderCredentials:
 
 def extender_credentials(directory: Path) -> ExtenderCredentials:
     """New ones, which only their owner can read."""
-    made = issue([LOOPBACK], now=datetime.now(UTC), client="kube-scheduler")
+    made = issue([LOOPBACK, SERVER_NAME], now=datetime.now(UTC), client="kube-scheduler")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, content in (
         ("ca.crt", made.ca_bundle),

@@ -7,27 +7,21 @@ import time
 import httpx2
 
 from egpu.adapters.files import write_atomically
-from egpu.embedded.apiserver.access import service_account
-from egpu.embedded.apiserver.calls import User
-from egpu.embedded.cluster import NAMESPACE, POLL_SECONDS, START_SECONDS, Cluster
+from egpu.embedded.cluster import DASHBOARD, POLL_SECONDS, START_SECONDS, VIEWER, Cluster
 from egpu.embedded.processes import ChildSpec, python_module
 from egpu.errors import Unavailable
 
-NAME = "dashboard"
-VIEWER = "viewer"
 VIEWER_ROLE = "elastic-gpu-viewer"
 
 
 async def start_dashboard(running: Cluster) -> str:
     """Its address, once it answers, which signs in whoever opens it: what follows `#` is a token of VIEWER. Raises
     Unavailable."""
-    account = service_account(NAMESPACE, "elastic-gpu-dashboard")
-    kubeconfig = running.server.add_user(NAME, account)
-    token_file = running.state_dir / f"{NAME}.token"
-    write_atomically(token_file, running.server.add_token(account).encode(), mode=0o600)
+    plane = running.plane
+    token_file = running.state_dir / f"{DASHBOARD}.token"
+    write_atomically(token_file, plane.tokens[DASHBOARD].encode(), mode=0o600)
     agents = [url for name, url in running.ready_urls.items() if name.startswith("agent-")]
     usage = [part for url in agents for part in ("--usage", url.replace("/readyz", "/metrics"))]
-    token = running.server.add_token(User(VIEWER, ("system:authenticated",)))
     async with running.client() as client:
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": VIEWER_ROLE}
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": VIEWER}
@@ -36,14 +30,15 @@ async def start_dashboard(running: Cluster) -> str:
     port = running.ports.take()
     config = running.config
     command = python_module(
-        "egpu", NAME, "--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{port}", "--log-level", config.log_level,
+        "egpu", DASHBOARD, "--kubeconfig", str(plane.kubeconfigs[DASHBOARD]), "--listen", f"127.0.0.1:{port}",
+        "--log-level", config.log_level,
         "--node-policy", config.node_policy, "--card-policy", config.card_policy,
         "--token-file", str(token_file), *usage,
     )  # fmt: skip
-    await running.fleet.start([ChildSpec(NAME, command, running.state_dir / "logs" / f"{NAME}.log")])
+    await running.fleet.start([ChildSpec(DASHBOARD, command, running.state_dir / "logs" / f"{DASHBOARD}.log")])
     url = f"http://127.0.0.1:{port}"
     await _ready(running, f"{url}/readyz")
-    return f"{url}/login#token={token}"
+    return f"{url}/login#token={plane.tokens[VIEWER]}"
 
 
 async def _ready(running: Cluster, url: str) -> None:
@@ -54,6 +49,6 @@ async def _ready(running: Cluster, url: str) -> None:
                 if (await http.get(url)).status_code == 200:
                     return
             if time.monotonic() > deadline:
-                tail = running.fleet.log_tail(NAME)
+                tail = running.fleet.log_tail(DASHBOARD)
                 raise Unavailable(f"the dashboard did not start within {START_SECONDS:g} s; its log ends:\n{tail}")
             await asyncio.sleep(POLL_SECONDS)

@@ -20,9 +20,12 @@ _PLURALS: Final = {
 }
 
 
-async def install(client: Client, *, namespace: str = "") -> None:
-    """Kinds, roles, admission rules and our namespace, as an administrator. Raises what the API server answers."""
+async def install(client: Client, *, namespace: str = "", webhook_port: int | None = None) -> None:
+    """Kinds, roles, admission rules and our namespace, as an administrator. `webhook_port`: of the webhook's Service.
+    Raises what the API server answers."""
     for document in installation(source(), Site(namespace=namespace)):
+        for hook in document.get("webhooks", ()) if webhook_port is not None else ():
+            hook["clientConfig"]["service"]["port"] = webhook_port
         if document["kind"] in _PLURALS:
             await client.raw("POST", _path(document), body=document)
 

@@ -22,7 +22,7 @@ LOCK: Final = "egpu-cluster.lock"
 WAIT_SECONDS: Final = 6.0
 """How long the janitor of a cluster that was killed may take."""
 
-FORGOTTEN: Final = ("nodes", "pids", "pki")
+FORGOTTEN: Final = ("kubernetes", "nodes", "pids", "pki")
 """Folders that say nothing about a new cluster; logs of earlier ones stay."""
 
 LONGEST_SOCKET_PATH: Final = 107

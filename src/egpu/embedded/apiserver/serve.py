@@ -65,6 +65,8 @@ class ServerHandle:
         """Told of every request whether it is allowed."""
         self.kubeconfigs: dict[str, Path] = {}
         """All of them by name, `admin` too."""
+        self.tokens: dict[str, str] = {}
+        """What is in them."""
         # Bound for as long as we live, and never listening: between two runs the port is ours, and refuses.
         self._address = _bound(config.host, config.port)
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -93,9 +95,9 @@ class ServerHandle:
 
     def add_user(self, name: str, user: User) -> Path:
         """Make a user known and return a kubeconfig of theirs."""
-        path = self._config.directory / f"{name}.kubeconfig"
-        write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=self._tokens.issue(user))
-        self.kubeconfigs[name] = path
+        path, token = self._config.directory / f"{name}.kubeconfig", self._tokens.issue(user)
+        write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=token)
+        self.kubeconfigs[name], self.tokens[name] = path, token
         return path
 
     def add_token(self, user: User) -> str:

@@ -1,0 +1,236 @@
+"""Kubernetes's own programs as the control plane, in the place of ours: as strict as a real cluster, because it is one.
+
+    directory of programs     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, all of one release
+    state directory
+      kubernetes/etcd         what is stored; it goes with the cluster
+                /pki          certificates of etcd and of kube-apiserver, the key of service accounts' tokens
+                /tokens.csv   who is known by which token
+
+Everything listens on loopback, and authenticates: etcd takes kube-apiserver's certificate alone.
+
+Known difference: kube-apiserver reaches no kubelet, so there is no `kubectl logs`, `exec` or `port-forward`.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from egpu.adapters.certificates import issue
+from egpu.adapters.files import write_atomically
+from egpu.adapters.kubernetes import Client
+from egpu.api.kubernetes import Node
+from egpu.apps.extender.scheduler_config import scheduler_config
+from egpu.embedded.apiserver.access import ADMIN, NODE_NAME, write_kubeconfig
+from egpu.embedded.apiserver.calls import User
+from egpu.embedded.ports import Ports
+from egpu.embedded.processes import ChildSpec, Fleet
+from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
+
+PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+USERS: Final = {
+    "controllers": User("system:kube-controller-manager"),
+    "scheduler": User("system:kube-scheduler"),
+}
+"""Kubernetes's own, by the names of their kubeconfigs."""
+START_SECONDS: Final = 120.0
+POLL_SECONDS: Final = 0.2
+TOKEN_SECONDS: Final = 24 * 3600
+"""How long a token that is bound to a node is good: longer than anybody tries things for."""
+
+
+def check(programs: Path) -> None:
+    """Raises InvalidInput naming the programs that are not there."""
+    missing = [name for name in PROGRAMS if not os.access(programs / name, os.X_OK)]
+    if missing:
+        raise InvalidInput(
+            "kubernetes", f"{programs} has no program {', '.join(missing)}; it needs {', '.join(PROGRAMS)}"
+        )
+
+
+@dataclass
+class ControlPlane:
+    """Running. `kubeconfigs` and `tokens` by the name of who they are of."""
+
+    url: str
+    directory: Path
+    fleet: Fleet
+    ca: bytes
+    kubeconfigs: dict[str, Path] = field(default_factory=dict[str, Path])
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's."""
+        return self.kubeconfigs["admin"]
+
+    def admit(self, name: str, user: User, token: str) -> None:
+        """Write the kubeconfig of somebody whom kube-apiserver knows by this token."""
+        path = self.directory.parent / f"{name}.kubeconfig"
+        write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=token)
+        self.kubeconfigs[name], self.tokens[name] = path, token
+
+    async def lead_to_loopback(self, client: Client, namespace: str, service: str) -> None:
+        """A Service that is but another name for this machine: whoever asks for it says the port."""
+        metadata = {"name": service, "namespace": namespace}
+        spec = {"type": "ExternalName", "externalName": "localhost"}
+        body = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+        await client.raw("POST", f"/api/v1/namespaces/{namespace}/services", body=body)
+
+    async def admit_for_node(self, client: Client, name: str, user: User, node: str) -> None:
+        """Likewise of a service account on a node: by a token that says so, as a pod there would have one. The node has
+        to be registered within START_SECONDS. Raises Unavailable."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                uid = (await client.get(Node, node)).uid
+                break
+            except NotFound as error:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{node} was not registered within {START_SECONDS:g} s") from error
+                await asyncio.sleep(POLL_SECONDS)
+        _, _, namespace, account = user.name.split(":")
+        bound = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        body = {"spec": {"boundObjectRef": bound, "expirationSeconds": TOKEN_SECONDS}}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        answer: Any = await client.raw("POST", path, body=body)
+        self.admit(name, user, str(answer["status"]["token"]))
+
+
+@contextlib.asynccontextmanager
+async def control_plane(
+    programs: Path,
+    state_dir: Path,
+    users: Mapping[str, User],
+    ports: Ports,
+    *,
+    port: int = 0,
+    extender: str,
+    pki: Path,
+    pid_dir: Path,
+) -> AsyncGenerator[ControlPlane, None]:
+    """Start the programs, wait until they answer, and end them when the context is left.
+
+    `users` are known by a kubeconfig of their own each, but for those whose tokens say a node (`admit_for_node`).
+    `port` is kube-apiserver's, 0: any free one. `extender` is where kube-scheduler finds ours, and `pki` has its
+    certificates. Raises InvalidInput, Unavailable.
+    """
+    check(programs)
+    directory = state_dir / "kubernetes"
+    for one in (directory, directory / "pki"):
+        one.mkdir(mode=0o700, parents=True)
+    fleet = Fleet(pid_dir)
+    url, ca = f"https://127.0.0.1:{port or ports.take()}", _certificates(directory / "pki")
+    plane = ControlPlane(url, directory, fleet, ca)
+    static = {"admin": ADMIN, **USERS, **{name: user for name, user in users.items() if not _node(user)}}
+    for name, user in static.items():
+        plane.admit(name, user, secrets.token_urlsafe(32))
+    lines = [f'{plane.tokens[name]},{user.name},{name},"{",".join(user.groups)}"' for name, user in static.items()]
+    write_atomically(directory / "tokens.csv", "\n".join(lines).encode(), mode=0o600)
+    configuration = scheduler_config(address=extender, kubeconfig=str(plane.kubeconfigs["scheduler"]), pki=str(pki))
+    write_atomically(directory / "scheduler.yaml", yaml.safe_dump(configuration).encode(), mode=0o600)
+    specs = {one.name: one for one in _specs(programs, plane, ports)}
+    try:
+        await fleet.start([specs["etcd"], specs["kube-apiserver"]])
+        await _until_answered(plane, "kube-apiserver", "/readyz")
+        await fleet.start([specs["kube-controller-manager"], specs["kube-scheduler"]])
+        # No pod is admitted into a namespace before its service account is there.
+        await _until_answered(plane, "kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default")
+        yield plane
+    finally:
+        await fleet.stop()
+
+
+def _node(user: User) -> str:
+    """The node that a user's token is for; empty for none."""
+    return dict(user.extra).get(NODE_NAME, "")
+
+
+def _certificates(pki: Path) -> bytes:
+    """Write what the programs need; returns the authority that kube-apiserver's certificate is signed by."""
+    now = datetime.now(UTC)
+    hosts = ["127.0.0.1", "localhost", "kubernetes.default.svc"]
+    etcd, server = issue(hosts, now=now, client="kube-apiserver"), issue(hosts, now=now)
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for name, content in (
+        ("etcd-ca.crt", etcd.ca_bundle),
+        ("etcd.crt", etcd.certificate),
+        ("etcd.key", etcd.key),
+        ("etcd-client.crt", etcd.client_certificate),
+        ("etcd-client.key", etcd.client_key),
+        ("ca.crt", server.ca_bundle),
+        ("apiserver.crt", server.certificate),
+        ("apiserver.key", server.key),
+        ("accounts.key", private),
+    ):
+        write_atomically(pki / name, content, mode=0o600)
+    return server.ca_bundle
+
+
+def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]:
+    directory, pki = plane.directory, plane.directory / "pki"
+    client, peer = (f"https://127.0.0.1:{ports.take()}" for _ in range(2))
+
+    def spec(name: str, flags: Mapping[str, object]) -> ChildSpec:
+        given = (f"--{flag}={value}" for flag, value in flags.items())
+        return ChildSpec(name, (str(programs / name), *given), directory.parent / "logs" / f"{name}.log")
+
+    def quiet() -> dict[str, object]:
+        return {"bind-address": "127.0.0.1", "secure-port": ports.take()}
+
+    authority, certificate, key = pki / "etcd-ca.crt", pki / "etcd.crt", pki / "etcd.key"
+    return [
+        spec("etcd", {
+            "data-dir": directory / "etcd", "log-level": "warn", "unsafe-no-fsync": "true",
+            "listen-client-urls": client, "advertise-client-urls": client,
+            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}",
+            "client-cert-auth": "true", "trusted-ca-file": authority, "cert-file": certificate, "key-file": key,
+            "peer-client-cert-auth": "true", "peer-trusted-ca-file": authority,
+            "peer-cert-file": certificate, "peer-key-file": key,
+        }),
+        spec("kube-apiserver", {
+            "bind-address": "127.0.0.1", "secure-port": plane.url.rpartition(":")[2],
+            "etcd-servers": client, "etcd-cafile": authority,
+            "etcd-certfile": pki / "etcd-client.crt", "etcd-keyfile": pki / "etcd-client.key",
+            "tls-cert-file": pki / "apiserver.crt", "tls-private-key-file": pki / "apiserver.key",
+            "token-auth-file": directory / "tokens.csv", "anonymous-auth": "false",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-key-file": pki / "accounts.key", "service-account-signing-key-file": pki / "accounts.key",
+            "authorization-mode": "Node,RBAC", "enable-admission-plugins": "NodeRestriction",
+            # Loopback is no address of an Endpoints object, and nobody here asks for the Service `kubernetes`.
+            "endpoint-reconciler-type": "none", "service-cluster-ip-range": "10.96.0.0/16",
+        }),
+        spec("kube-controller-manager", {
+            **quiet(), "kubeconfig": plane.kubeconfigs["controllers"], "leader-elect": "false",
+            "use-service-account-credentials": "false", "root-ca-file": pki / "ca.crt",
+            "service-account-private-key-file": pki / "accounts.key",
+        }),
+        spec("kube-scheduler", {**quiet(), "config": directory / "scheduler.yaml"}),
+    ]  # fmt: skip
+
+
+async def _until_answered(plane: ControlPlane, program: str, path: str) -> None:
+    """Until a GET of the admin's succeeds that needs this program. Raises Unavailable with the end of its log."""
+    deadline = time.monotonic() + START_SECONDS
+    async with Client.from_kubeconfig(plane.kubeconfig) as client:
+        while True:
+            with contextlib.suppress(ElasticGPUError):
+                await client.text(path)
+                return
+            if time.monotonic() > deadline:
+                tail = plane.fleet.log_tail(program)
+                raise Unavailable(f"{program} was not ready within {START_SECONDS:g} s; its log ends:\n{tail}")
+            await asyncio.sleep(POLL_SECONDS)
