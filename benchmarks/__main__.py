@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME]... [--out FILE] [--quick] [--peer INTERPOSER.so]`: what is named, or all."""
+"""`python -m benchmarks [NAME]... [--out FILE] [--quick]`: what is named, or all; `--help` has the rest."""
 
 import argparse
 import importlib
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     parser.add_argument("--quick", action="store_true", help="a part of the cases: less than a minute for isolation")
     parser.add_argument("--peer", type=Path, help="another interposer (.so) to measure beside ours")
+    parser.add_argument("--kubernetes", type=Path, help="Kubernetes's own programs, to place pods with as well")
     options = parser.parse_args()
     if unknown := set(options.names) - set(MODULES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
@@ -29,7 +30,9 @@ def main() -> int:
     cores = os.cpu_count()
     print(f"{cores} processor cores, load {os.getloadavg()[0]:.1f}; simulated GPUs, no real one", flush=True)
     for name in options.names or MODULES:
-        report = Report(Options(options.quick, options.peer.absolute() if options.peer else None))
+        report = Report(
+            Options(options.quick, *(path and path.absolute() for path in (options.peer, options.kubernetes)))
+        )
         report.progress(name)
         found[name] = importlib.import_module(f"benchmarks.{name}").run(report)
         report.summary()

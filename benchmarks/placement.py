@@ -1,9 +1,14 @@
-"""How fast pods are placed on an embedded cluster, where its processes' time goes, and what they weigh.
+"""How fast pods are placed and started, where the processes' time goes, and what they weigh.
 
-The baseline is the same number of pods without a GPU in the same cluster: they are bound by the scheduler loop alone,
-without webhook and extender, so the ratio says what our part costs. Everything runs on this one computer, so that pods
-are bound while kubelets and agents start those that were bound before. In a real cluster those are other computers:
-what is bound while they stand still is shown beside it, as what the control plane does alone.
+The baseline is the same number of pods without a GPU in the same cluster: no webhook and no extender is asked about
+them, so the ratio says what our part costs. Everything runs on this one computer, where kubelets and agents start pods
+while others are being bound; in a real cluster those are other computers. Hence three figures:
+
+    control plane alone      until all are bound, while the nodes' processes stand still
+    whole cluster, bound     until all are bound, whatever the nodes have started by then
+    whole cluster, running   until all run
+
+Measured with the embedded control plane, and with `--kubernetes DIR` with Kubernetes's own programs too.
 """
 
 import asyncio
@@ -12,18 +17,19 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.extender.caller import memory_mib
 from benchmarks.report import Report
-from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes import Client, Reflector
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.embedded.kubernetes import ControlPlane
 
 NODES, CARDS_PER_NODE = 4, 8
 PODS = 200
@@ -31,95 +37,155 @@ DEADLINE_SECONDS = 300.0
 LOOK_SECONDS = 0.02
 GOAL_RATIO = 0.8
 GPU: Final = {names.GPU_CORE: "10", names.GPU_MEMORY: "1000"}
-OURSELVES: Final = "API server, scheduler loop"
+EMBEDDED: Final = "API server, scheduler loop"
 """They are in the process of this benchmark, and so is what creates the pods."""
+BENCHMARK: Final = "this benchmark"
 OF_NODES: Final = ("kubelet", "shim", "agent")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+Count = Callable[[str], int]
+"""How many pods whose names begin so have come as far as is asked."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Pods of one kind. `processor_ms`: of one pod until all were bound, by component, with children that ended."""
+    """Pods of one kind. `processor_ms`: of one pod until all were there, by component, with children that ended."""
 
     per_second: float
     processor_ms: Mapping[str, float]
 
 
+Pairs = dict[str, tuple[Placed, Placed]]
+"""By what was timed, plain pods and GPU pods."""
+
+
 def run(report: Report) -> dict[str, Any]:
     """Measure, print, and return the figures."""
     pods = PODS // 5 if report.options.quick else PODS
-    report.progress(
-        f"{pods} pods without and {pods} with a GPU, on an embedded cluster; then the same while nodes rest"
-    )
-    found, figures = asyncio.run(_measured(pods))
-    report.table(
-        "pods bound a second (wall time on this computer)",
-        ("", "plain", "GPU", "ratio"),
-        [(what, plain.per_second, gpu.per_second, f"{_ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
-    )
-    ratio = _ratio(*found["whole cluster"])
-    report.verdict("GPU pods to plain pods a second", f"{ratio:.2f}", f"at least {GOAL_RATIO:g}", ratio >= GOAL_RATIO)
-    for what, (plain, gpu) in found.items():
-        rows = [(name, plain.processor_ms[name], gpu.processor_ms[name]) for name in gpu.processor_ms]
-        sums = ("all", sum(plain.processor_ms.values()), sum(gpu.processor_ms.values()))
-        report.table(f"processor ms a pod until it was bound, {what}", ("", "plain", "GPU"), [*rows, sums])
-    report.table("memory of the processes", ("", "MiB"), figures["memory_mib"].items())
+    report.progress(f"{pods} pods without and {pods} with a GPU, on an embedded cluster, three times")
+    found, figures = asyncio.run(_measured(pods, None))
+    _show(report, found, figures)
+    if report.options.kubernetes is not None:
+        report.progress("the same with Kubernetes's own control plane")
+        found, figures["kubernetes"] = asyncio.run(_measured(pods, report.options.kubernetes))
+        _show(report, found, figures["kubernetes"], "Kubernetes's own control plane: ")
     return figures
 
 
-async def _measured(pods: int) -> tuple[dict[str, tuple[Placed, Placed]], dict[str, Any]]:
-    """By what ran, plain pods and GPU pods; and the figures."""
-    config = ClusterConfig(nodes=NODES, cards_per_node=CARDS_PER_NODE, log_level="warning")
+def _show(report: Report, found: Pairs, figures: Mapping[str, Any], prefix: str = "") -> None:
+    report.table(
+        f"{prefix}pods a second (wall time on this computer)",
+        ("", "plain", "GPU", "ratio"),
+        [(what, plain.per_second, gpu.per_second, f"{_ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
+    )
+    for what, (plain, gpu) in found.items():
+        rows = [(name, plain.processor_ms[name], gpu.processor_ms[name]) for name in gpu.processor_ms]
+        sums = ("all", sum(plain.processor_ms.values()), sum(gpu.processor_ms.values()))
+        report.table(f"{prefix}processor ms a pod, {what}", ("", "plain", "GPU"), [*rows, sums])
+        ratio = _ratio(plain, gpu)
+        goal = f"at least {GOAL_RATIO:g}"
+        report.verdict(f"{prefix}GPU pods to plain pods, {what}", f"{ratio:.2f}", goal, ratio >= GOAL_RATIO)
+    report.table(f"{prefix}memory of the processes", ("", "MiB"), figures["memory_mib"].items())
+
+
+async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str, Any]]:
+    config = ClusterConfig(nodes=NODES, cards_per_node=CARDS_PER_NODE, kubernetes=kubernetes, log_level="warning")
     began = time.monotonic()
     async with cluster(config) as running, running.client() as client:
         ready_seconds = time.monotonic() - began
-        found = {"whole cluster": await _pair(running, client, "all", pods, resting=())}
+        async with _counts(running, client) as (bound, running_):
+            measured = Measured(running, client, pods)
+            found = {
+                "whole cluster, bound": await measured.pair("bound", bound),
+                "whole cluster, running": await measured.pair("run", running_),
+                "control plane alone": await measured.pair("alone", bound, resting=OF_NODES),
+            }
         memory = _memory_mib(running)
-        found["control plane alone"] = await _pair(running, client, "alone", pods, resting=OF_NODES)
-    (plain, gpu), (plain_alone, gpu_alone) = found.values()
-    return found, {
+    figures: dict[str, Any] = {
         "nodes": NODES,
         "cards_per_node": CARDS_PER_NODE,
         "pods": pods,
         "cluster_ready_seconds": round(ready_seconds, 2),
-        "plain_pods_per_second": round(plain.per_second, 1),
-        "gpu_pods_per_second": round(gpu.per_second, 1),
-        "ratio_to_plain": round(_ratio(plain, gpu), 3),
-        "plain_pods_per_second_alone": round(plain_alone.per_second, 1),
-        "gpu_pods_per_second_alone": round(gpu_alone.per_second, 1),
-        "ratio_to_plain_alone": round(_ratio(plain_alone, gpu_alone), 3),
-        "plain_processor_ms": _rounded(plain.processor_ms),
-        "gpu_processor_ms": _rounded(gpu.processor_ms),
         "memory_mib": memory,
     }
+    for what, (plain, gpu) in found.items():
+        figures[what] = {
+            "plain_pods_per_second": round(plain.per_second, 1),
+            "gpu_pods_per_second": round(gpu.per_second, 1),
+            "ratio_to_plain": round(_ratio(plain, gpu), 3),
+            "plain_processor_ms": _rounded(plain.processor_ms),
+            "gpu_processor_ms": _rounded(gpu.processor_ms),
+        }
+    return found, figures
 
 
-async def _pair(
-    running: Cluster, client: Client, prefix: str, pods: int, *, resting: Sequence[str]
-) -> tuple[Placed, Placed]:
-    plain = await _placed(running, client, f"{prefix}-plain", pods, limits={}, resting=resting)
-    return plain, await _placed(running, client, f"{prefix}-gpu", pods, limits=GPU, resting=resting)
+@contextlib.asynccontextmanager
+async def _counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Count, Count], None]:
+    """How many pods are bound, and how many run. Our own server's store is looked into, because to watch would be
+    a part of what is measured; Kubernetes's has to be watched, and the time that it takes is shown."""
+    if not isinstance(running.plane, ControlPlane):
+        shelf = running.server.store.shelf("pods")
+
+        def among(is_so: Callable[[dict[str, Any]], bool]) -> Count:
+            return lambda prefix: sum(
+                name.startswith(prefix) and is_so(one.obj) for (_, name), one in shelf.items.items()
+            )
+
+        yield (
+            among(lambda obj: bool(obj["spec"].get("nodeName"))),
+            among(lambda obj: obj.get("status", {}).get("phase") == "Running"),
+        )
+        return
+    pods = Reflector(client, Pod)
+    task = asyncio.create_task(pods.run())
+    await pods.synced.wait()
+    try:
+        yield (
+            lambda prefix: sum(one.name.startswith(prefix) and bool(one.spec.node_name) for one in pods),
+            lambda prefix: sum(one.name.startswith(prefix) and one.status.phase == "Running" for one in pods),
+        )
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
-async def _placed(
-    running: Cluster, client: Client, prefix: str, count: int, *, limits: Mapping[str, str], resting: Sequence[str]
-) -> Placed:
-    """Create pods at once; from the first creation to the last binding, while the components `resting` stand still.
-    Whether a pod is bound is looked up in the server's store: to list hundreds of pods again and again would be a part
-    of what is measured. They are gone when it returns."""
-    pods = [_pod(f"{prefix}-{number}", limits) for number in range(count)]
-    with _still(running, resting):
-        began, before = time.monotonic(), _spent_seconds(running)
-        await asyncio.gather(*(manifests.create(client, [pod]) for pod in pods))
-        while _bound(running, prefix) < count:
-            if time.monotonic() - began > DEADLINE_SECONDS:
-                raise TimeoutError(f"{count} {prefix} pods were not bound within {DEADLINE_SECONDS:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
-        seconds, after = time.monotonic() - began, _spent_seconds(running)
-    for pod in pods:
-        await client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
-    await _until_gone(client, prefix)
-    return Placed(count / seconds, {name: (after[name] - before[name]) * 1000 / count for name in after})
+@dataclass(frozen=True)
+class Measured:
+    """Places pods of both kinds, one kind after the other."""
+
+    cluster: Cluster
+    client: Client
+    pods: int
+
+    async def pair(self, prefix: str, there: Count, *, resting: Sequence[str] = ()) -> tuple[Placed, Placed]:
+        plain = await self._placed(f"{prefix}-plain", {}, there, resting)
+        return plain, await self._placed(f"{prefix}-gpu", GPU, there, resting)
+
+    async def _placed(self, prefix: str, limits: Mapping[str, str], there: Count, resting: Sequence[str]) -> Placed:
+        """Create pods at once; from the first creation until the last of them is there, while the components `resting`
+        stand still. They are gone when it returns."""
+        pods = [_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
+        with _still(self.cluster, resting):
+            began, before = time.monotonic(), _spent_seconds(self.cluster)
+            await asyncio.gather(*(manifests.create(self.client, [pod]) for pod in pods))
+            while there(prefix) < self.pods:
+                if time.monotonic() - began > DEADLINE_SECONDS:
+                    raise TimeoutError(f"{there(prefix)} of {self.pods} {prefix} pods after {DEADLINE_SECONDS:g} s")
+                await asyncio.sleep(LOOK_SECONDS)
+            seconds, after = time.monotonic() - began, _spent_seconds(self.cluster)
+        for pod in pods:
+            await self.client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
+        await self._until_gone(prefix)
+        return Placed(self.pods / seconds, {name: (after[name] - before[name]) * 1000 / self.pods for name in after})
+
+    async def _until_gone(self, prefix: str) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            if not any(pod.name.startswith(prefix) for pod in await self.client.list(Pod, namespace="default")):
+                return
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"the {prefix} pods were not gone within {DEADLINE_SECONDS:g} s")
 
 
 @contextlib.contextmanager
@@ -135,20 +201,6 @@ def _still(running: Cluster, kinds: Sequence[str]) -> Generator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _bound(running: Cluster, prefix: str) -> int:
-    pods = running.server.store.shelf("pods").items
-    return sum(1 for (_, name), one in pods.items() if name.startswith(prefix) and one.obj["spec"].get("nodeName"))
-
-
-async def _until_gone(client: Client, prefix: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        if not any(pod.name.startswith(prefix) for pod in await client.list(Pod, namespace="default")):
-            return
-        await asyncio.sleep(0.1)
-    raise TimeoutError(f"the {prefix} pods were not gone within {DEADLINE_SECONDS:g} s")
-
-
 def _pod(name: str, limits: Mapping[str, str]) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "c", "image": "any", "command": ["sleep", "600"]}
     if limits:
@@ -159,8 +211,13 @@ def _pod(name: str, limits: Mapping[str, str]) -> dict[str, Any]:
 
 def _processes(running: Cluster) -> list[tuple[str, int]]:
     """The component of each process, and its pid."""
-    children = [(name.split("-")[0], child.pid) for name, child in running.fleet.children.items()]
-    return [(OURSELVES, os.getpid()), *((kind, pid) for kind, pid in children if pid is not None)]
+    own = {name: child.pid for name, child in running.fleet.children.items()}
+    ours = EMBEDDED
+    theirs: dict[str, int | None] = {}
+    if isinstance(running.plane, ControlPlane):
+        ours, theirs = BENCHMARK, {name: child.pid for name, child in running.plane.fleet.children.items()}
+    found = [(ours, os.getpid()), *theirs.items(), *((name.split("-")[0], pid) for name, pid in own.items())]
+    return [(kind, pid) for kind, pid in found if pid is not None]
 
 
 def _spent_seconds(running: Cluster) -> dict[str, float]:

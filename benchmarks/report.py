@@ -13,10 +13,12 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Options:
-    """`quick`: a part of the cases, in less than a minute. `peer`: another interposer (.so) to measure beside ours."""
+    """`quick`: a part of the cases, in less than a minute. `peer`: another interposer (.so) to measure beside ours.
+    `kubernetes`: a directory of Kubernetes's own programs, to place pods with as well."""
 
     quick: bool = False
     peer: Path | None = None
+    kubernetes: Path | None = None
 
 
 @dataclass
