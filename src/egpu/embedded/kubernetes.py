@@ -45,6 +45,8 @@ USERS: Final = {
 """Kubernetes's own, by the names of their kubeconfigs."""
 START_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.2
+MOST_RESTARTS: Final = 3
+"""Of one program while it starts."""
 TOKEN_SECONDS: Final = 24 * 3600
 """How long a token that is bound to a node is good: longer than anybody tries things for."""
 
@@ -162,9 +164,9 @@ def _certificates(pki: Path) -> bytes:
     hosts = ["127.0.0.1", "localhost", "kubernetes.default.svc"]
     etcd, server = issue(hosts, now=now, client="kube-apiserver"), issue(hosts, now=now)
     key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    # In the one form of which kube-apiserver reads the public half as well.
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     for name, content in (
         ("etcd-ca.crt", etcd.ca_bundle),
         ("etcd.crt", etcd.certificate),
@@ -186,7 +188,8 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
 
     def spec(name: str, flags: Mapping[str, object]) -> ChildSpec:
         given = (f"--{flag}={value}" for flag, value in flags.items())
-        return ChildSpec(name, (str(programs / name), *given), directory.parent / "logs" / f"{name}.log")
+        log_file = directory.parent / "logs" / f"{name}.log"
+        return ChildSpec(name, (str(programs / name), *given), log_file, careless=True)  # all that it knows goes now
 
     def quiet() -> dict[str, object]:
         return {"bind-address": "127.0.0.1", "secure-port": ports.take()}
@@ -215,7 +218,7 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
         }),
         spec("kube-controller-manager", {
             **quiet(), "kubeconfig": plane.kubeconfigs["controllers"], "leader-elect": "false",
-            "use-service-account-credentials": "false", "root-ca-file": pki / "ca.crt",
+            "use-service-account-credentials": "true", "root-ca-file": pki / "ca.crt",
             "service-account-private-key-file": pki / "accounts.key",
         }),
         spec("kube-scheduler", {**quiet(), "config": directory / "scheduler.yaml"}),
@@ -230,6 +233,9 @@ async def _until_answered(plane: ControlPlane, program: str, path: str) -> None:
             with contextlib.suppress(ElasticGPUError):
                 await client.text(path)
                 return
+            for name, child in plane.fleet.children.items():
+                if child.restarts >= MOST_RESTARTS:
+                    raise Unavailable(f"{name} ends again and again; its log ends:\n{plane.fleet.log_tail(name)}")
             if time.monotonic() > deadline:
                 tail = plane.fleet.log_tail(program)
                 raise Unavailable(f"{program} was not ready within {START_SECONDS:g} s; its log ends:\n{tail}")

@@ -36,13 +36,15 @@ STOP_GRACE_SECONDS = 6.0
 @dataclass(frozen=True)
 class ChildSpec:
     """What to run. `argv[0]` is a program; its output goes to `log_file`. `alone`: what it has started outlives it, as
-    containers do kubelet; else its process tree ends with it, as a container's control group with its first process."""
+    containers do kubelet; else its process tree ends with it, as a container's control group with its first process.
+    `careless`: it has nothing to put in order at the end, and would take its time over it."""
 
     name: str
     argv: tuple[str, ...]
     log_file: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     alone: bool = False
+    careless: bool = False
 
 
 def python_module(module: str, *arguments: str) -> tuple[str, ...]:
@@ -93,7 +95,7 @@ class Child:
         if process is None or process.returncode is not None:
             return
         tree = self._tree()
-        _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGKILL if self.spec.careless else signal.SIGTERM)
         try:
             await asyncio.wait_for(process.wait(), STOP_GRACE_SECONDS)
         except TimeoutError:
