@@ -292,11 +292,12 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _
         agent = take()
         nvml = machine.driver_dir / "libnvidia-ml.so.1"
         running.ready_urls[f"agent-{node}"] = f"http://127.0.0.1:{agent}/readyz"
+        asked = running.plane.kubelet_flags(take()) if isinstance(running.plane, kubernetes.ControlPlane) else ()
         mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
         specs += [
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
                  "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory,
-                 "--cdi-dir", str(home / "cdi"), *own_images),
+                 "--cdi-dir", str(home / "cdi"), *own_images, *asked),
             ChildSpec(
                 f"shim-{node}",
                 python_module(

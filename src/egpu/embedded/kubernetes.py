@@ -8,7 +8,7 @@
 
 Everything listens on loopback, and authenticates: etcd takes kube-apiserver's certificate alone.
 
-Known difference: kube-apiserver reaches no kubelet, so there is no `kubectl logs`, `exec` or `port-forward`.
+Known difference: kubelets answer for `kubectl logs` alone, not for `exec`, `attach` and `port-forward`.
 """
 
 import asyncio
@@ -81,6 +81,12 @@ class ControlPlane:
         path = self.directory.parent / f"{name}.kubeconfig"
         write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=token)
         self.kubeconfigs[name], self.tokens[name] = path, token
+
+    def kubelet_flags(self, port: int) -> tuple[str, ...]:
+        """By which a kubelet answers kube-apiserver, and nobody else, at a port."""
+        pki = self.directory / "pki"
+        files = {"tls-cert-file": "server.crt", "tls-private-key-file": "server.key", "client-ca-file": "ca.crt"}
+        return f"--port={port}", *(f"--{flag}={pki / name}" for flag, name in files.items())
 
     async def lead_to_loopback(self, client: Client, namespace: str, service: str) -> None:
         """A Service that is but another name for this machine: whoever asks for it says the port."""
@@ -159,10 +165,11 @@ def _node(user: User) -> str:
 
 
 def _certificates(pki: Path) -> bytes:
-    """Write what the programs need; returns the authority that kube-apiserver's certificate is signed by."""
+    """Write what the programs need; returns the authority of kube-apiserver's certificates, by one of which it is known
+    to kubelets."""
     now = datetime.now(UTC)
     hosts = ["127.0.0.1", "localhost", "kubernetes.default.svc"]
-    etcd, server = issue(hosts, now=now, client="kube-apiserver"), issue(hosts, now=now)
+    etcd, server = (issue(hosts, now=now, client="kube-apiserver") for _ in range(2))
     key = ec.generate_private_key(ec.SECP256R1())
     # In the one form of which kube-apiserver reads the public half as well.
     form = serialization.PrivateFormat.TraditionalOpenSSL
@@ -174,8 +181,10 @@ def _certificates(pki: Path) -> bytes:
         ("etcd-client.crt", etcd.client_certificate),
         ("etcd-client.key", etcd.client_key),
         ("ca.crt", server.ca_bundle),
-        ("apiserver.crt", server.certificate),
-        ("apiserver.key", server.key),
+        ("server.crt", server.certificate),
+        ("server.key", server.key),
+        ("client.crt", server.client_certificate),
+        ("client.key", server.client_key),
         ("accounts.key", private),
     ):
         write_atomically(pki / name, content, mode=0o600)
@@ -208,10 +217,12 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
             "bind-address": "127.0.0.1", "secure-port": plane.url.rpartition(":")[2],
             "etcd-servers": client, "etcd-cafile": authority,
             "etcd-certfile": pki / "etcd-client.crt", "etcd-keyfile": pki / "etcd-client.key",
-            "tls-cert-file": pki / "apiserver.crt", "tls-private-key-file": pki / "apiserver.key",
+            "tls-cert-file": pki / "server.crt", "tls-private-key-file": pki / "server.key",
             "token-auth-file": directory / "tokens.csv", "anonymous-auth": "false",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": pki / "accounts.key", "service-account-signing-key-file": pki / "accounts.key",
+            "kubelet-certificate-authority": pki / "ca.crt", "kubelet-preferred-address-types": "InternalIP",
+            "kubelet-client-certificate": pki / "client.crt", "kubelet-client-key": pki / "client.key",
             "authorization-mode": "Node,RBAC", "enable-admission-plugins": "NodeRestriction",
             # Loopback is no address of an Endpoints object, and nobody here asks for the Service `kubernetes`.
             "endpoint-reconciler-type": "none", "service-cluster-ip-range": "10.96.0.0/16",

@@ -5,25 +5,20 @@ keeps them, `<namespace>_<pod>_<uid>/<container>/<restart count>.log`, in the CR
 A cluster that knows better passes its own `LogFinder`.
 """
 
-import asyncio
 import datetime
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.containers import chosen_container, container_status
 from egpu.embedded.apiserver.objects import Json, at, name_of, namespace_of, uid_of
 from egpu.embedded.apiserver.status import bad_request, forbidden_field, invalid, invalid_object
 from egpu.embedded.apiserver.store import Store, Stored
-from egpu.embedded.log_lines import LogLine, parse
+from egpu.embedded.container_log import ContainerLog, Wanted
 
 LOGS_ANNOTATION = "elasticgpu.io/pod-logs"
-CHUNK_BYTES = 64 * 1024
-POLL_SECONDS = 0.1
-"""How often a followed file is looked at."""
 
 LogFinder: TypeAlias = Callable[[Json, str, bool], Path | None]
 """(pod, container, previous run instead of the present one) → its log file, or None when there is none."""
@@ -57,11 +52,13 @@ class LogReader:
     def __init__(self, store: Store, find: LogFinder, call: Call, pod: Stored, query: Mapping[str, str]) -> None:
         self._store = store
         self._pod = pod
-        self._follow = query.get("follow") in ("true", "1")
-        self._tail = _number(query, "tailLines")
-        self._limit = _number(query, "limitBytes")
-        self._since_ns = _since(query)
-        self._timestamps = query.get("timestamps") in ("true", "1")
+        wanted = Wanted(
+            follow=query.get("follow") in ("true", "1"),
+            tail_lines=_number(query, "tailLines"),
+            limit_bytes=_number(query, "limitBytes"),
+            since_ns=_since(query),
+            timestamps=query.get("timestamps") in ("true", "1"),
+        )
         self.container = chosen_container(call, query, pod.obj)
         previous = query.get("previous") in ("true", "1")
         path = find(pod.obj, self.container, previous)
@@ -71,46 +68,11 @@ class LogReader:
                 f'{which} "{self.container}" in pod "{call.name}" has no log'
                 + ("" if previous else f" (waiting to start: {_waiting_reason(pod.obj, self.container)})")
             )
-        self._path = path
+        self._log = ContainerLog(path, wanted, self._ended)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """The log's text; with `follow`, until the container has ended."""
-        left = self._limit
-        begun = True
-        """Whether the next text begins a line, and so has its time before it."""
-        async for lines in self._batches():
-            parts: list[bytes] = []
-            for line in lines:
-                parts.append(line.written + b" " + line.text if self._timestamps and begun else line.text)
-                begun = line.text.endswith(b"\n")
-            text = b"".join(parts)[:left]
-            if left is not None:
-                left -= len(text)
-            if text:
-                yield text
-            if left == 0:
-                return
-
-    async def lines(self) -> AsyncIterator[LogLine]:
-        """The same, line by line."""
-        async for batch in self._batches():
-            for line in batch:
-                yield line
-
-    async def _batches(self) -> AsyncIterator[list[LogLine]]:
-        rest = b""
-        with await asyncio.to_thread(self._path.open, "rb") as file:
-            if self._tail is not None:
-                await asyncio.to_thread(_seek_tail, file, self._tail)
-            while True:
-                over = not self._follow or self._ended()
-                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    whole, end, rest = (rest + chunk).rpartition(b"\n")
-                    found = map(parse, (whole + end).splitlines(keepends=True))
-                    yield [line for line in found if line is not None and line.unix_ns >= self._since_ns]
-                if over:
-                    return
-                await asyncio.sleep(POLL_SECONDS)
+        return self._log.chunks()
 
     def _ended(self) -> bool:
         current = self._store.get("pods", self._pod.key)
@@ -148,16 +110,3 @@ def _since(query: Mapping[str, str]) -> int:
         except ValueError:
             raise bad_request(f"sinceTime: {moment!r} is not a time of RFC 3339") from None
     raise invalid_object("", "PodLogOptions", "", [cause])
-
-
-def _seek_tail(file: BinaryIO, lines: int) -> None:
-    """Move to the start of the last `lines` lines."""
-    if lines == 0:
-        file.seek(0, 2)
-        return
-    starts: deque[int] = deque(maxlen=lines)
-    position = 0
-    for line in file:
-        starts.append(position)
-        position += len(line)
-    file.seek(starts[0] if starts else 0)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from egpu.embedded.kubelet import KubeletConfig, end_all, run
+from egpu.embedded.kubelet.config import Listening
 from egpu.errors import ElasticGPUError
 from egpu.runtime import logs
 
@@ -36,6 +37,7 @@ def main() -> int:
             seed=arguments.seed,
             cdi_directories=tuple(arguments.cdi_dir),
             images=arguments.images,
+            listening=_listening(arguments),
         )
         asyncio.run(run(config))
     except ElasticGPUError as error:
@@ -44,6 +46,12 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _listening(arguments: argparse.Namespace) -> Listening | None:
+    if not arguments.port:
+        return None
+    return Listening(arguments.port, arguments.tls_cert_file, arguments.tls_private_key_file, arguments.client_ca_file)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="makes the random order of device ids repeatable")
     parser.add_argument("--cdi-dir", action="append", default=[], type=Path, help="where CDI devices are looked up")
     parser.add_argument("--images", type=Path, metavar="FILE", help="table of images that comes before the shipped one")
+    parser.add_argument("--port", type=int, default=0, help="where an API server of another project asks for logs")
+    for name in ("--tls-cert-file", "--tls-private-key-file", "--client-ca-file"):
+        parser.add_argument(name, type=Path, help="of that port")
     parser.add_argument("--log-level", default="info", choices=logs.LEVELS)
     parser.add_argument("--end-all", action="store_true", help="only end the containers left under --kubelet-dir")
     return parser

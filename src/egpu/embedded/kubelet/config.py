@@ -7,6 +7,16 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
+class Listening:
+    """A port of loopback, what is shown there, and whose certificates are believed."""
+
+    port: int
+    certificate: Path
+    key: Path
+    client_ca: Path
+
+
+@dataclass(frozen=True)
 class KubeletConfig:
     """One simulated node.
 
@@ -15,7 +25,8 @@ class KubeletConfig:
     at each crash up to `backoff_limit_seconds`: far less than a real kubelet's 10 s to 5 min, so that people who try
     things do not wait. `seed` makes the random choices repeatable. `cdi_directories` are where the runtime looks CDI
     devices up, the last one first; none of the machine's own, because its cards are not this node's. `images` is the
-    user's table of images, read anew at each start of a container.
+    user's table of images, read anew at each start of a container. `listening`: where API servers that are another
+    project's ask; ours needs no port.
     """
 
     node: str
@@ -33,6 +44,7 @@ class KubeletConfig:
     seed: int | None = None
     cdi_directories: tuple[Path, ...] = ()
     images: Path | None = None
+    listening: Listening | None = None
 
     @property
     def run_dir(self) -> Path:

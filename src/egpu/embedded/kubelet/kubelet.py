@@ -24,6 +24,7 @@ from egpu.embedded.kubelet.devices import DeviceManager
 from egpu.embedded.kubelet.events import Events
 from egpu.embedded.kubelet.node import NodeStatus
 from egpu.embedded.kubelet.objects import Pod
+from egpu.embedded.kubelet.port import KubeletPort
 from egpu.embedded.kubelet.runtime import Runtime
 from egpu.embedded.kubelet.starter import Starter
 from egpu.embedded.kubelet.streaming import Streaming
@@ -65,6 +66,8 @@ class Kubelet:
             supervisor.add("events", self.events.run())
             supervisor.add("pods", self._pods.run())
             supervisor.add("workers", self._work())
+            if self.config.listening is not None:
+                supervisor.add("port", KubeletPort(self.config, self.workers).serve(self.config.listening))
             async with Streaming(self._runtime, self.workers).serve(self.config.kubelet_dir):
                 await supervisor.run()
         finally:

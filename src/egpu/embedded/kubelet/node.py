@@ -123,7 +123,10 @@ class NodeStatus:
         ]  # fmt: skip
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now,
                  "lastTransitionTime": self._ready_since, "message": "kubelet is posting ready status"}  # fmt: skip
+        listening = self._config.listening
+        port = {} if listening is None else {"daemonEndpoints": {"kubeletEndpoint": {"Port": listening.port}}}
         return {
+            **port,
             "capacity": own | {resource: str(count) for resource, count in total.items()},
             "allocatable": own | {resource: str(count) for resource, count in healthy.items()},
             "conditions": [*conditions, ready],
