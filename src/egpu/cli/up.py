@@ -46,6 +46,7 @@ def up(
         Path | None,
         typer.Option(
             metavar="DIR",
+            envvar="EGPU_KUBERNETES",
             help="A directory with Kubernetes's own etcd, kube-apiserver, kube-controller-manager and kube-scheduler, "
             "which are the control plane then.",
         ),

@@ -93,7 +93,7 @@ class ClusterConfig:
     card_policy: str = "default"
     port: int = 0
     images: Path | None = None
-    kubernetes: Path | None = None
+    kubernetes: Path | None = field(default_factory=kubernetes.named_by_environment)
     state_dir: Path | None = None
     kubeconfig: Path | None = None
     log_level: str = "info"

@@ -38,6 +38,8 @@ from egpu.embedded.processes import ChildSpec, Fleet
 from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
 
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+ENVIRONMENT: Final = "EGPU_KUBERNETES"
+"""Names the directory of programs for whatever is not told otherwise: the demo, the tests."""
 USERS: Final = {
     "controllers": User("system:kube-controller-manager"),
     "scheduler": User("system:kube-scheduler"),
@@ -49,6 +51,12 @@ MOST_RESTARTS: Final = 3
 """Of one program while it starts."""
 TOKEN_SECONDS: Final = 24 * 3600
 """How long a token that is bound to a node is good: longer than anybody tries things for."""
+
+
+def named_by_environment() -> Path | None:
+    """The directory of programs, where there is one."""
+    given = os.environ.get(ENVIRONMENT)
+    return Path(given).absolute() if given else None
 
 
 def check(programs: Path) -> None:
