@@ -15,6 +15,7 @@
     images       the program of an image
     runtime      containers as processes
     streaming    the socket where the API server asks for the next three
+    port         where an API server of another project asks for logs
     execution    a command in a running container
     attachment   the streams of its own process
     usage        what containers use now
