@@ -50,9 +50,11 @@ class FakeServer:
     """Connects to the broker and does what it is ordered, at once."""
 
     def __init__(
-        self, name: str, address: Listen, credentials: Credentials, *, cards: int = 1, host: str = "", link: int = 1000
-    ) -> None:
+        self, name: str, address: Listen, credentials: Credentials, *, cards: int = 1, host: str = "", link: int = 1000,
+        simulated: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.address, self.credentials = name, address, credentials
+        self.simulated = simulated
         self.host, self.link = host or name, link
         self.cards = tuple(
             Card(uuid=f"GPU-{name}-{index}", index=index, minor=index, memory_mib=CARD_MIB) for index in range(cards)
@@ -85,7 +87,7 @@ class FakeServer:
         )
         report = Report(
             server=self.name, address="127.0.0.1:1", host=self.host, link_mbps=self.link, instance="1",
-            cards=self.cards, leases=leases, epoch=self.read[0], version=self.read[1],
+            cards=self.cards, leases=leases, epoch=self.read[0], version=self.read[1], simulated=self.simulated,
         )  # fmt: skip
         await self.connection.send(messages.Reported(report=report))
 

@@ -252,6 +252,7 @@ def run_pooled(
     core: int,
     memory_mib: int,
     wait_seconds: float,
+    ptx: bool | None,
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
@@ -266,7 +267,7 @@ def run_pooled(
     outcome = asyncio.run(
         run_in_pool(
             command, parse_address(pool), found, request, holder=holder, note=note,
-            wait_seconds=wait_seconds,
+            wait_seconds=wait_seconds, ptx=ptx,
         )
     )  # fmt: skip
     lease = outcome.lease

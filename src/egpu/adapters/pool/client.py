@@ -137,9 +137,11 @@ async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay)
 
 
 class PoolClient:
-    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it."""
+    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it. `cards`:
+    what cards the pool had when it was made."""
 
-    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None]) -> None:
+    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None], cards: messages.Cards) -> None:
+        self.cards = cards
         self._connection = connection
         self._on_ended = on_ended
         self._numbers = itertools.count(1)
@@ -151,8 +153,8 @@ class PoolClient:
         cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
     ) -> PoolClient:
         """Raises as `dial`."""
-        connection, _ = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
-        return cls(connection, on_ended)
+        connection, welcome = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
+        return cls(connection, on_ended, welcome.cards)
 
     @property
     def lost(self) -> asyncio.Task[None]:

@@ -11,7 +11,7 @@ agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data
 Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,6 +23,8 @@ from egpu.errors import CorruptData
 VERSION: Final = 2
 SERVER_SILENCE_SECONDS: Final = 5.0
 """A server of which the broker hears nothing for so long is away."""
+Cards = Literal["", "gathering", "none", "real", "simulated", "mixed"]
+"""What cards a pool has. "gathering": none so far, but its broker has just started; "": it does not say."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):
@@ -56,10 +58,11 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """`name` is who the caller is to us."""
+    """`name` is who the caller is to us. To a program, `cards` says what its kernels must be compiled to."""
 
     name: str
     epoch: str = ""
+    cards: Cards = ""
 
 
 class Rejected(Message, frozen=True, kw_only=True):

@@ -211,6 +211,7 @@ class Server:
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
             collectives=self.links is not None,
+            simulated=self.config.driver_dir is not None,
             epoch=epoch,
             version=version,
         )
