@@ -151,12 +151,13 @@ def serve(
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
-    from egpu.adapters.private import private_directory
+    from egpu.adapters.private import occupy, private_directory
     from egpu.apps.serve import ServeConfig, run
 
     called = name or socket.gethostname()
     try:
         state = private_directory(state_dir or default_root() / f"serve-{called}")
+        occupy(state)  # until we end
         driver = driver_dir or (None if simulate is None else _simulated(state, simulate, gpus, called))
         config = ServeConfig(
             name=called,

@@ -45,13 +45,14 @@ class Proof(Message, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `lease` and `token` for
-    data; `caller` is whose networks are to be linked."""
+    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `instance` of a server is
+    which run of it; `lease` and `token` for data; `caller` is whose networks are to be linked."""
 
     version: int = VERSION
     role: str
     name: str = ""
     proof: str = ""
+    instance: str = ""
     lease: str = ""
     token: str = ""
     caller: str = ""
@@ -66,10 +67,12 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """No; the connection is closed after it. `retryable`: it may be different later."""
+    """No; the connection is closed after it. `retryable`: it may be different later. `kind` is the name of the error in
+    `egpu.errors`."""
 
     reason: str
     retryable: bool = False
+    kind: str = ""
 
 
 class Acquire(Message, frozen=True, kw_only=True):

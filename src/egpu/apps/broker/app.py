@@ -55,8 +55,7 @@ class Broker:
             await connection.send(welcome)
             await ClientSession(service, connection).run()
         elif hello.role == "server":
-            await connection.send(welcome)
-            await self.servers.run(hello.name, connection)
+            await self.servers.run(hello, connection, welcome)
         else:
             raise Refused(f"a broker has no role {hello.role!r}; it has client and server")
 
