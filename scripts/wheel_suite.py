@@ -73,7 +73,7 @@ def over_the_pool(program: Sequence[str], *, start: Sequence[str]) -> Outcomes:
         pool.broker()
         pool.serve("one", 1, "--collectives")
         address = f"127.0.0.1:{pool.port}"
-        return steps([*start, "run", "--pool", address, "--ptx", *pool.flags("client", "ann")], program)
+        return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], program)
 
 
 PLACES: Final[Mapping[str, Callable[[Sequence[str]], Outcomes]]] = {

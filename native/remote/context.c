@@ -195,15 +195,18 @@ API CUresult cuCtxGetDevice(CUdevice *device) { return cuCtxGetDevice_v2(device,
 
 static CUresult remember(CUcontext context, CUdevice ordinal) {
     struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)context);
+    if (entry == NULL) return CUDA_ERROR_CONTEXT_IS_DESTROYED; /* by another thread */
     struct shadow_context *shadow = malloc(sizeof *shadow);
-    if (entry == NULL || shadow == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (shadow == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *shadow = (struct shadow_context){.ordinal = ordinal};
     entry->info = shadow;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+    /* where it has no place among the current ones, it is not made: nobody would destroy it */
+    if (call_ready() == CUDA_SUCCESS &&
+        (current.depth == STACK || flags & ~(unsigned)CU_CTX_FLAGS_MASK))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = forward_cuCtxCreate_v2(context, flags, ordinal);
     if (result == CUDA_SUCCESS) result = remember(*context, ordinal);

@@ -91,10 +91,10 @@ def test_tinygrad_trains_to_the_same_loss_bit_for_bit(in_slice: Runner, over_the
     assert done[0].stdout == done[1].stdout
 
 
-@pytest.mark.parametrize(("where", "options"), [("in_slice", []), ("over_the_pool", ["--ptx"])])
-def test_six_kernels_of_numba_are_right(request: pytest.FixtureRequest, where: str, options: list[str]) -> None:
+@pytest.mark.parametrize("where", ["in_slice", "over_the_pool"])
+def test_six_kernels_of_numba_are_right(request: pytest.FixtureRequest, where: str) -> None:
     run: Runner = request.getfixturevalue(where)
-    done = run("-W", "ignore", PROGRAMS / "numba_six.py", options=options)
+    done = run("-W", "ignore", PROGRAMS / "numba_six.py")
     assert (done.returncode, complaints(done)) == (0, [])
     assert json.loads(done.stdout) == dict.fromkeys(KERNELS, True)
 

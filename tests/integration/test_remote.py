@@ -134,6 +134,25 @@ def test_a_forked_child_has_no_gpu(sim: Machine, tmp_path: Path) -> None:
         ) == ["NOT_INITIALIZED", "SUCCESS"]
 
 
+def test_a_context_that_has_no_place_among_the_current_ones_is_not_made(tmp_path: Path) -> None:
+    """Nobody would destroy it, and it has memory of the card."""
+    with machine(tmp_path, "T4", context_mib=64) as made, remote(made, tmp_path, "shm") as (client, _, _):
+        assert run(
+            client,
+            """
+            one = context()
+            for _ in range(31):
+                ok(d.cuCtxPushCurrent(one))
+            before = ok(d.cuMemGetInfo())
+            refused = [name(d.cuCtxCreate(None, 0, 0)) for _ in range(3)]
+            after = ok(d.cuMemGetInfo())
+            ok(d.cuCtxPopCurrent())
+            ok(d.cuCtxDestroy(ok(d.cuCtxCreate(None, 0, 0))))
+            say([refused, before == after])
+            """,
+        ) == [["INVALID_VALUE"] * 3, True]
+
+
 def test_cards_of_two_servers_are_ordinals_of_one_program(tmp_path: Path) -> None:
     with machine(tmp_path / "a", "T4", 1, node="a") as one, machine(tmp_path / "b", "A100-80G", 2, node="b") as two:
         client = client_dir(tmp_path / "client")

@@ -50,9 +50,11 @@ class FakeServer:
     """Connects to the broker and does what it is ordered, at once."""
 
     def __init__(
-        self, name: str, address: Listen, credentials: Credentials, *, cards: int = 1, host: str = "", link: int = 1000
-    ) -> None:
+        self, name: str, address: Listen, credentials: Credentials, *, cards: int = 1, host: str = "", link: int = 1000,
+        simulated: bool = False, instance: str = "1",
+    ) -> None:  # fmt: skip
         self.name, self.address, self.credentials = name, address, credentials
+        self.simulated, self.instance = simulated, instance
         self.host, self.link = host or name, link
         self.cards = tuple(
             Card(uuid=f"GPU-{name}-{index}", index=index, minor=index, memory_mib=CARD_MIB) for index in range(cards)
@@ -63,7 +65,7 @@ class FakeServer:
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        hello = messages.Hello(role="server", name=self.name)
+        hello = messages.Hello(role="server", name=self.name, instance=self.instance)
         self.connection, _ = await dial(self.address, self.credentials, hello, expect="broker")
         await self._report()
         self.task = asyncio.create_task(self._follow())
@@ -84,8 +86,8 @@ class FakeServer:
             for record in self.runs.values()
         )
         report = Report(
-            server=self.name, address="127.0.0.1:1", host=self.host, link_mbps=self.link, instance="1",
-            cards=self.cards, leases=leases, epoch=self.read[0], version=self.read[1],
+            server=self.name, address="127.0.0.1:1", host=self.host, link_mbps=self.link, instance=self.instance,
+            cards=self.cards, leases=leases, epoch=self.read[0], version=self.read[1], simulated=self.simulated,
         )  # fmt: skip
         await self.connection.send(messages.Reported(report=report))
 

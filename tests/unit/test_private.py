@@ -6,11 +6,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from egpu.adapters import private
 from egpu.adapters.private import MAX_LINKS, PASSABLE, private_directory
 from egpu.errors import NotPrivate, Unavailable
 from support.strangers import STRANGER, as_stranger, only_root
@@ -121,3 +123,20 @@ def test_root_is_trusted_where_a_user_namespace_does_not_know_it(shared: Path) -
     if "no user namespaces here" in done.stderr:
         pytest.skip(done.stderr)
     assert done.stdout == f"{shared}/a\n", done.stderr
+
+
+def test_a_directory_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "OCCUPIED_SECONDS", 0.0)
+    held = private.occupy(tmp_path)
+    with pytest.raises(Unavailable, match=f"another process has {tmp_path}: end it"):
+        private.occupy(tmp_path)
+    os.close(held)
+    os.close(private.occupy(tmp_path))
+
+
+def test_one_that_was_killed_a_moment_ago_is_waited_for(tmp_path: Path) -> None:
+    held = private.occupy(tmp_path)
+    ending = threading.Timer(0.3, os.close, (held,))
+    ending.start()
+    os.close(private.occupy(tmp_path))
+    ending.join()

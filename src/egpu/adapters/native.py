@@ -18,8 +18,9 @@ def directories() -> tuple[Path, ...]:
 
 def search_path(others: str) -> str:
     """A PATH with our programs for slices and containers first (the samples, a small nvidia-smi), then `others`."""
-    programs = (directory / name for name in ("tools", "samples") for directory in directories())
-    return ":".join([*(str(directory) for directory in programs if directory.is_dir()), others])
+    programs = [directory / name for name in ("tools", "samples") for directory in directories()]
+    ours = [str(directory) for directory in programs if directory.is_dir()]
+    return ":".join([*ours, *(each for each in others.split(":") if each not in ours)])
 
 
 def path(name: str) -> Path:

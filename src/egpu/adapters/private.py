@@ -9,9 +9,11 @@ it. After that walk the path without links, which is what is returned, means the
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pwd
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -21,6 +23,8 @@ PASSABLE: Final = 0o711
 """Others may go through to what they are let have by name, and can neither list nor change anything. A command that
 becomes another user finds the interposer of its slice there: one that it cannot open is one that the loader leaves
 out, and with it the limits."""
+OCCUPIED_SECONDS: Final = 5.0
+"""A process that was killed a moment ago may not have given its directory back yet."""
 MAX_LINKS: Final = 40
 """Of a path, as the kernel has it."""
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -61,6 +65,24 @@ def private_directory(path: Path) -> Path:
     finally:
         os.close(here)
     return at
+
+
+def occupy(directory: Path) -> int:
+    """Lock a directory of ours against other processes that do so. The kernel unlocks it when the descriptor that is
+    returned is closed, or we end. Blocks for OCCUPIED_SECONDS at most. Raises Unavailable: another process has it.
+    """
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    deadline = time.monotonic() + OCCUPIED_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                os.close(handle)
+                raise Unavailable(f"another process has {directory}: end it, or use another directory") from error
+            time.sleep(0.05)
+        else:
+            return handle
 
 
 def open_own(path: Path, access: int = os.O_RDONLY) -> BinaryIO:

@@ -151,12 +151,13 @@ def serve(
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
-    from egpu.adapters.private import private_directory
+    from egpu.adapters.private import occupy, private_directory
     from egpu.apps.serve import ServeConfig, run
 
     called = name or socket.gethostname()
     try:
         state = private_directory(state_dir or default_root() / f"serve-{called}")
+        occupy(state)  # until we end
         driver = driver_dir or (None if simulate is None else _simulated(state, simulate, gpus, called))
         config = ServeConfig(
             name=called,
@@ -252,6 +253,7 @@ def run_pooled(
     core: int,
     memory_mib: int,
     wait_seconds: float,
+    ptx: bool | None,
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
@@ -266,7 +268,7 @@ def run_pooled(
     outcome = asyncio.run(
         run_in_pool(
             command, parse_address(pool), found, request, holder=holder, note=note,
-            wait_seconds=wait_seconds,
+            wait_seconds=wait_seconds, ptx=ptx,
         )
     )  # fmt: skip
     lease = outcome.lease

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from egpu.adapters.local.run import LocalMachine
 
 EXIT_NOT_STARTED = 125
+Ptx = Annotated[
+    bool | None,
+    typer.Option(
+        "--ptx/--no-ptx",
+        help="With --pool: whether compilers in the command make PTX. Default: where all its cards are simulated.",
+        show_default=False,
+    ),
+]
 
 
 class RunMode(StrEnum):
@@ -63,7 +71,7 @@ def run(
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
-    ptx: Annotated[bool, typer.Option("--ptx", help="With --pool: its cards are simulated, which take PTX.")] = False,
+    ptx: Ptx = None,
     wait: pool.Wait = pool.WAIT_SECONDS,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -75,9 +83,8 @@ def run(
         if gpu is not None or simulate is not None or mode is not RunMode.CAP:
             fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
-        _find_cards(simulated=ptx)
-        _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, wait_seconds=wait, output=output)
-    if gpus != 1 or ptx:
+        _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
+    if gpus != 1 or ptx is not None:
         fail("--gpus and --ptx are for --pool; a local slice is of one card, which is known", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
@@ -112,24 +119,21 @@ def run(
     raise typer.Exit(status)
 
 
-def _find_cards(*, simulated: bool) -> None:
-    """The command's environment is ours: compilers below it know what cards the pool has."""
+def _check_ptx() -> None:
+    """Who says --ptx wants it for every compiler; numba-cuda has room for one plug-in."""
     from egpu.adapters import compilers
 
-    try:
-        told = compilers.giving_ptx(os.environ) if simulated else compilers.plugged(os.environ)
-    except ElasticGPUError as error:
-        fail(str(error), code=EXIT_NOT_STARTED)
-    if simulated and told[compilers.NUMBA_MANAGER] != compilers.NUMBA_PLUGIN:
+    if os.environ.get(compilers.NUMBA_MANAGER, compilers.NUMBA_PLUGIN) != compilers.NUMBA_PLUGIN:
         fail(f"--ptx takes the place of {compilers.NUMBA_MANAGER}, which is set; leave one out", code=EXIT_USAGE)
-    os.environ.update(told)
 
 
 def _run_pooled(
-    command: list[str], address: str, files: pool.Files, *,
-    gpus: int, core: int, memory: str | None, wait_seconds: float, output: Format,
+    command: list[str], address: str, files: pool.Files, output: Format, *,
+    gpus: int, core: int, memory: str | None, wait: float, ptx: bool | None,
 ) -> None:  # fmt: skip
     """With --pool. Ends the program with the command's status."""
+    if ptx:
+        _check_ptx()
     if memory is None:
         fail("--memory: with --pool say how much memory of each card", code=EXIT_USAGE)
     try:
@@ -137,7 +141,7 @@ def _run_pooled(
         found = pool.credentials(*files)
         status, summary = pool.run_pooled(
             command, pool=address, found=found, gpus=gpus, core=core, memory_mib=memory_mib,
-            wait_seconds=wait_seconds,
+            wait_seconds=wait, ptx=ptx,
         )  # fmt: skip
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)

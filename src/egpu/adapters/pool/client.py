@@ -21,7 +21,7 @@ from egpu.adapters.pool.connection import MAX_HELLO_BYTES, STREAM_BYTES, Connect
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
 from egpu.adapters.processes import boot_id, start_time
-from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
+from egpu.errors import AlreadyExists, CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 40.0
@@ -54,6 +54,7 @@ async def dial(
     Raises:
         Unavailable: nobody answers there, or says "later"; or our certificate cannot be used at this moment.
         Refused: the other side does not let us in, or is not who it should be.
+        AlreadyExists: somebody else is let in there under our name.
         InvalidInput: a plain connection beyond this machine was asked for.
     """
     credentials.check_address(address)
@@ -97,7 +98,8 @@ def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
     if isinstance(answer, messages.Welcome):
         return answer
     if isinstance(answer, messages.Rejected):
-        raise (Unavailable if answer.retryable else Refused)(f"{address}: {answer.reason}")
+        taken = answer.kind == AlreadyExists.__name__
+        raise (AlreadyExists if taken else Unavailable if answer.retryable else Refused)(f"{address}: {answer.reason}")
     raise CorruptData(f"{address} answers a greeting with {type(answer).__name__}")
 
 
@@ -137,9 +139,11 @@ async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay)
 
 
 class PoolClient:
-    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it."""
+    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it. `cards`:
+    what cards the pool had when it was made."""
 
-    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None]) -> None:
+    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None], cards: messages.Cards) -> None:
+        self.cards: messages.Cards = cards
         self._connection = connection
         self._on_ended = on_ended
         self._numbers = itertools.count(1)
@@ -151,8 +155,8 @@ class PoolClient:
         cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
     ) -> PoolClient:
         """Raises as `dial`."""
-        connection, _ = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
-        return cls(connection, on_ended)
+        connection, welcome = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
+        return cls(connection, on_ended, welcome.cards)
 
     @property
     def lost(self) -> asyncio.Task[None]:

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.1
@@ -62,11 +63,16 @@ class HeldLease:
         self._ended = ""
         self._renewing: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
+        self._told_silence = False
 
     @property
     def lease(self) -> messages.LeaseView | None:
         """As it was when it was last renewed."""
         return None if self._granted is None else self._granted.lease
+
+    async def cards(self) -> messages.Cards:
+        """What cards the pool has, which the broker says to whoever connects; nothing is taken. Raises as `take`."""
+        return await self._asked(_known_cards)
 
     async def take(self) -> Target:
         """The lease, taken now if it was not yet.
@@ -98,30 +104,34 @@ class HeldLease:
         self._client = None
 
     async def _acquire(self) -> messages.Granted:
+        async def acquire(client: PoolClient) -> messages.Granted:
+            granted = await client.acquire(
+                request=self._request_id,
+                holder=self._holder,
+                cards=self._request.cards,
+                core=self._request.core,
+                memory_mib=self._request.memory_mib,
+                host=self._request.host,
+            )
+            self._attached = client
+            return granted
+
+        return await self._asked(acquire)
+
+    async def _asked(self, question: Callable[[PoolClient], Awaitable[T]]) -> T:
+        """What the broker answers, asked again for as long as somebody waits while it does not."""
         self._credentials.client_context()  # files that are wrong are said to be, not waited for
         deadline = time.monotonic() + self._wait_seconds
-        silent = False
         while True:
             try:
-                client = await self._connected()
-                granted = await client.acquire(
-                    request=self._request_id,
-                    holder=self._holder,
-                    cards=self._request.cards,
-                    core=self._request.core,
-                    memory_mib=self._request.memory_mib,
-                    host=self._request.host,
-                )
+                return await question(await self._connected())
             except Unavailable as error:
                 if time.monotonic() >= deadline:
                     raise
-                if not silent:
-                    silent = True
+                if not self._told_silence:
+                    self._told_silence = True
                     self._on_silence(str(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
-            else:
-                self._attached = client
-                return granted
 
     async def _connected(self) -> PoolClient:
         if self._client is not None and self._client.lost.done():
@@ -156,6 +166,13 @@ class HeldLease:
                 await asyncio.sleep(RECONNECT_SECONDS)
             except (NotFound, Refused) as error:
                 self._finish(str(error))
+
+
+async def _known_cards(client: PoolClient) -> messages.Cards:
+    if client.cards == "gathering":
+        await client.close()  # the next connection is told anew
+        raise Unavailable("the pool's broker started a moment ago, its servers may be on their way")
+    return client.cards
 
 
 def _in_its_order(granted: messages.Granted, before: messages.Granted) -> messages.Granted:

@@ -149,7 +149,8 @@ class Listener:
                 log.info("caller turned away", peer=connection.peer, reason=str(error))
             with contextlib.suppress(ElasticGPUError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await connection.send(messages.Rejected(reason=str(error), retryable=error.retryable))
+                    kind = type(error).__name__
+                    await connection.send(messages.Rejected(reason=str(error), retryable=error.retryable, kind=kind))
         except* OSError as group:
             log.debug("caller lost", reason=str(group.exceptions[0]))
         except* asyncio.CancelledError:

@@ -11,7 +11,7 @@ agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data
 Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,6 +23,8 @@ from egpu.errors import CorruptData
 VERSION: Final = 2
 SERVER_SILENCE_SECONDS: Final = 5.0
 """A server of which the broker hears nothing for so long is away."""
+Cards = Literal["", "gathering", "none", "real", "simulated", "mixed"]
+"""What cards a pool has. "gathering": none so far, but its broker has just started; "": it does not say."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):
@@ -43,30 +45,34 @@ class Proof(Message, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `lease` and `token` for
-    data; `caller` is whose networks are to be linked."""
+    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `instance` of a server is
+    which run of it; `lease` and `token` for data; `caller` is whose networks are to be linked."""
 
     version: int = VERSION
     role: str
     name: str = ""
     proof: str = ""
+    instance: str = ""
     lease: str = ""
     token: str = ""
     caller: str = ""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """`name` is who the caller is to us."""
+    """`name` is who the caller is to us. To a program, `cards` says what its kernels must be compiled to."""
 
     name: str
     epoch: str = ""
+    cards: Cards = ""
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """No; the connection is closed after it. `retryable`: it may be different later."""
+    """No; the connection is closed after it. `retryable`: it may be different later. `kind` is the name of the error in
+    `egpu.errors`."""
 
     reason: str
     retryable: bool = False
+    kind: str = ""
 
 
 class Acquire(Message, frozen=True, kw_only=True):

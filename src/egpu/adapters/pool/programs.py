@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from egpu.adapters import compilers
 from egpu.adapters.enter import enter
 from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages, scratch
@@ -40,9 +42,11 @@ async def run_in_pool(
     holder: str,
     note: Callable[[str], None],
     wait_seconds: float,
+    ptx: bool | None = None,
 ) -> Outcome:
     """Run a command to its end. The lease is taken at its first CUDA call, for which a broker that does not answer is
-    asked again for `wait_seconds`, and given back when it has ended.
+    asked again for `wait_seconds`, and given back when it has ended. `ptx`: whether its compilers are led to PTX; None:
+    as the pool's cards need it, for which the broker is asked likewise, before the command starts.
 
     Raises NativeMissing when the remote libraries were not built, InvalidInput for an address beyond this machine
     without TLS.
@@ -76,7 +80,10 @@ async def run_in_pool(
         try:
             libraries = fill(directory)
             await bridge.open()
-            entry = enter(command, libraries=libraries, environment={}, library_dir=directory)
+            if ptx is None:
+                ptx = await _takes_ptx_alone(held, note)
+            told = compilers.giving_ptx(os.environ) if ptx else compilers.plugged(os.environ)
+            entry = enter(command, libraries=libraries, environment=told, library_dir=directory)
             if entry.refused:
                 note(f"weaker: {entry.refused}; a command that clears its environment does not find the pool's GPUs")
             status = await _execute(entry.arguments)
@@ -84,6 +91,21 @@ async def run_in_pool(
             await held.close()
             await bridge.close()
     return Outcome(status, held.lease)
+
+
+async def _takes_ptx_alone(held: HeldLease, note: Callable[[str], None]) -> bool:
+    """Whether all cards that the lease may get do. Raises as `HeldLease.take`, but not for a silent broker."""
+    try:
+        cards = await held.cards()
+    except Unavailable as error:
+        note(f"compilers in the command are not told what cards the pool has (--ptx, --no-ptx): {error}")
+        return False
+    if cards == "mixed":
+        note(
+            "the pool has real and simulated cards, and compilers in the command are told of real ones; --ptx tells "
+            "them to make PTX, which both take"
+        )
+    return cards == "simulated"
 
 
 def _places(lease: messages.LeaseView) -> str:

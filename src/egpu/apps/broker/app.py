@@ -49,13 +49,13 @@ class Broker:
         return self.listener.address
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
-        welcome = messages.Welcome(name=connection.peer, epoch=self.service.pool.epoch)
+        service = self.service
+        welcome = messages.Welcome(name=connection.peer, epoch=service.pool.epoch, cards=service.cards())
         if hello.role == "client":
             await connection.send(welcome)
-            await ClientSession(self.service, connection).run()
+            await ClientSession(service, connection).run()
         elif hello.role == "server":
-            await connection.send(welcome)
-            await self.servers.run(hello.name, connection)
+            await self.servers.run(hello, connection, welcome)
         else:
             raise Refused(f"a broker has no role {hello.role!r}; it has client and server")
 

@@ -171,6 +171,15 @@ class LeaseService:
             settled=self._clock() >= self._settled,
         )  # fmt: skip
 
+    def cards(self) -> messages.Cards:
+        """What cards the pool has, those of servers that may be back in a moment among them."""
+        kinds = {server.simulated for server in self.pool.servers.values()}
+        if not kinds:
+            return "gathering" if self._clock() < self._gathered else "none"
+        if len(kinds) > 1:
+            return "mixed"
+        return "simulated" if True in kinds else "real"
+
     # --- all ----------------------------------------------------------------------------------------------------------
 
     def end(self, lease: str, reason: str) -> None:

@@ -15,7 +15,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import check_role, may_speak_for
 from egpu.api.text import check_plain, escaped
 from egpu.apps.broker.service import LeaseService
-from egpu.errors import ElasticGPUError, InvalidInput, Refused
+from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput, Refused
 
 log = structlog.get_logger(__name__)
 
@@ -110,13 +110,15 @@ class ClientSession:
 
 
 class ServerSessions:
-    """The connections of all servers, by name: a newer connection of a name replaces the older."""
+    """The connections of all servers, by name: a newer one replaces the older one of the same run of the daemon.
+    Another run waits until that one is away, which it is when its kernel closes its connection or it says nothing."""
 
     def __init__(self, service: LeaseService) -> None:
         self._service = service
         self._changed: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count(1)
-        self._current: dict[str, int] = {}
+        self._current: dict[str, tuple[int, str]] = {}
+        """The number of the connection, and which run of the server has it."""
         service.push = self._push
 
     def _push(self, servers: set[str]) -> None:
@@ -124,18 +126,23 @@ class ServerSessions:
             if server in self._changed:
                 self._changed[server].set()
 
-    async def run(self, name: str, connection: Connection) -> None:
-        """Until the connection ends. Raises Refused for a name that is not the caller's, Unavailable, CorruptData."""
+    async def run(self, hello: messages.Hello, connection: Connection, welcome: messages.Welcome) -> None:
+        """Until the connection ends. Raises Refused for a name that is not the caller's, AlreadyExists for one that
+        another server has, Unavailable, CorruptData."""
+        name = hello.name
         check_role(connection.peer, "server")
         if connection.peer.startswith("server/") and connection.peer != f"server/{name}":
             raise Refused(f"{connection.peer} may not report as {escaped(name[:MAX_REASON])}")
         check_plain("name", name, at_most=MAX_REASON)
-        number = next(self._numbers)
+        check_plain("instance", hello.instance, at_most=MAX_REASON, empty=True)
+        self._check_free(name, hello.instance)
+        mine = next(self._numbers), hello.instance
         changed = asyncio.Event()
-        self._current[name] = number
+        self._current[name] = mine
         self._changed[name] = changed
-        still: Callable[[], bool] = lambda: self._current.get(name) == number  # noqa: E731
+        still: Callable[[], bool] = lambda: self._current.get(name) == mine  # noqa: E731
         try:
+            await connection.send(welcome)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send_orders(name, connection, changed))
                 await self._receive(name, connection, still)
@@ -150,6 +157,17 @@ class ServerSessions:
                 del self._current[name], self._changed[name]
                 self._service.server_away(name)
                 log.info("server away", server=name)
+
+    def _check_free(self, name: str, instance: str) -> None:
+        """Raises AlreadyExists."""
+        if name not in self._current or self._current[name][1] == instance:
+            return
+        known = self._service.pool.servers.get(name)
+        where = f", and serves at {known.address}" if known is not None else ""
+        raise AlreadyExists(
+            f"another server is connected as {name}{where}: give this one a --name of its own, or end that one; "
+            f"its name is free when nothing was heard of it for {messages.SERVER_SILENCE_SECONDS:g} s"
+        )
 
     async def _receive(self, name: str, connection: Connection, still: Callable[[], bool]) -> None:
         try:

@@ -34,7 +34,7 @@ from egpu.apps.serve.links import Links
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
-from egpu.errors import ElasticGPUError, NotFound, Refused
+from egpu.errors import AlreadyExists, ElasticGPUError, NotFound, Refused
 from egpu.runtime.looking import looking
 from egpu.runtime.supervisor import Supervisor
 
@@ -47,6 +47,9 @@ REPORT_REST = 100.0
 REPORT_AGAIN_SECONDS = 0.4 * messages.SERVER_SILENCE_SECONDS
 """So often the broker hears of us at least, whatever a report takes, and however often it would say the same."""
 RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+TAKEN_SECONDS = 2 * messages.SERVER_SILENCE_SECONDS
+"""So long a daemon that starts asks for a name that another has. What was killed, or the network has cut off, is away
+sooner than this: who still has the name then is another server, and alive."""
 
 
 class Server:
@@ -72,12 +75,13 @@ class Server:
         self._inventory = NvmlInventory(config.nvml_library)
         self._link_mbps = config.link_mbps or fastest_link_mbps()
         self.connected = False
+        self._was_connected = False
         self._sharing = SharingElection(config.sharing_dir or config.state_dir / election.DIRECTORY, Rank.SERVE)
         self._leases_link = self._sharing.enter(config.leases_dir)
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped. Executors stay, for the daemon that follows; who presses Ctrl-C wants
-        his cards back. Raises InvalidInput, NativeMissing, Unavailable."""
+        his cards back. Raises InvalidInput, NativeMissing, Unavailable; AlreadyExists: another server has our name."""
         self._set_cards(await asyncio.to_thread(self._inventory.read))
         await self.leases.adopt()
         await self.listener.open()
@@ -149,10 +153,15 @@ class Server:
     # --- broker -------------------------------------------------------------------------------------------------------
 
     async def _stay_linked(self) -> None:
-        failures = 0
+        failures, taken_since = 0, math.inf
         while True:
             try:
                 await self._link()
+            except* AlreadyExists as group:
+                taken_since = min(taken_since, time.monotonic())
+                if not self._was_connected and time.monotonic() - taken_since >= TAKEN_SECONDS:
+                    raise
+                log.warning("another server has our name", reason=str(group.exceptions[0]))
             except* ElasticGPUError as group:
                 log.info("not connected to the broker", reason=str(group.exceptions[0]))
             failures = 0 if self.connected else failures + 1
@@ -161,10 +170,10 @@ class Server:
 
     async def _link(self) -> None:
         """One connection to the broker, until it ends."""
-        hello = messages.Hello(role="server", name=self.config.name)
+        hello = messages.Hello(role="server", name=self.config.name, instance=self.instance)
         address = parse_address(self.config.broker, "--broker")
         connection, _ = await dial(address, self.config.credentials, hello, expect="broker")
-        self.connected = True
+        self.connected = self._was_connected = True
         self.leases.changed.set()
         log.info("connected to the broker", broker=str(address))
         try:
@@ -211,6 +220,7 @@ class Server:
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
             collectives=self.links is not None,
+            simulated=self.config.driver_dir is not None,
             epoch=epoch,
             version=version,
         )

@@ -108,3 +108,5 @@ class Report:
     """What holds its executors, in words."""
     collectives: bool = False
     """Whether networks of its executors can be linked with those of other servers."""
+    simulated: bool = False
+    """Whether its cards are, and so take kernels as PTX alone."""

@@ -133,6 +133,7 @@ class Server:
     directory: str = ""
     confinement: str = ""
     collectives: bool = False
+    simulated: bool = False
     away_since: float | None = None
     version: int = 0
     leases: set[str] = field(default_factory=set[str])
@@ -142,4 +143,4 @@ class Server:
         self.address, self.host, self.link_mbps = report.address, report.host, report.link_mbps
         self.instance, self.cards, self.away_since = report.instance, report.cards, None
         self.directory, self.confinement = report.directory, report.confinement
-        self.collectives = report.collectives
+        self.collectives, self.simulated = report.collectives, report.simulated

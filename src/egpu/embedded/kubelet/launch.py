@@ -1,7 +1,8 @@
 """From a container and what device plugins answered to the process that is run: paths, libraries, environment.
 
 Here this program plays the container runtime's part: as `nvidia-container-toolkit` does on a real node, it gives the
-driver's libraries to containers that were given devices, together with a directory of exactly those device files.
+driver's libraries to containers that were given devices, together with a directory of exactly those device files. And
+as their cards are simulated, here or on the node that serves them, compilers are led to what such a card runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from egpu.adapters import compilers
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode
 from egpu.adapters.simulator import machine as simulator
 from egpu.api import names
@@ -22,6 +24,8 @@ from egpu.embedded.kubelet.runtime import Bind, RunSpec
 from egpu.errors import InvalidInput, NotSupported, TerminalError
 
 PRELOAD = "/etc/ld.so.preload"
+DRIVER = "/opt/egpu-driver"
+"""Where a container sees its driver directory: a path that the loader can be told, whatever our own is called."""
 _SCRATCH = ".scratch"  # no container can have this name
 
 
@@ -53,6 +57,7 @@ def run_spec(
     Raises:
         InvalidInput: a reference of the environment cannot be resolved.
         NotSupported: an image that this kubelet cannot do.
+        NativeMissing: a program or library of ours was not built.
     """
     argv = images.argv(container, config.images)
     devices = {key: value for answer in answers for key, value in answer.envs.items()}
@@ -62,8 +67,12 @@ def run_spec(
     preload_files = [bind.source for bind in binds if bind.target == PRELOAD]
     preload = [line for path in preload_files for line in _lines(path)]
     nodes = [node for answer in given for node in answer.devices]
+    if answers and config.driver_dir is not None:
+        env |= compilers.giving_ptx(env)
     if nodes and config.driver_dir is not None and env.get(names.NVIDIA_VISIBLE_DEVICES) != names.NO_DEVICES:
         driver = driver_dir(config.driver_dir, directory, nodes, group=config.pod_group(pod.uid))
+        binds.append(Bind(str(driver), DRIVER, read_only=True))
+        preload += [f"{DRIVER}/{name}" for name in simulator.PRELOADED]
         found = simulator.loader_files(driver) if private_mounts else {}
         binds += [Bind(str(file), str(path), read_only=True) for path, file in found.items()]
         if not found:

@@ -1,0 +1,99 @@
+"""What compilers below `egpu run --pool` are told of the pool's cards: its broker says it before the program starts."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters import compilers
+from egpu.adapters.listening import Listen
+from egpu.adapters.pool.programs import Outcome, run_in_pool
+from egpu.core.leasing.records import LeaseRequest
+from support import in_process_pool
+from support.waiting import DEADLINE_SECONDS, until
+
+REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
+SAY = [
+    sys.executable,
+    "-c",
+    "import os, sys; print(os.environ.get('EGPU_GIVE_PTX'), os.environ['PYTHONPATH'], file=open(sys.argv[1], 'w'))",
+]
+"""Says what compilers below it are told."""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked", "told", "noted"),
+    [
+        ([True], None, True, ""),
+        ([False], None, False, ""),
+        ([True, True], None, True, ""),
+        ([True, False], None, False, "real and simulated cards"),
+        ([True, False], True, True, ""),
+        ([False], True, True, ""),
+        ([True], False, False, ""),
+        ([], None, False, ""),
+    ],
+)
+async def test_compilers_of_a_program_are_told_what_cards_the_pool_has(
+    tmp_path: Path, kinds: list[bool], asked: bool | None, told: bool, noted: str
+) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        servers = [
+            in_process_pool.FakeServer(f"s{number}", broker.address, credentials, simulated=simulated)
+            for number, simulated in enumerate(kinds)
+        ]
+        for server in servers:
+            await server.start()
+        await until(lambda: len(broker.service.pool.servers) == len(servers))
+        said: list[str] = []
+        outcome = await run_in_pool(
+            [*SAY, str(tmp_path / "told")], broker.address, credentials, REQUEST,
+            holder="pod:a", note=said.append, wait_seconds=0, ptx=asked,
+        )  # fmt: skip
+        assert outcome == Outcome(0, None), "and no lease is taken for that"
+        for server in servers:
+            await server.stop()
+    ptx, path = (tmp_path / "told").read_text().split()
+    assert ptx == ("1" if told else "None")
+    assert path.startswith(str(compilers.PLUGINS))
+    assert [noted in line for line in said] == ([True] if noted else [])
+
+
+async def test_a_program_is_not_started_before_a_new_broker_knows_its_servers(tmp_path: Path) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials, gather_seconds=DEADLINE_SECONDS) as broker:
+        said: list[str] = []
+        running = asyncio.create_task(
+            run_in_pool(
+                [*SAY, str(tmp_path / "told")], broker.address, credentials, REQUEST,
+                holder="pod:a", note=said.append, wait_seconds=DEADLINE_SECONDS,
+            )
+        )  # fmt: skip
+        await until(lambda: bool(said))
+        assert "started a moment ago" in said[0]
+        server = in_process_pool.FakeServer("one", broker.address, credentials, simulated=True)
+        await server.start()
+        assert (await running).status == 0
+        await server.stop()
+    assert (tmp_path / "told").read_text().startswith("1 ")
+    assert len(said) == 1
+
+
+async def test_where_no_broker_says_what_cards_there_are_that_is_said(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        said: list[str] = []
+        outcome = await run_in_pool(
+            [*SAY, str(tmp_path / "told")],
+            Listen("127.0.0.1", nobody.getsockname()[1]),
+            in_process_pool.secret(tmp_path),
+            REQUEST, holder="pod:a", note=said.append, wait_seconds=0,
+        )  # fmt: skip
+    assert outcome.status == 0
+    assert (tmp_path / "told").read_text().startswith("None ")
+    (line,) = said
+    assert "--ptx" in line
+    assert "does not answer" in line
