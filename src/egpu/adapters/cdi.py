@@ -109,7 +109,7 @@ def files(directories: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
     for directory in directories:
         try:
             with os.scandir(directory) as found:
-                entries = [each for each in found if os.path.splitext(each.name)[1] in SUFFIXES]
+                entries = [each for each in found if each.name.endswith(SUFFIXES)]
         except (FileNotFoundError, NotADirectoryError):
             continue
         yield from sorted(entries, key=lambda each: each.name)

@@ -376,11 +376,22 @@ def _make_capabilities(machine: Machine) -> None:
 
 def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries: Mapping[str, Path]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    place, like = os.fspath(directory), os.fspath(machine.driver_dir)  # two dozen links for every container
+    place, there = os.fspath(directory), set(os.listdir(directory))  # two dozen links for every container
+    like = machine.driver_dir if _same_file_system(directory, machine.driver_dir) else None
     for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
         link = f"{place}/{name}"
-        if os.path.lexists(link):
+        if name in there:
             if os.path.islink(link) and os.readlink(link) == os.fspath(target):
                 continue  # without its link a state counts as left
             os.unlink(link)
-        link_like(link, target, like=f"{like}/{name}")
+        if like is None:
+            os.symlink(target, link)
+        else:
+            link_like(link, target, like=f"{like}/{name}")
+
+
+def _same_file_system(one: Path, other: Path) -> bool:
+    try:
+        return one.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return False
