@@ -74,15 +74,17 @@ bool enter_unshare(const char **why) {
     *why = "making the mounts private";
     /* slave: what the host mounts later still arrives, nothing of ours goes back */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0) return false;
+    *why = "";
+    return true;
+}
+
+bool enter_try_mounts(const char **why) {
     *why = "mounting a tmpfs";
     if (mount("tmpfs", "/proc/self/fdinfo", "tmpfs", 0, "size=4k") != 0) return false;
     *why = "binding an open file";
     bool whole;
     int tree = take_tree("/proc/self/fdinfo", &whole);
     if (tree < 0 || !mount_tree(tree, whole, "/proc/self/fdinfo")) return false;
-    close(tree);
-    umount2("/proc/self/fdinfo", MNT_DETACH);
-    umount2("/proc/self/fdinfo", MNT_DETACH);
     *why = "";
     return true;
 }
