@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,23 @@ def link_like(link: Path | str, target: Path, *, like: Path | str) -> bool:
         pass  # there is none, it is of another file system, or has as many names as it can have
     os.symlink(target, link)
     return False
+
+
+def links(directory: Path, targets: Mapping[str, Path], *, like: Path) -> None:
+    """Have these symbolic links in a directory, by name: made like those in the directory `like`, where that is on the
+    same file system. Those that are there and right stay."""
+    place, there = os.fspath(directory), set(os.listdir(directory))
+    near = like.exists() and like.stat().st_dev == directory.stat().st_dev
+    for name, target in targets.items():
+        link = f"{place}/{name}"
+        if name in there:
+            if os.path.islink(link) and os.readlink(link) == os.fspath(target):
+                continue
+            os.unlink(link)
+        if near:
+            link_like(link, target, like=f"{like}/{name}")
+        else:
+            os.symlink(target, link)
 
 
 def last_change(path: Path) -> int:

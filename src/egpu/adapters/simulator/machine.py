@@ -32,7 +32,7 @@ from typing import Final, Literal
 import msgspec
 
 from egpu.adapters import native
-from egpu.adapters.files import link_like
+from egpu.adapters.files import links
 from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.models import CHUNK_MIB, Profile, profiles
 from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY, new_path
@@ -376,22 +376,5 @@ def _make_capabilities(machine: Machine) -> None:
 
 def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries: Mapping[str, Path]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    place, there = os.fspath(directory), set(os.listdir(directory))  # two dozen links for every container
-    like = machine.driver_dir if _same_file_system(directory, machine.driver_dir) else None
-    for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
-        link = f"{place}/{name}"
-        if name in there:
-            if os.path.islink(link) and os.readlink(link) == os.fspath(target):
-                continue  # without its link a state counts as left
-            os.unlink(link)
-        if like is None:
-            os.symlink(target, link)
-        else:
-            link_like(link, target, like=f"{like}/{name}")
-
-
-def _same_file_system(one: Path, other: Path) -> bool:
-    try:
-        return one.stat().st_dev == other.stat().st_dev
-    except OSError:
-        return False
+    # One that is right stays: without its link a state counts as left.
+    links(directory, {**libraries, "machine": machine.state, "dev": device_dir}, like=machine.driver_dir)
