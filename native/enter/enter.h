@@ -14,7 +14,8 @@ enum {
 _Noreturn void enter_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* mounts.c: a private mount namespace (and a user namespace, when that is what it takes). */
-bool enter_unshare(const char **why); /* false: not possible here; *why says what was refused */
+bool enter_unshare(const char **why);    /* false: not possible here; *why says what was refused */
+bool enter_try_mounts(const char **why); /* the same of what is mounted later: for a probe */
 void enter_bind(const char *source, const char *target, bool read_only);
 void enter_preload(char *const *libraries, int count);
 

@@ -132,7 +132,7 @@ static void parse(char **argument, struct options *options) {
 static int probe(void) {
     const char *why = "";
     uid_t user = geteuid();
-    if (!enter_unshare(&why)) {
+    if (!enter_unshare(&why) || !enter_try_mounts(&why)) {
         printf("no private mounts: %s: %s\n", why, strerror(errno));
         return 1;
     }

@@ -74,15 +74,17 @@ bool enter_unshare(const char **why) {
     *why = "making the mounts private";
     /* slave: what the host mounts later still arrives, nothing of ours goes back */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0) return false;
+    *why = "";
+    return true;
+}
+
+bool enter_try_mounts(const char **why) {
     *why = "mounting a tmpfs";
     if (mount("tmpfs", "/proc/self/fdinfo", "tmpfs", 0, "size=4k") != 0) return false;
     *why = "binding an open file";
     bool whole;
     int tree = take_tree("/proc/self/fdinfo", &whole);
     if (tree < 0 || !mount_tree(tree, whole, "/proc/self/fdinfo")) return false;
-    close(tree);
-    umount2("/proc/self/fdinfo", MNT_DETACH);
-    umount2("/proc/self/fdinfo", MNT_DETACH);
     *why = "";
     return true;
 }
@@ -94,35 +96,43 @@ static void join_path(char *out, const char *directory, const char *name) {
 }
 
 static void make_node(const char *path, mode_t mode) {
-    int made = S_ISDIR(mode) ? mkdir(path, 0755)
-                             : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (made < 0 && errno != EEXIST) enter_fail("cannot make %s: %s", path, strerror(errno));
-    if (!S_ISDIR(mode) && made >= 0) close(made);
+    int made = S_ISDIR(mode) ? mkdir(path, 0755) : mknod(path, S_IFREG | 0644, 0);
+    if (made != 0 && errno != EEXIST) enter_fail("cannot make %s: %s", path, strerror(errno));
 }
 
-/* Shows `entry` of the directory open as `original` at the same name below `copy`. */
-static void clone_entry(int original, const char *entry, const char *copy, int covered,
-                        const char *covered_name) {
+/* Of what kind an entry is, as st_mode has it; 0: it has gone since it was listed. */
+static mode_t kind_of(int directory, const struct dirent *entry) {
     struct stat status;
-    char source[PATH_MAX], target[PATH_MAX];
-    /* gone since it was listed */
-    if (fstatat(original, entry, &status, AT_SYMLINK_NOFOLLOW) != 0) return;
-    join_path(target, copy, entry);
-    if (S_ISLNK(status.st_mode)) {
-        ssize_t length = readlinkat(original, entry, source, sizeof source - 1);
+    if (entry->d_type != DT_UNKNOWN) return DTTOIF(entry->d_type);
+    return fstatat(directory, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0
+               ? status.st_mode & S_IFMT
+               : 0;
+}
+
+/* Shows `entry` of the directory open as `original`, where we stand, at the same name below `copy`.
+ * A directory can have hundreds: each is mounted by its bare name, the shortest way there is. */
+static void clone_entry(int original, const struct dirent *entry, const char *copy, int covered,
+                        const char *covered_name) {
+    char held[64], target[PATH_MAX];
+    const char *source = entry->d_name;
+    mode_t kind = kind_of(original, entry);
+    if (kind == 0) return;
+    join_path(target, copy, entry->d_name);
+    if (S_ISLNK(kind)) {
+        char leads[PATH_MAX];
+        ssize_t length = readlinkat(original, entry->d_name, leads, sizeof leads - 1);
         if (length < 0) return;
-        source[length] = 0;
-        if (symlink(source, target) != 0) enter_fail("cannot make %s: %s", target, strerror(errno));
+        leads[length] = 0;
+        if (symlink(leads, target) != 0) enter_fail("cannot make %s: %s", target, strerror(errno));
         return;
     }
-    make_node(target, status.st_mode);
-    if (covered_name != NULL && strcmp(entry, covered_name) == 0)
-        snprintf(source, sizeof source, "/proc/self/fd/%d", covered);
-    else if (snprintf(source, sizeof source, "/proc/self/fd/%d/%s", original, entry) >=
-             (int)sizeof source)
-        enter_fail("path too long: %s", entry);
+    make_node(target, kind);
+    if (covered_name != NULL && strcmp(source, covered_name) == 0) {
+        snprintf(held, sizeof held, "/proc/self/fd/%d", covered);
+        source = held;
+    }
     if (mount(source, target, NULL, MS_BIND | MS_REC, NULL) != 0 && errno != ENOENT)
-        enter_fail("cannot show %s at %s: %s", entry, target, strerror(errno));
+        enter_fail("cannot show %s at %s: %s", entry->d_name, target, strerror(errno));
 }
 
 static void mount_tmpfs(const char *path, mode_t mode) {
@@ -136,13 +146,13 @@ static void clone_entries(int original, const char *copy, const char *except, in
                           const char *covered_name) {
     int listing = openat(original, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = listing < 0 ? NULL : fdopendir(listing);
-    if (directory == NULL)
+    if (directory == NULL || fchdir(original) != 0)
         enter_fail("cannot list the directory behind %s: %s", copy, strerror(errno));
     struct dirent *entry;
     while ((entry = readdir(directory)) != NULL) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         if (except != NULL && strcmp(entry->d_name, except) == 0) continue;
-        clone_entry(original, entry->d_name, copy, covered, covered_name);
+        clone_entry(original, entry, copy, covered, covered_name);
     }
     closedir(directory);
 }

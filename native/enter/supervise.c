@@ -42,12 +42,14 @@ static unsigned long long stat_field(pid_t pid, int field) {
     return process_field(process_stat((uint32_t)pid, text, sizeof text), field);
 }
 
+/* Whole or not at all, for who reads it while this machine runs: after a power failure there is no
+ * container that it could tell of. */
 static bool write_file(int directory, const char *name, const char *text) {
     char draft[64];
     snprintf(draft, sizeof draft, ".%s.new", name);
     int file = openat(directory, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (file < 0) return false;
-    bool whole = write(file, text, strlen(text)) == (ssize_t)strlen(text) && fsync(file) == 0;
+    bool whole = write(file, text, strlen(text)) == (ssize_t)strlen(text);
     return close(file) == 0 && whole && renameat(directory, draft, directory, name) == 0;
 }
 

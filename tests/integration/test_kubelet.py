@@ -74,6 +74,10 @@ async def test_on_failure_runs_until_it_succeeds(node: LocalNode) -> None:
     pod = await node.phase("tries", "Succeeded")
     assert restarts(pod) == 2
     assert not os.path.exists("/s"), "its mount point is its own"  # noqa: ASYNC240
+    volume = node.kubelet_dir / "volumes" / pod.uid / "s"
+    assert (volume / "tries").read_text().count("\n") == 3
+    await node.client.delete(type(pod), "tries", namespace="default")
+    await until(lambda: not volume.parent.exists(), "its volumes gone")
 
 
 async def test_an_image_nobody_knows(node: LocalNode) -> None:
@@ -126,14 +130,18 @@ async def test_forced_deletion_ends_the_process_too(node: LocalNode) -> None:
 
 
 async def test_pods_deleted_while_the_kubelet_is_away(node: LocalNode) -> None:
-    pod = await node.create("orphan", [plain("main", "exec sleep 543222")])
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    one = plain("main", "exec sleep 543222", volumeMounts=mounts)
+    pod = await node.create("orphan", [one], volumes=[{"name": "v", "emptyDir": {}}])
     await node.phase("orphan", "Running")
+    assert (node.kubelet_dir / "volumes" / pod.uid).exists()
     await node.kill_kubelet()
     await node.client.delete(type(pod), "orphan", namespace="default", grace_period_seconds=0)
     assert with_command("sleep 543222")
     await node.start_kubelet()
     await until(lambda: not with_command("sleep 543222"), "process gone")
     await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
+    await until(lambda: not (node.kubelet_dir / "volumes" / pod.uid).exists(), "volumes gone")
 
 
 async def test_killed_again_and_again_nothing_runs_twice(node: LocalNode) -> None:

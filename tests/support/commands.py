@@ -78,9 +78,10 @@ class Place:
         """Remember the shared memory of the clusters that run now."""
         # No "**": what it would walk through comes and goes meanwhile.
         for pattern in ("tmp/egpu-*", "state"):
-            for link in self.root.glob(f"{pattern}/nodes/*/machine/driver/machine"):
-                with contextlib.suppress(OSError):
-                    self.shared.add(link.readlink())
+            for kept in ("machine/driver/machine", "kubelet/run"):
+                for link in self.root.glob(f"{pattern}/nodes/*/{kept}"):
+                    with contextlib.suppress(OSError):
+                        self.shared.add(link.readlink())
 
     def processes(self) -> list[str]:
         """Command lines of the living processes that were started from here."""

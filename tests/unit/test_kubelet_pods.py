@@ -16,7 +16,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.api.quantities import parse_quantity
 from egpu.api.resources import whole_units
 from egpu.embedded.kubelet import images, status
-from egpu.embedded.kubelet.admission import Rejected, check_fit
+from egpu.embedded.kubelet.admission import Rejected, check_fit, requested
 from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
 from egpu.embedded.kubelet.environment import Sources, environment
@@ -191,11 +191,12 @@ def test_every_image_of_the_seed_manifests_is_known() -> None:
 
 
 def test_admission() -> None:
-    big = pod(containers=[{"name": "a", "resources": {"requests": {"x/y": "3", "unknown/z": "9"}}}])
+    one = requested(pod())
+    big = requested(pod(containers=[{"name": "a", "resources": {"requests": {"x/y": "3", "unknown/z": "9"}}}]))
     check_fit(big, [], {"x/y": 3, "pods": 1})
     with pytest.raises(Rejected, match="requested: 3, used: 3, capacity: 5") as caught:
         check_fit(big, [big], {"x/y": 5, "pods": 9})
     assert caught.value.reason == "OutOfx/y"
     with pytest.raises(Rejected) as caught:
-        check_fit(pod(), [pod()], {"pods": 1})
+        check_fit(one, [one], {"pods": 1})
     assert caught.value.reason == "OutOfpods"

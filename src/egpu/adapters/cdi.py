@@ -7,6 +7,7 @@ A file with a field that nobody knows is no specification, here as there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from egpu.adapters.files import last_change
+from egpu.adapters.files import change_of
 from egpu.errors import CorruptData
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -84,29 +85,34 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     annotations: dict[str, str] = {}
 
 
-def read(path: Path) -> Spec:
+def read(path: os.PathLike[str]) -> Spec:
     """The specification in a file. Raises CorruptData for one that is none, and OSError."""
-    return _read(path, last_change(path), path.stat().st_ino)
+    status = os.stat(path)
+    return _read(os.fspath(path), change_of(status), status.st_ino)
 
 
 @lru_cache(KEPT)
-def _read(path: Path, _changed: int, _inode: int) -> Spec:
-    with path.open("rb") as file:
+def _read(path: str, _changed: int, _inode: int) -> Spec:
+    with open(path, "rb") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise CorruptData(f"{path}: more than {MAX_BYTES} bytes")
     try:
-        plain = msgspec.json.decode(text) if path.suffix == ".json" else yaml.safe_load(text)
+        plain = msgspec.json.decode(text) if path.endswith(".json") else yaml.safe_load(text)
         return msgspec.convert(plain, Spec)
     except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise CorruptData(f"{path}: {error}") from error
 
 
-def files(directories: Sequence[Path]) -> Iterator[Path]:
+def files(directories: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
     """Every file that may hold a specification, in the order in which the directories are given."""
     for directory in directories:
-        if directory.is_dir():
-            yield from sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES)
+        try:
+            with os.scandir(directory) as found:
+                entries = [each for each in found if each.name.endswith(SUFFIXES)]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        yield from sorted(entries, key=lambda each: each.name)
 
 
 def newer(one: str, other: str) -> str:

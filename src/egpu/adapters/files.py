@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.close(directory)
 
 
-def link_like(link: Path, target: Path, *, like: Path) -> bool:
+def link_like(link: Path | str, target: Path, *, like: Path | str) -> bool:
     """Make the symbolic link `link` to `target`: another name of the link `like`, where that one leads there. Returns
     whether it is.
 
@@ -49,8 +50,25 @@ def link_like(link: Path, target: Path, *, like: Path) -> bool:
             return True
     except OSError:
         pass  # there is none, it is of another file system, or has as many names as it can have
-    link.symlink_to(target)
+    os.symlink(target, link)
     return False
+
+
+def links(directory: Path, targets: Mapping[str, Path], *, like: Path) -> None:
+    """Have these symbolic links in a directory, by name: made like those in the directory `like`, where that is on the
+    same file system. Those that are there and right stay."""
+    place, there = os.fspath(directory), set(os.listdir(directory))
+    near = like.exists() and like.stat().st_dev == directory.stat().st_dev
+    for name, target in targets.items():
+        link = f"{place}/{name}"
+        if name in there:
+            if os.path.islink(link) and os.readlink(link) == os.fspath(target):
+                continue
+            os.unlink(link)
+        if near:
+            link_like(link, target, like=f"{like}/{name}")
+        else:
+            os.symlink(target, link)
 
 
 def last_change(path: Path) -> int:
@@ -58,8 +76,12 @@ def last_change(path: Path) -> int:
     where it is not there. Not of a file that is mapped: who writes that way leaves no time.
     Just after a change it is another one each time: more may follow before the file system's clock moves on."""
     try:
-        changed_ns = path.stat().st_mtime_ns
+        return change_of(path.stat())
     except OSError:
         return 0
+
+
+def change_of(status: os.stat_result) -> int:
+    """The same of a file or directory that was looked at just now."""
     now_ns = time.time_ns()
-    return now_ns if now_ns - changed_ns < FRESH_NS else changed_ns
+    return now_ns if now_ns - status.st_mtime_ns < FRESH_NS else status.st_mtime_ns

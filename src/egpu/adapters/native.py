@@ -1,5 +1,6 @@
 """Where the native libraries and programs are: in the installed package, or in the build folder of a source tree."""
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ from egpu.errors import NativeMissing
 _PACKAGE: Final = Path(egpu.__file__).resolve().parent
 
 
+@cache
 def directories() -> tuple[Path, ...]:
     """The folders that are searched, first match wins. An editable install has its parts beside the sources' copy of
     the package, so every folder of the package is looked into."""

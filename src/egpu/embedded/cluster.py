@@ -9,7 +9,8 @@ The API server, its controllers and the scheduler can be Kubernetes's own progra
       pki/                    certificates of the nodes, for the pool
       extender-pki/           certificates of extender and scheduler
       nodes/NODE/machine      the simulated machine: driver directory, device files
-                /kubelet      kubelet's directory: sockets, container runs, logs of containers
+                /kubelet      kubelet's directory: sockets, volumes, logs of containers; `run` and `cgroup` lead to
+                              shared memory
                 /agent        the agent's slots
 
 Nothing is kept from one cluster to the next, and nothing is left behind: see `egpu.embedded.janitor`.
@@ -22,6 +23,7 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY
 from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
@@ -180,7 +183,8 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         taken = stack.enter_context(ports())
         progress("simulating the cards")
         machines = [_machine(stack, state_dir, node, config) for node in node_names]
-        stack.enter_context(_janitor(state, [one.state for one in machines]))
+        kept = stack.enter_context(_kept_in_memory(state_dir, node_names))
+        stack.enter_context(_janitor(state, [kept, *(one.state for one in machines)]))
         progress("starting the API server")
         addresses = _Addresses(*(taken.take() for _ in range(2)))
         credentials = extender_credentials(state_dir / EXTENDER_PKI)
@@ -262,6 +266,25 @@ def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, confi
     machine = simulator.create_machine(directory, profile, count=count, node_name=node)
     stack.callback(simulator.destroy, machine)
     return machine
+
+
+@contextlib.contextmanager
+def _kept_in_memory(state_dir: Path, nodes: Sequence[str]) -> Generator[Path, None, None]:
+    """A directory of what nodes keep in memory: /run, where container runtimes have what they know of a container that
+    runs, and control groups. Each start of a container makes dozens of small files, and on a disk that is what takes
+    longest."""
+    path = tempfile.mkdtemp(prefix="egpu-nodes-", dir=DEFAULT_SHARED_MEMORY)
+    try:
+        for node in nodes:
+            kubelet_dir = state_dir / "nodes" / node / "kubelet"
+            kubelet_dir.mkdir(parents=True)
+            for name in ("run", "cgroup"):
+                place = Path(path, node, name)
+                place.mkdir(parents=True)
+                (kubelet_dir / name).symlink_to(place)
+        yield Path(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _Addresses) -> list[ChildSpec]:

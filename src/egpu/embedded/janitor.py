@@ -2,8 +2,8 @@
 
 The cluster starts it with a pipe for its standard input. While the cluster lives the pipe stays open; when the
 cluster ends, however it ends, the kernel closes it. Then the janitor ends every process named in a pid file (pairs of
-`PID START_TIME`) below the state directory, if it is still that very process, and removes the paths named on its
-command line. What the nodes' agents have mounted below the state directory is unmounted before.
+`PID START_TIME`) below the state directory and the paths named on its command line, if it is still that very process,
+and removes those paths. What the nodes' agents have mounted below the state directory is unmounted before.
 
     python janitor.py STATE_DIR [PATH …]
 
@@ -37,8 +37,10 @@ def main() -> None:
 
 
 def clean(state_dir: Path, paths: list[Path]) -> None:
-    """End every process with a pid file below `state_dir`, unmount what is mounted there, then remove `paths`."""
-    files = [*state_dir.glob(f"**/{PID_FOLDER}/*"), *state_dir.glob("**/pid")]
+    """End every process with a pid file below `state_dir` and `paths`, unmount what is mounted below the first, then
+    remove `paths`."""
+    folders = {state_dir, *paths}
+    files = [file for one in folders for name in (f"{PID_FOLDER}/*", "pid") for file in one.glob(f"**/{name}")]
     processes = [entry for file in files for entry in _read(file)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + GRACE_SECONDS

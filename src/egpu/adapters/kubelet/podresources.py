@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import grpc.aio
+import msgspec
 
 from egpu.adapters.kubelet import channels
 from egpu.adapters.kubelet import podresources_pb2 as pb
@@ -21,18 +21,16 @@ SOCKET = "pod-resources/kubelet.sock"
 CALL_TIMEOUT_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class ContainerHoldings:
+class ContainerHoldings(msgspec.Struct, frozen=True):
     """Device ids by resource name. Plain init containers never appear; kubelet does not list them."""
 
     namespace: str
     pod: str
     container: str
-    devices: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict[str, tuple[str, ...]])
 
 
-@dataclass(frozen=True)
-class PodHoldings:
+class PodHoldings(msgspec.Struct, frozen=True):
     """One pod of the node. The API gives no UID: two entries of one name are two pods, an old and a new one."""
 
     namespace: str

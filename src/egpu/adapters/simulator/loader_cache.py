@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,16 +35,57 @@ def with_libraries(directory: Path, names: Sequence[str], *, cache: Path = SYSTE
     """The contents of `cache`, with `names` found in `directory` and nowhere else; None where there is no cache of the
     format that glibc reads today, as with another C library."""
     try:
-        libraries = _ordered(cache.read_bytes(), tuple(names))
+        packed = _packed(cache.read_bytes(), tuple(names))
     except (OSError, ValueError, struct.error):
         return None
-    return None if libraries is None else _written(libraries, directory)
+    return None if packed is None else packed.written(directory)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A cache whose own libraries have no place yet: all entries, theirs empty; the strings of the others; and where
+    the own ones stand among the entries."""
+
+    entries: tuple[bytes, ...]
+    strings: bytes
+    own: tuple[tuple[int, Library], ...]
+
+    def written(self, directory: Path) -> bytes:
+        """With the own libraries in `directory`. Strings as they come, those of the machine's own libraries first."""
+        start = _HEADER.size + len(self.entries) * _ENTRY.size + len(self.strings)
+        below, own, written = f"{directory}/".encode("utf-8", "surrogateescape"), bytearray(), list(self.entries)
+        for position, library in self.own:
+            offset, name = start + len(own), library.name.encode("utf-8", "surrogateescape") + b"\0"
+            own += name + below + name
+            written[position] = _ENTRY.pack(library.flags, offset, offset + len(name), 0, 0)
+        size = len(self.strings) + len(own)
+        return b"".join((_HEADER.pack(_MAGIC, len(written), size, 0, 0), *written, self.strings, own))
 
 
 @lru_cache(maxsize=1)
+def _packed(content: bytes, names: tuple[str, ...]) -> _Packed | None:
+    """It takes milliseconds, and every container wants the same but for the directory."""
+    libraries = _ordered(content, names)
+    if libraries is None:
+        return None
+    start = _HEADER.size + len(libraries) * _ENTRY.size
+    strings, entries, own = bytearray(), list[bytes](), list[tuple[int, Library]]()
+    for position, library in enumerate(libraries):
+        if library.path[0] != "/":
+            entries.append(b"")
+            own.append((position, library))
+            continue
+        offsets: list[int] = []
+        for text in (library.name, library.path):
+            offsets.append(start + len(strings))
+            strings += text.encode("utf-8", "surrogateescape") + b"\0"
+        entries.append(_ENTRY.pack(library.flags, *offsets, 0, 0))
+    return _Packed(tuple(entries), bytes(strings), tuple(own))
+
+
 def _ordered(content: bytes, names: tuple[str, ...]) -> tuple[Library, ...] | None:
     """The entries of a cache in the order in which the loader searches, `names` with a path below a directory that is
-    yet to be said. It takes milliseconds, and every container wants the same."""
+    yet to be said."""
     libraries = read(content)
     kind = next((library.flags for library in libraries if library.name == _C_LIBRARY), None)
     if kind is None:
@@ -65,37 +107,6 @@ def read(content: bytes) -> list[Library]:
 
     entries = _ENTRY.iter_unpack(content[_HEADER.size : _HEADER.size + count * _ENTRY.size])
     return [Library(text(name), text(path), flags, hardware) for flags, name, path, _, hardware in entries]
-
-
-def _written(libraries: tuple[Library, ...], directory: Path) -> bytes:
-    """Entries in their order; strings as they come, those of the machine's own libraries first."""
-    entries, strings = _packed(libraries)
-    start = _HEADER.size + len(libraries) * _ENTRY.size + len(strings)
-    below, own, written = f"{directory}/".encode("utf-8", "surrogateescape"), bytearray(), list(entries)
-    for position, library in enumerate(libraries):
-        if not written[position]:
-            offset, name = start + len(own), library.name.encode("utf-8", "surrogateescape") + b"\0"
-            own += name + below + library.path.encode("utf-8", "surrogateescape") + b"\0"
-            written[position] = _ENTRY.pack(library.flags, offset, offset + len(name), 0, 0)
-    size = len(strings) + len(own)
-    return b"".join((_HEADER.pack(_MAGIC, len(libraries), size, 0, 0), *written, strings, own))
-
-
-@lru_cache(maxsize=1)
-def _packed(libraries: tuple[Library, ...]) -> tuple[tuple[bytes, ...], bytes]:
-    """The entries that are the same in every cache, and their strings; of the others nothing."""
-    start = _HEADER.size + len(libraries) * _ENTRY.size
-    strings, entries = bytearray(), list[bytes]()
-    for library in libraries:
-        if library.path[0] != "/":
-            entries.append(b"")
-            continue
-        offsets: list[int] = []
-        for text in (library.name, library.path):
-            offsets.append(start + len(strings))
-            strings += text.encode("utf-8", "surrogateescape") + b"\0"
-        entries.append(_ENTRY.pack(library.flags, *offsets, 0, 0))
-    return tuple(entries), bytes(strings)
 
 
 def _parts(name: str) -> list[tuple[int, int]]:

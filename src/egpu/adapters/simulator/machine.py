@@ -25,13 +25,14 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from egpu.adapters import native
-from egpu.adapters.files import link_like
+from egpu.adapters.files import links
 from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.models import CHUNK_MIB, Profile, profiles
 from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY, new_path
@@ -226,22 +227,28 @@ def open_machine(directory: Path) -> Machine:
     """
     directory = directory.absolute()
     try:
-        found = msgspec.json.decode((directory / "machine.json").read_bytes(), type=_Description)
+        machine = _described(directory, (directory / "machine.json").read_bytes())
     except FileNotFoundError as error:
         raise InvalidInput("directory", f"{directory} holds no simulated machine") from error
     except msgspec.MsgspecError as error:
         raise CorruptData(f"{directory}/machine.json: {error}") from error
-    cards = tuple(
-        _card(found.node_name, index, name, directory / "devices", found.kept)
-        for index, name in enumerate(found.profiles)
-    )
-    machine = Machine(found.node_name, directory, directory / "driver", directory / "devices", Path(found.state), cards)
     if read_header(machine.state) is None:
         raise Unavailable(
             f"the state of the machine in {directory} is gone, or of another version ({machine.state}); "
             "destroy and make it again"
         )
     return machine
+
+
+@lru_cache(maxsize=16)
+def _described(directory: Path, description: bytes) -> Machine:
+    """The machine of a description. A kubelet asks for the same one at every start of a container."""
+    found = msgspec.json.decode(description, type=_Description)
+    cards = tuple(
+        _card(found.node_name, index, name, directory / "devices", found.kept)
+        for index, name in enumerate(found.profiles)
+    )
+    return Machine(found.node_name, directory, directory / "driver", directory / "devices", Path(found.state), cards)
 
 
 def use_our_libraries(machine: Machine) -> None:
@@ -260,8 +267,13 @@ def keep(machine: Machine) -> None:
     take_over(machine.state)
 
 
-def _libraries() -> dict[str, Path]:
+def _libraries() -> Mapping[str, Path]:
     """What a driver directory has, by name. Raises NativeMissing."""
+    return _libraries_of(native.directories())
+
+
+@lru_cache(maxsize=1)
+def _libraries_of(_directories: tuple[Path, ...]) -> Mapping[str, Path]:
     artefacts = {name: f"sim/{name}" for name in LIBRARIES} | RUNTIMES | REFUSED
     return {name: native.path(artefact) for name, artefact in artefacts.items()}
 
@@ -276,7 +288,7 @@ def make_driver_dir(machine: Machine, directory: Path, device_dir: Path, *, grou
     """
     directory = directory.absolute()
     groups = {} if group is None else {"cgroup": group.absolute()}
-    _link_driver(machine, directory, device_dir.absolute(), _libraries() | groups)
+    _link_driver(machine, directory, device_dir.absolute(), {**_libraries(), **groups})
     return directory
 
 
@@ -364,10 +376,5 @@ def _make_capabilities(machine: Machine) -> None:
 
 def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries: Mapping[str, Path]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
-        link = directory / name
-        if os.path.lexists(link):
-            if link.is_symlink() and link.readlink() == target:
-                continue  # without its link a state counts as left
-            link.unlink(missing_ok=True)
-        link_like(link, target, like=machine.driver_dir / name)
+    # One that is right stays: without its link a state counts as left.
+    links(directory, {**libraries, "machine": machine.state, "dev": device_dir}, like=machine.driver_dir)

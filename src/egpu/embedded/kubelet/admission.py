@@ -17,26 +17,27 @@ class Rejected(TerminalError):
         self.reason = reason
 
 
-def check_fit(pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int]) -> None:
-    """Raises Rejected("OutOf<resource>") when `pod` does not fit beside `others`.
+def requested(pod: Pod) -> dict[str, int]:
+    """What a pod takes of its node, in whole units by resource."""
+    return {resource: whole_units(resource, amount) for resource, amount in effective_requests(pod).items()}
+
+
+def check_fit(wanted: Mapping[str, int], others: Iterable[Mapping[str, int]], allocatable: Mapping[str, int]) -> None:
+    """Raises Rejected("OutOf<resource>") when a pod that takes `wanted` does not fit beside `others`.
 
     A resource that the node does not publish is not counted, as in a real kubelet: its capacity may be on its way.
     """
     used: dict[str, int] = {}
     for other in others:
-        for resource, amount in _units(other).items():
+        for resource, amount in other.items():
             used[resource] = used.get(resource, 0) + amount
-    for resource, wanted in sorted(_units(pod).items()):
+    for resource, amount in sorted(wanted.items()):
         total = allocatable.get(resource)
-        if total is None or not wanted:
+        if total is None or not amount:
             continue
         taken = used.get(resource, 0)
-        if taken + wanted > total:
+        if taken + amount > total:
             raise Rejected(
                 f"OutOf{resource}",
-                f"Node didn't have enough resource: {resource}, requested: {wanted}, used: {taken}, capacity: {total}",
+                f"Node didn't have enough resource: {resource}, requested: {amount}, used: {taken}, capacity: {total}",
             )
-
-
-def _units(pod: Pod) -> dict[str, int]:
-    return {resource: whole_units(resource, amount) for resource, amount in effective_requests(pod).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,8 +24,19 @@ class Grant(msgspec.Struct, frozen=True):
 
 class _Checkpoint(msgspec.Struct):
     version: int = 1
-    grants: list[Grant] = msgspec.field(default_factory=list[Grant])
+    grants: list[msgspec.Raw] = msgspec.field(default_factory=list[msgspec.Raw])
     resources: list[str] = msgspec.field(default_factory=list[str])
+
+
+class _Kept(NamedTuple):
+    """A grant, and as it is written: when one comes or goes, the others are the same in the next checkpoint."""
+
+    grant: Grant
+    written: msgspec.Raw
+
+    @classmethod
+    def of(cls, grant: Grant) -> _Kept:
+        return cls(grant, msgspec.Raw(msgspec.json.encode(grant)))
 
 
 class Allocations:
@@ -32,7 +44,7 @@ class Allocations:
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
-        self._grants: dict[tuple[str, str], dict[str, Grant]] = {}
+        self._kept: dict[tuple[str, str], dict[str, _Kept]] = {}
         """By pod and container, then by resource."""
         self.resources: set[str] = set()
         """Every resource that some plugin ever registered here."""
@@ -40,8 +52,8 @@ class Allocations:
             saved = msgspec.json.decode(checkpoint.read_bytes(), type=_Checkpoint)
         except FileNotFoundError:
             return
-        for grant in saved.grants:
-            self._put(grant)
+        for written in saved.grants:
+            self._put(msgspec.json.decode(written, type=Grant))
         self.resources = set(saved.resources)
 
     def remember(self, resource: str) -> None:
@@ -50,10 +62,11 @@ class Allocations:
             self._save()
 
     def get(self, pod_uid: str, container: str, resource: str) -> Grant | None:
-        return self._grants.get((pod_uid, container), {}).get(resource)
+        kept = self._kept.get((pod_uid, container), {}).get(resource)
+        return None if kept is None else kept.grant
 
     def of_container(self, pod_uid: str, container: str) -> list[Grant]:
-        return list(self._grants.get((pod_uid, container), {}).values())
+        return [kept.grant for kept in self._kept.get((pod_uid, container), {}).values()]
 
     def held(self, resource: str) -> set[str]:
         """Every id of `resource` that some container holds."""
@@ -61,26 +74,28 @@ class Allocations:
 
     def pods(self) -> set[str]:
         """UIDs of the pods that hold anything."""
-        return {pod_uid for pod_uid, _ in self._grants}
+        return {pod_uid for pod_uid, _ in self._kept}
 
     def __iter__(self) -> Iterator[Grant]:
-        return iter([grant for held in self._grants.values() for grant in held.values()])
+        return iter([kept.grant for kept in self._all()])
 
     def add(self, grant: Grant) -> None:
         self._put(grant)
         self._save()
 
+    def _all(self) -> Iterator[_Kept]:
+        return (kept for held in self._kept.values() for kept in held.values())
+
     def _put(self, grant: Grant) -> None:
-        self._grants.setdefault((grant.pod_uid, grant.container), {})[grant.resource] = grant
+        self._kept.setdefault((grant.pod_uid, grant.container), {})[grant.resource] = _Kept.of(grant)
 
     def release(self, pod_uid: str) -> None:
         """The pod holds nothing any more. Does nothing where it did not."""
-        kept = {key: held for key, held in self._grants.items() if key[0] != pod_uid}
-        if len(kept) != len(self._grants):
-            self._grants = kept
+        kept = {key: held for key, held in self._kept.items() if key[0] != pod_uid}
+        if len(kept) != len(self._kept):
+            self._kept = kept
             self._save()
 
     def _save(self) -> None:
-        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        saved = _Checkpoint(grants=list(self), resources=sorted(self.resources))
+        saved = _Checkpoint(grants=[kept.written for kept in self._all()], resources=sorted(self.resources))
         write_atomically(self._checkpoint, msgspec.json.encode(saved))

@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import structlog
@@ -25,7 +25,9 @@ _DEFAULT_PERMISSIONS = "rwm"
 
 def resolve(names: Sequence[str], directories: Sequence[Path]) -> ContainerDevices:
     """What a container with these devices gets. Raises TerminalError as containerd words it."""
-    known = _devices(directories)
+    if not names:
+        return ContainerDevices()
+    known = _devices(frozenset(names), directories)
     missing = [name for name in names if name not in known]
     if missing:
         raise TerminalError(f"{_FAILED}: unresolvable CDI devices {', '.join(missing)}")
@@ -41,8 +43,8 @@ def resolve(names: Sequence[str], directories: Sequence[Path]) -> ContainerDevic
     )
 
 
-def _devices(directories: Sequence[Path]) -> dict[str, tuple[cdi.ContainerEdits, ...]]:
-    """The edits of every device by its name: those of its file, and its own."""
+def _devices(names: Set[str], directories: Sequence[Path]) -> dict[str, tuple[cdi.ContainerEdits, ...]]:
+    """The edits of these devices by name: those of its file, and its own."""
     known: dict[str, tuple[cdi.ContainerEdits, ...]] = {}
     for directory in directories:
         here: dict[str, tuple[cdi.ContainerEdits, ...]] = {}
@@ -55,6 +57,8 @@ def _devices(directories: Sequence[Path]) -> dict[str, tuple[cdi.ContainerEdits,
                 continue
             for device in spec.devices:
                 name = f"{spec.kind}={device.name}"
+                if name not in names:
+                    continue
                 if name in here:
                     conflicts.add(name)
                 here[name] = (spec.container_edits, device.container_edits)

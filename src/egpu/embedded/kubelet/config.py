@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+RUNS: Final = "run"
+VOLUMES: Final = "volumes"
+"""In the kubelet directory, by pod: runs of its containers, and volumes that live as long as it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,13 @@ class KubeletConfig:
 
     @property
     def run_dir(self) -> Path:
-        """What a container runtime would keep: one directory per container run."""
-        return self.kubelet_dir / "run"
+        """What a container runtime would keep, in memory: one directory per container run."""
+        return self.kubelet_dir / RUNS
+
+    @property
+    def volumes_dir(self) -> Path:
+        """Volumes that live as long as their pod: `<pod>/<volume>`."""
+        return self.kubelet_dir / VOLUMES
 
     @property
     def cgroup_root(self) -> Path:

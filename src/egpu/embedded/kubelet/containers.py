@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class ContainerRecord:
     def runs(self) -> list[Run]:
         """Every run there was, oldest first."""
         try:
-            numbers = sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+            numbers = sorted(int(name) for name in os.listdir(self.directory) if name.isdigit())
         except FileNotFoundError:
             return []
         return [Run(number, self.directory / str(number)) for number in numbers]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,14 +48,17 @@ class Plugin:
 
     registration: Registration
     client: PluginClient
-    devices: dict[str, PluginDevice] = field(default_factory=dict[str, PluginDevice])
+    devices: Mapping[str, PluginDevice] = field(default_factory=dict[str, PluginDevice])
+    healthy: Sequence[str] = ()
+    """Their ids, sorted."""
     connected: bool = True
     listed: bool = False
     watching: asyncio.Task[None] | None = None
 
-    @property
-    def healthy(self) -> set[str]:
-        return {each.id for each in self.devices.values() if each.healthy}
+    def has(self, devices: Mapping[str, PluginDevice]) -> None:
+        """From now on it has these."""
+        self.devices = devices
+        self.healthy = sorted(each.id for each in devices.values() if each.healthy)
 
 
 class DeviceManager:
@@ -93,7 +96,7 @@ class DeviceManager:
 
     def allocatable(self) -> dict[str, tuple[str, ...]]:
         """Every healthy id by resource."""
-        return {resource: tuple(sorted(plugin.healthy)) for resource, plugin in self._plugins.items()}
+        return {resource: tuple(plugin.healthy) for resource, plugin in self._plugins.items()}
 
     def managed(self, resource: str) -> bool:
         """Whether some plugin ever registered `resource` here."""
@@ -155,7 +158,8 @@ class DeviceManager:
         if not plugin.healthy:
             raise TerminalError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         again = self._rng.sample(sorted(reusable), min(wanted, len(reusable)))
-        free = sorted(plugin.healthy - self.allocations.held(resource))
+        held = self.allocations.held(resource)
+        free = [each for each in plugin.healthy if each not in held]
         missing = wanted - len(again)
         if missing > len(free):
             raise TerminalError(
@@ -191,7 +195,7 @@ class DeviceManager:
         old = self._plugins.get(registration.resource)
         plugin = Plugin(registration, PluginClient(self._directory / registration.endpoint))
         if old is not None:
-            plugin.devices = old.devices
+            plugin.has(old.devices)
             await _close(old)
         self._plugins[registration.resource] = plugin
         self.allocations.remember(registration.resource)
@@ -205,12 +209,13 @@ class DeviceManager:
                 known = {each.id: each for each in devices if len(each.id) <= MAX_ID_LENGTH}
                 if len(known) != len(devices):
                     log.warning("device ids are too long or repeated", resource=resource, devices=len(devices))
-                plugin.devices, plugin.listed = known, True
+                plugin.has(known)
+                plugin.listed = True
                 self._on_change()
         except ElasticGPUError as error:
             log.info("plugin has gone", resource=resource, reason=str(error))
         plugin.connected = False
-        plugin.devices = {each.id: replace(each, healthy=False) for each in plugin.devices.values()}
+        plugin.has({each.id: replace(each, healthy=False) for each in plugin.devices.values()})
         self._on_change()
 
 

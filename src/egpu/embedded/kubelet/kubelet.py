@@ -18,7 +18,7 @@ from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings, s
 from egpu.adapters.kubernetes import Change, Client, Reflector
 from egpu.api.kubernetes import TERMINAL_PHASES
 from egpu.embedded.kubelet import objects
-from egpu.embedded.kubelet.admission import Rejected, check_fit
+from egpu.embedded.kubelet.admission import Rejected, check_fit, requested
 from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.embedded.kubelet.devices import DeviceManager
 from egpu.embedded.kubelet.events import Events
@@ -84,7 +84,7 @@ class Kubelet:
         known = {pod.uid for pod in self._pods}
         for uid in self.devices.allocations.pods() - known:
             self.devices.release(uid)
-        left = await end_leftovers(self._runtime, self.config.run_dir, known)
+        left = await end_leftovers(self._runtime, self.config.kubelet_dir, known)
         if left:
             log.info("leftovers of removed pods ended", pods=left)
         self._pods.on_change(self._on_change)
@@ -154,13 +154,13 @@ class Kubelet:
         # The scheduler does not count pods in a terminal phase, so we must not either, even where the pod's
         # worker (after a restart of the kubelet, say) has not seen yet that it has ended.
         others = [
-            worker.pod
+            worker.requested
             for worker in self.workers.values()
             if worker.admitted and not worker.ended and worker.pod.status.phase not in TERMINAL_PHASES
         ]
         # Devices were granted before, one by one; their number adds nothing, and is 0 while a plugin restarts.
         managed = self.devices.managed
-        check_fit(pod, others, {name: amount for name, amount in allocatable.items() if not managed(name)})
+        check_fit(requested(pod), others, {name: amount for name, amount in allocatable.items() if not managed(name)})
 
     def holdings(self) -> list[PodHoldings]:
         """Every active pod with its app and restartable init containers, as pod-resources lists them."""
@@ -206,4 +206,4 @@ def _wait_without_threads() -> None:
 async def end_all(kubelet_dir: Path) -> int:
     """End every container that a stopped kubelet left running under `kubelet_dir`; returns how many pods had any."""
     runtime = Runtime(private_mounts=False)
-    return len(await end_leftovers(runtime, kubelet_dir / "run", ()))
+    return len(await end_leftovers(runtime, kubelet_dir, ()))

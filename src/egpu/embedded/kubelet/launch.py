@@ -26,7 +26,6 @@ from egpu.errors import InvalidInput, NotSupported, TerminalError
 PRELOAD = "/etc/ld.so.preload"
 DRIVER = "/opt/egpu-driver"
 """Where a container sees its driver directory: a path that the loader can be told, whatever our own is called."""
-_SCRATCH = ".scratch"  # no container can have this name
 
 
 def log_file(config: KubeletConfig, pod: Pod, container: str, number: int) -> Path:
@@ -51,8 +50,8 @@ def run_spec(
     volumes: Sequence[Bind] = (),
     private_mounts: bool,
 ) -> RunSpec:
-    """Everything for one run; makes what it needs under `directory` (its own) and the pod's scratch directory. `edits`
-    are what the CDI devices of `answers` mean now; the runtime applies them last. `volumes`: those of the container.
+    """Everything for one run; makes what it needs under `directory`, its own. `edits` are what the CDI devices of
+    `answers` mean now; the runtime applies them last. `volumes`: those of the container.
 
     Raises:
         InvalidInput: a reference of the environment cannot be resolved.
@@ -101,18 +100,23 @@ def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode], 
 
     A device that was not granted resolves to a file that nothing serves, and so is not there for the driver.
     """
-    devices = _fresh(directory / "dev")
+    devices = _fresh(directory) / "dev"
+    devices.mkdir()
     for node in nodes:
         file = devices / Path(node.container_path).relative_to("/dev")
         file.parent.mkdir(exist_ok=True)
         file.symlink_to(os.path.realpath(node.host_path))
     machine = simulator.open_machine(node_driver.parent)
-    return simulator.make_driver_dir(machine, _fresh(directory / "driver"), devices, group=group)
+    return simulator.make_driver_dir(machine, directory / "driver", devices, group=group)
 
 
 def _fresh(directory: Path) -> Path:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    """Made anew: an earlier try may have left one."""
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        shutil.rmtree(directory)
+        directory.mkdir()
     return directory
 
 
@@ -174,7 +178,7 @@ def _source(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
             raise InvalidInput("volumes", f"hostPath {path} does not exist")
         return path
     if volume.empty_dir is not None:
-        path = config.run_dir / pod.uid / _SCRATCH / volume.name
+        path = config.volumes_dir / pod.uid / volume.name
         path.mkdir(parents=True, exist_ok=True)
         return path
     if volume.projected is not None:

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 #: How long a supervisor may take from its start to its pid file, and from a container's end to its exit file.
 SUPERVISOR_SECONDS = 5.0
 START_SECONDS = 20.0
+MOST_SAID = 4096
 POLL_SECONDS = 0.02
 _KILLED = 128 + signal.SIGKILL
 
@@ -103,20 +105,14 @@ class Runtime:
         command += ["--terminal"] if spec.terminal else []
         command += ["--chdir", spec.working_dir or "/", "--supervise", str(directory), "--", *spec.argv]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command, env=spec.env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
             async with asyncio.timeout(START_SECONDS):
-                _, errors = await process.communicate()
+                status, errors = await _run(command, spec.env)
         except TimeoutError as error:
             raise Unavailable(f"egpu-enter did not answer within {START_SECONDS:g} s") from error
         except (OSError, ValueError) as error:
             raise TerminalError(f"cannot run egpu-enter: {error}") from error
-        if process.returncode != 0:
-            raise TerminalError(
-                errors.decode(errors="replace").strip() or f"egpu-enter ended with {process.returncode}"
-            )
+        if status != 0:
+            raise TerminalError(errors.decode(errors="replace").strip() or f"egpu-enter ended with {status}")
 
     async def wait(self, directory: Path) -> Exit:
         """Until the run in `directory` has ended and nothing of it is left. Raises NeverStarted."""
@@ -170,6 +166,42 @@ class Runtime:
             waiting.cancel()
 
 
+async def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, bytes]:
+    """Its exit status, and if it failed what it wrote to stderr: a line. asyncio's own processes have transports and
+    protocols for what they say meanwhile, which costs as much as the start."""
+    process, said = _spawned(command, env)
+    try:
+        await _gone(process.pid)
+        status, errors = process.wait(), b""
+        if status != 0:
+            with contextlib.suppress(BlockingIOError):  # something of it is left, and said nothing
+                errors = os.read(said, MOST_SAID)
+        return status, errors
+    finally:
+        os.close(said)
+
+
+def _spawned(command: Sequence[str], env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+    """The process, and where to read what it writes to stderr."""
+    said, saying = os.pipe()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=saying,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(said)
+        raise
+    finally:
+        os.close(saying)
+    os.set_blocking(said, False)
+    return process, said
+
+
 def look(directory: Path) -> Running | None:
     """The run that goes on in `directory`, if one does."""
     try:
@@ -218,7 +250,8 @@ def _prepare(directory: Path, log_file: Path) -> None:
 
 def _ended(directory: Path) -> Exit | None:
     try:
-        code, number, nanoseconds = (int(word) for word in (directory / "exit").read_text().split())
+        with open(f"{directory}/exit") as file:  # asked for again and again while it is not there
+            code, number, nanoseconds = (int(word) for word in file.read().split())
     except (OSError, ValueError):
         return None
     return Exit(code, number, nanoseconds / 1e9)

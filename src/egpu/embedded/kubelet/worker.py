@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import TERMINAL_PHASES
 from egpu.embedded.kubelet import status
-from egpu.embedded.kubelet.admission import Rejected
-from egpu.embedded.kubelet.config import KubeletConfig
+from egpu.embedded.kubelet.admission import Rejected, requested
+from egpu.embedded.kubelet.config import RUNS, VOLUMES, KubeletConfig
 from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
 from egpu.embedded.kubelet.devices import DeviceManager
 from egpu.embedded.kubelet.events import Events
@@ -77,6 +77,8 @@ class PodWorker:
         self._seen = time.monotonic()
         self._gone = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._requested: tuple[Pod | None, Mapping[str, int]] = None, {}
+        """Of a pod, what it takes."""
         self._dirty = asyncio.Event()
         self._written: dict[str, Any] | None = None
         self._rejection: dict[str, Any] | None = None
@@ -97,6 +99,13 @@ class PodWorker:
         self.pod = pod
         if pod.metadata.deletion_timestamp is not None:
             self._leaving.set()
+
+    @property
+    def requested(self) -> Mapping[str, int]:
+        """What the pod takes of the node: asked for every other pod, and seldom another one."""
+        if self._requested[0] is not self.pod:
+            self._requested = self.pod, requested(self.pod)
+        return self._requested[1]
 
     async def run(self) -> None:
         """Returns when the pod's object is gone and nothing of it is left on this node."""
@@ -298,6 +307,7 @@ class PodWorker:
 
     def _forget(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._config.volumes_dir / self.pod.uid, ignore_errors=True)
         shutil.rmtree(self._config.pod_group(self.pod.uid), ignore_errors=True)
         shutil.rmtree(self._config.logs_dir / pod_log_name(self.pod), ignore_errors=True)
 
@@ -310,12 +320,13 @@ def leftovers(run_dir: Path, known: Collection[str]) -> dict[str, list[Path]]:
     return {path.name: [run for run in path.glob("*/*") if run.name.isdigit()] for path in pods}
 
 
-async def end_leftovers(runtime: Runtime, run_dir: Path, known: Collection[str]) -> list[str]:
+async def end_leftovers(runtime: Runtime, kubelet_dir: Path, known: Collection[str]) -> list[str]:
     """End and forget the runs of pods that the API server no longer has; returns their UIDs."""
-    found = await asyncio.to_thread(leftovers, run_dir, known)
+    found = await asyncio.to_thread(leftovers, kubelet_dir / RUNS, known)
     for uid, runs in found.items():
         await asyncio.gather(*(runtime.stop(run, grace_seconds=ORPHAN_GRACE_SECONDS) for run in runs))
-        await asyncio.to_thread(shutil.rmtree, run_dir / uid, ignore_errors=True)
+        for name in (RUNS, VOLUMES):
+            await asyncio.to_thread(shutil.rmtree, kubelet_dir / name / uid, ignore_errors=True)
     return list(found)
 
 
