@@ -171,6 +171,12 @@ static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32
     }
 }
 
+void *generic_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
+                     bool write) {
+    return generic_at(x, (unsigned)(address >> 12) & (RANGE_CACHE - 1), address, length, align,
+                      write);
+}
+
 static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_t length) {
     x->stats.atomics++;
     if (space == SPACE_SHARED) return shared_at(x, address, length, length, true);
@@ -202,7 +208,7 @@ static bool push(struct exec *x, struct thread *t, const struct ins *at) {
             return false;
         }
         callee = x->kernel->module->functions[index];
-        bool fits = !callee->entry && callee->param_count == site->args &&
+        bool fits = callee->defined && !callee->entry && callee->param_count == site->args &&
                     callee->return_count == site->returns;
         for (uint32_t i = 0; fits && i < site->returns + site->args; i++) {
             const struct formal *f =

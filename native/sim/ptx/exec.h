@@ -118,6 +118,14 @@ void copy_wait(struct thread *t, uint32_t pending_groups);
 void copy_wait_all(struct thread *t);
 bool mbarrier(struct exec *x, union slot *R, const struct ins *at);
 
+/* Memory of any space, by a generic address; likewise. */
+void *generic_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write);
+
+/* print.c: of the call sites of vprintf and __assertfail. False is a failure, and so is a failed
+ * assertion; *cost: characters, which count as instructions. */
+bool print_call(struct exec *x, struct thread *t, const struct ins *at, uint64_t *cost);
+void assert_call(struct exec *x, struct thread *t, const struct ins *at);
+
 /* matrix.c: a whole warp, each of its threads at such an instruction. */
 void matrix_multiply(struct thread *lanes);
 bool matrix_move(struct exec *x, struct thread *lanes); /* false is a failure */

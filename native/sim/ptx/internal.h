@@ -257,6 +257,7 @@ struct function {
     struct variable **shared; /* shared variables it names itself */
     uint32_t shared_count;
     bool indirect; /* it calls through a pointer */
+    bool prints;   /* it calls vprintf or __assertfail */
     int visit;     /* of the call graph's depth-first search */
 };
 
