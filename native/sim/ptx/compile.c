@@ -81,6 +81,7 @@ static const struct {
     {"ldmatrix", compile_ldmatrix},
     {"stmatrix", compile_ldmatrix},
     {"mma", compile_mma},
+    {"wmma", compile_wmma},
     {"membar", compile_fence},
     {"fence", compile_fence},
     {"exit", compile_simple},

@@ -127,9 +127,10 @@ static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, ui
     return memory + address;
 }
 
-/* Another block's of the cluster, or an error. */
+/* Another block's of the cluster; where 32 bits and an offset have wrapped around; or an error. */
 static __attribute__((noinline)) void *shared_slow(struct exec *x, uint64_t address,
                                                    uint32_t length, uint32_t align, bool write) {
+    if (address >> 32 == 1) address = (uint32_t)address;
     uint32_t rank = CLUSTER_RANK(address) - 1; /* its own memory: beyond all */
     bool there = address >> 32 == 0 && rank < x->cluster[0] * x->cluster[1] * x->cluster[2];
     return window_at(x, there ? x->shared_of[rank] : x->shared, x->shared_bytes,

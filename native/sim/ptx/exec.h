@@ -129,6 +129,8 @@ void assert_call(struct exec *x, struct thread *t, const struct ins *at);
 /* matrix.c: a whole warp, each of its threads at such an instruction. */
 void matrix_multiply(struct thread *lanes);
 bool matrix_move(struct exec *x, struct thread *lanes); /* false is a failure */
+void fragment_multiply(struct thread *lanes);
+bool fragment_move(struct exec *x, struct thread *lanes);
 
 /* a special register */
 uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);

@@ -24,6 +24,8 @@ static double element(enum element type, const union slot *s, unsigned i) {
     case ELEMENT_E5M2: return quarter_to_float((uint8_t)(s->u32 >> 8 * i), false);
     case ELEMENT_S8: return (int8_t)(s->u32 >> 8 * i);
     case ELEMENT_U8: return (uint8_t)(s->u32 >> 8 * i);
+    case ELEMENT_F32: return s->f32;
+    case ELEMENT_S32: return s->s32;
     case ELEMENT_F64: break;
     }
     return s->f64;
@@ -153,5 +155,117 @@ bool matrix_move(struct exec *x, struct thread *lanes) {
             }
             if (!write) s->u64 = part[0] | (uint32_t)part[1] << 16;
         }
+    return true;
+}
+
+/* ---- fragments ---- */
+
+/* Where element e of a matrix in row-major order is: the lanes have it one after the other, each as
+ * many as its registers hold. */
+struct fragment {
+    enum element type;
+    unsigned total, each; /* elements, and those of a lane */
+    unsigned words;       /* the first with its registers, from the instruction on */
+};
+
+static struct fragment fragment_of(const struct wmma_shape *shape, enum part part,
+                                   enum element type, unsigned words) {
+    return (struct fragment){
+        type, fragment_total(shape, part),
+        fragment_registers(shape, part, type) * elements_of_register(type), words};
+}
+
+static union slot *fragment_slot(const struct fragment *f, struct thread *lane, unsigned i) {
+    return &thread_registers(lane)[slot_number(lane->pc + f->words, i)];
+}
+
+static void fragment_values(const struct fragment *f, struct thread *lanes, double *to) {
+    unsigned per = elements_of_register(f->type);
+    for (unsigned e = 0; e < f->total; e++)
+        to[e] = element(f->type, fragment_slot(f, &lanes[e / f->each], e % f->each / per), e % per);
+}
+
+static enum sum sum_of(enum element type) {
+    return type == ELEMENT_F32   ? SUM_F32
+           : type == ELEMENT_F16 ? SUM_F16
+           : type == ELEMENT_S32 ? SUM_S32
+                                 : SUM_F64;
+}
+
+/* As matrix_multiply has it. */
+void fragment_multiply(struct thread *lanes) {
+    double a[512], b[512], sum[256];
+    unsigned aux = lanes[0].pc->aux;
+    const struct wmma_shape *s = FRAGMENT_SHAPE(aux);
+    const struct fragment of_d = fragment_of(s, PART_SUM, WMMA_D(aux), 2),
+                          of_a = fragment_of(s, PART_A, WMMA_ELEMENT(aux), 4),
+                          of_b = fragment_of(s, PART_B, WMMA_ELEMENT(aux), 6),
+                          of_c = fragment_of(s, PART_SUM, WMMA_C(aux), 8);
+    fragment_values(&of_a, lanes, a);
+    fragment_values(&of_b, lanes, b);
+    fragment_values(&of_c, lanes, sum);
+    bool fused = WMMA_D(aux) == ELEMENT_F64;
+    for (unsigned i = 0; i < s->m; i++)
+        for (unsigned k = 0; k < s->k; k++)
+            for (unsigned j = 0; j < s->n; j++) {
+                double *d = &sum[i * s->n + j], x = a[i * s->k + k], y = b[k * s->n + j];
+                *d = fused ? fma(x, y, *d) : *d + x * y;
+            }
+    unsigned per = elements_of_register(of_d.type);
+    for (unsigned e = 0; e < of_d.total; e++)
+        sum_store(fragment_slot(&of_d, &lanes[e / of_d.each], e % of_d.each / per),
+                  sum_of(of_d.type), e % per, sum[e], WMMA_SATURATE(aux));
+}
+
+static void *fragment_memory(struct exec *x, enum space space, uint64_t address, uint32_t bytes,
+                             bool write) {
+    if (space == SPACE_GENERIC && address >> WINDOW_SHIFT == WINDOW_SHARED >> WINDOW_SHIFT) {
+        space = SPACE_SHARED;
+        address -= WINDOW_SHARED;
+    }
+    return space == SPACE_SHARED ? shared_memory(x, address, bytes, bytes, write)
+                                 : global_memory(x, address, bytes, bytes, write);
+}
+
+/* One lane's elements; false is a failure. */
+static bool fragment_move_lane(struct exec *x, struct thread *lane, unsigned number,
+                               const struct fragment *f, unsigned wide) {
+    const struct ins *at = lane->pc;
+    const union slot *R = thread_registers(lane);
+    uint64_t base = R[at->a].u64 + (uint64_t)(int64_t)at->imm, stride = R[at->b].u32;
+    unsigned per = elements_of_register(f->type), bytes = f->type == ELEMENT_F64 ? 8 : 4 / per;
+    bool write = at->op == OP_wmma_store;
+    uint64_t loaded[8] = {0};
+    for (unsigned i = 0; i < f->each; i++) {
+        unsigned e = (number * f->each + i) % f->total, row = e / wide, column = e % wide;
+        uint64_t index = FRAGMENT_BY_COLUMN(at->aux) ? column * stride + row : row * stride + column;
+        uint8_t *place = fragment_memory(x, FRAGMENT_SPACE(at->aux), base + index * bytes, bytes, write);
+        if (!place) return false;
+        uint64_t value = 0;
+        unsigned shift = i % per * 8 * bytes;
+        if (write) {
+            value = fragment_slot(f, lane, i / per)->u64 >> shift;
+            memcpy(place, &value, bytes);
+        } else {
+            memcpy(&value, place, bytes);
+            loaded[i / per] |= value << shift;
+        }
+    }
+    for (unsigned r = 0; r < f->each / per && !write; r++)
+        fragment_slot(f, lane, r)->u64 = loaded[r];
+    return true;
+}
+
+bool fragment_move(struct exec *x, struct thread *lanes) {
+    unsigned aux = lanes[0].pc->aux;
+    const struct wmma_shape *s = FRAGMENT_SHAPE(aux);
+    enum part part = FRAGMENT_PART(aux);
+    const struct fragment f = fragment_of(s, part, FRAGMENT_ELEMENT(aux), 2);
+    *(lanes[0].pc->op == OP_wmma_store ? &x->stats.stores : &x->stats.loads) += WARP_SIZE;
+    for (unsigned lane = 0; lane < WARP_SIZE; lane++) {
+        x->failed_thread = lanes[lane].index;
+        if (!fragment_move_lane(x, &lanes[lane], lane, &f, part == PART_A ? s->k : s->n))
+            return false;
+    }
     return true;
 }
