@@ -249,7 +249,7 @@ CUresult status_read(uint32_t device, struct writer *out);
 /* ---- printed.c ---- */
 
 #define PRINTED_BYTES (4u << 20) /* of what is kept until the client asks */
-void printed_begin(void); /* from now on C's standard output is kept */
+void printed_begin(void);        /* from now on C's standard output is kept */
 bool printed_any(void);
 CUresult printed(struct task *task);
 

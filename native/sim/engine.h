@@ -170,8 +170,8 @@ struct context {
     _Atomic uint32_t local_bytes;     /* of the largest kernel that was ever launched */
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
-    _Atomic int cancel;     /* kernels look at it that other threads run */
+    _Atomic uint32_t peers;          /* bit per ordinal whose memory kernels may reach */
+    _Atomic int cancel;              /* kernels look at it that other threads run */
     struct printed *_Atomic printed; /* NULL: no kernel that can print was ever launched */
     pthread_mutex_t print_lock;
     /* the card's counts when the context was made: what happens later breaks it */

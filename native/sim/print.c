@@ -1,6 +1,6 @@
 /* What a context's kernels have printed and nobody has seen yet. Source: "Formatted Output" in the
- * CUDA C++ Programming Guide: a ring of a fixed size, whose oldest is lost when more is printed than
- * it has room for, and which is shown when the host synchronises.
+ * CUDA C++ Programming Guide: a ring of a fixed size, whose oldest is lost when more is printed
+ * than it has room for, and which is shown when the host synchronises.
  *
  * A thread's call is one entry: its length, then its text. Entries are lost whole.
  */

@@ -22,7 +22,7 @@ PTX = r"""
 .target sm_70
 .address_size 64
 .extern .func (.param .b32 returned) vprintf(.param .b64 format, .param .b64 list);
-.extern .func __assertfail(.param .b64 what, .param .b64 file, .param .b32 line, .param .b64 function, .param .b64 size);
+.extern .func __assertfail(.param .b64 what, .param .b64 file, .param .b32 at, .param .b64 function, .param .b64 size);
 .global .align 1 .b8 words[30] = {WORDS};
 .global .align 1 .b8 what[9] = {99, 111, 117, 110, 116, 32, 62, 32, 0};
 .visible .entry prints(.param .u32 count, .param .u32 number)

@@ -50,7 +50,7 @@ RUNS: Final = {
 }
 SAYS_NO: Final = {
     "video": ("a[i] = __vabsdiffu4(i, i);", "vabsdiff4"),
-    "groups of warps": ('asm volatile("wgmma.fence.sync.aligned;");', "wgmma.fence.sync.aligned"),
+    "memory of tensor cores": ('asm volatile("tcgen05.fence::before_thread_sync;");', "tcgen05.fence"),
 }
 OPTIONS: Final = (["-arch=compute_80"], ["-arch=compute_90", "-G"], ["-arch=compute_75", "-use_fast_math", "-lineinfo"])
 

@@ -82,6 +82,7 @@ static const struct {
     {"stmatrix", compile_ldmatrix},
     {"mma", compile_mma},
     {"wmma", compile_wmma},
+    {"wgmma", compile_wgmma},
     {"membar", compile_fence},
     {"fence", compile_fence},
     {"exit", compile_simple},

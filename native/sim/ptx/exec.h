@@ -131,6 +131,12 @@ void matrix_multiply(struct thread *lanes);
 bool matrix_move(struct exec *x, struct thread *lanes); /* false is a failure */
 void fragment_multiply(struct thread *lanes);
 bool fragment_move(struct exec *x, struct thread *lanes);
+bool warpgroup_multiply(struct exec *x, struct thread *lanes); /* warpgroup.c: one warp's part */
+/* The operands in words: the slot of one; an element in a slot, and a sum. */
+uint16_t operand_slot(const struct ins *words, unsigned i);
+double matrix_element(enum element type, const union slot *s, unsigned i);
+double matrix_sum_value(const union slot *s, enum sum type, unsigned i);
+void matrix_sum_store(union slot *s, enum sum type, unsigned i, double v, bool saturate);
 
 /* a special register */
 uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);

@@ -79,10 +79,10 @@ static uint64_t next_argument(struct list *list, uint32_t bytes) {
 struct conversion {
     const char *start, *end; /* of its text */
     char flags[6];
-    bool stars;             /* the width is an argument */
-    int width, precision;   /* precision -1: none */
-    int longs, shorts;      /* l and h */
-    char type;              /* 0: none that there is */
+    bool stars;           /* the width is an argument */
+    int width, precision; /* precision -1: none */
+    int longs, shorts;    /* l and h */
+    char type;            /* 0: none that there is */
 };
 
 static int number(const char **at) {
@@ -139,8 +139,8 @@ static void append_number(struct text *to, const struct conversion *c, uint64_t 
     char format[24], digits[2 * MOST_WIDTH + 400];
     int count;
     bool is_float = strchr("eEfFgGaA", c->type) != NULL;
-    snprintf(format, sizeof format, "%%%s*.*%s%c", c->flags,
-             is_float || c->type == 'p' ? "" : "ll", c->type);
+    snprintf(format, sizeof format, "%%%s*.*%s%c", c->flags, is_float || c->type == 'p' ? "" : "ll",
+             c->type);
     if (is_float)
         count = snprintf(digits, sizeof digits, format, c->width, c->precision,
                          (union slot){.u64 = bits}.f64);
@@ -272,8 +272,7 @@ void assert_call(struct exec *x, struct thread *t, const struct ins *at) {
     append_string(&text, part);
     read = read && append_from(x, &text, actual_value(x, t, &actuals[3]), MOST_TEXT);
     uint32_t thread[3];
-    for (unsigned i = 0; i < 3; i++)
-        thread[i] = (uint32_t)special_value(x, t->index, SR_TID_X + i);
+    for (unsigned i = 0; i < 3; i++) thread[i] = (uint32_t)special_value(x, t->index, SR_TID_X + i);
     snprintf(part, sizeof part, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", x->block[0],
              x->block[1], x->block[2], thread[0], thread[1], thread[2]);
     append_string(&text, part);

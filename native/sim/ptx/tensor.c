@@ -1,4 +1,4 @@
-/* What a warp does with matrices in its registers: mma, ldmatrix, stmatrix, wmma. */
+/* What a warp does with matrices in its registers: mma, ldmatrix, stmatrix, wmma, wgmma. */
 #include "compile.h"
 
 #include <stdio.h>
@@ -152,8 +152,7 @@ static bool fragment_exists(int shape, enum part part, int type) {
     if (strcmp(wmma_shapes[shape].name, "m16n16k8") == 0)
         return type == (part == PART_SUM ? ELEMENT_F32 : ELEMENT_TF32);
     if (part == PART_SUM) return sums || type == ELEMENT_F16;
-    return type == ELEMENT_F16 || type == ELEMENT_BF16 || type == ELEMENT_S8 ||
-           type == ELEMENT_U8;
+    return type == ELEMENT_F16 || type == ELEMENT_BF16 || type == ELEMENT_S8 || type == ELEMENT_U8;
 }
 
 static void fragment(struct parser *p, int shape, enum part part, int type, bool write,
@@ -222,8 +221,8 @@ static void compile_fragment_move(struct parser *p, bool load) {
         at.imm = offset;
     } else {
         at = address(p);
-        if (at.symbol && (at.symbol->kind != SYM_VARIABLE ||
-                          at.symbol->variable->kind != VAR_GLOBAL))
+        if (at.symbol &&
+            (at.symbol->kind != SYM_VARIABLE || at.symbol->variable->kind != VAR_GLOBAL))
             syntax(p, "'%s' is not in global memory", at.symbol->name);
     }
     if (!load) {
@@ -245,9 +244,9 @@ static void compile_fragment_move(struct parser *p, bool load) {
 static bool sums_exist(int type, int d, int c) {
     if (type == ELEMENT_F16)
         return (d == ELEMENT_F16 || d == ELEMENT_F32) && (c == ELEMENT_F16 || c == ELEMENT_F32);
-    return c == d && d == (type == ELEMENT_F64                          ? ELEMENT_F64
+    return c == d && d == (type == ELEMENT_F64                        ? ELEMENT_F64
                            : type == ELEMENT_S8 || type == ELEMENT_U8 ? ELEMENT_S32
-                                                                        : ELEMENT_F32);
+                                                                      : ELEMENT_F32);
 }
 
 void compile_wmma(struct parser *p) {
@@ -288,5 +287,99 @@ void compile_wmma(struct parser *p) {
     emit_fragment(p, a);
     emit_fragment(p, b);
     emit_fragment(p, c);
+    finish(p);
+}
+
+/* ---- warpgroups ---- */
+
+static bool warpgroup_exists(int a, int b, int d, unsigned n, unsigned k) {
+    bool whole = a == ELEMENT_S8 || a == ELEMENT_U8;
+    if (a == NO_ELEMENT || a > ELEMENT_U8 || k != 8 * elements_of_register((enum element)a))
+        return false;
+    if (whole) /* of whole numbers there are fewer widths */
+        return (b == ELEMENT_S8 || b == ELEMENT_U8) && d == ELEMENT_S32 &&
+               (n % 16 == 0 || n == 8 || n == 24);
+    bool quarters = a == ELEMENT_E4M3 || a == ELEMENT_E5M2;
+    if (quarters ? b != ELEMENT_E4M3 && b != ELEMENT_E5M2 : b != a) return false;
+    return d == ELEMENT_F32 || (d == ELEMENT_F16 && (quarters || a == ELEMENT_F16));
+}
+
+static bool warpgroup_shape(struct parser *p, unsigned *n, unsigned *k) {
+    static const unsigned depths[] = {8, 16, 32};
+    char name[16];
+    for (*n = 8; *n <= 256; *n += 8)
+        for (unsigned i = 0; i < 3; i++) {
+            *k = depths[i];
+            snprintf(name, sizeof name, "m64n%uk%u", *n, *k);
+            if (mod(p, name)) return true;
+        }
+    return false;
+}
+
+/* Behind a comma: 1, or `other`; whether it is the latter. */
+static bool one_or(struct parser *p, uint64_t other) {
+    comma(p);
+    bool negative = accept(p, '-');
+    uint64_t value = expect_integer(p, "1, 0 or -1");
+    if (negative) value = -value;
+    if (value != 1 && value != other) syntax(p, "a flag of '%s' that is none", p->mnemonic);
+    return value == other;
+}
+
+static void compile_warpgroup_product(struct parser *p) {
+    int types[3];
+    unsigned n, k;
+    if (!mod(p, "sync") || !mod(p, "aligned") || !warpgroup_shape(p, &n, &k)) unknown(p);
+    bool saturate = mod(p, "satfinite");
+    fragment_elements(p, types, 3);
+    if (!warpgroup_exists(types[1], types[2], types[0], n, k)) unknown(p);
+    if (saturate && types[0] != ELEMENT_S32) unknown(p);
+    enum sum sum = types[0] == ELEMENT_F32 ? SUM_F32 : types[0] == ELEMENT_F16 ? SUM_F16 : SUM_S32;
+    static const enum type of_sum[] = {TYPE_F32, TYPE_B32, TYPE_S32};
+    uint16_t d[128] = {0}, a[4] = {0}, a_descriptor = 0;
+    unsigned sums = wgmma_sums(n, sum);
+    registers(p, of_sum[sum], true, d, sums);
+    comma(p);
+    bool a_shared = !is_punct(p, '{');
+    if (a_shared)
+        a_descriptor = src(p, TYPE_B64);
+    else
+        registers(p, TYPE_B32, false, a, 4);
+    comma(p);
+    uint16_t b_descriptor = src(p, TYPE_B64);
+    comma(p);
+    uint16_t adds = predicate(p);
+    bool negated = false, a_transposed = false, b_transposed = false;
+    if (sum != SUM_S32) {
+        negated = one_or(p, UINT64_MAX);
+        negated ^= one_or(p, UINT64_MAX);
+    }
+    if (types[1] == ELEMENT_F16 || types[1] == ELEMENT_BF16) {
+        if (a_shared) a_transposed = !one_or(p, 0);
+        b_transposed = !one_or(p, 0);
+    }
+    emit(
+        p, OP_wgmma,
+        WGMMA_AUX(types[1], types[2], sum, a_shared, a_transposed, b_transposed, negated, saturate),
+        0, a_descriptor, b_descriptor, adds, 0);
+    emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, (int32_t)n);
+    emit(p, OP_ext, 0, a[0], a[1], a[2], a[3], 0);
+    for (unsigned i = 0; i < sums; i += 4)
+        emit(p, OP_ext, 0, d[i], d[i + 1], d[i + 2], d[i + 3], 0);
+    finish(p);
+}
+
+/* Products are made when they are begun, so there is nothing to wait for. */
+void compile_wgmma(struct parser *p) {
+    if (mod(p, "mma_async")) {
+        compile_warpgroup_product(p);
+        return;
+    }
+    bool waits = mod(p, "wait_group");
+    if ((!waits && !mod(p, "fence") && !mod(p, "commit_group")) || !mod(p, "sync") ||
+        !mod(p, "aligned"))
+        unknown(p);
+    if (waits) expect_integer(p, "a number of groups");
+    emit(p, OP_nop, 0, 0, 0, 0, 0, 0);
     finish(p);
 }

@@ -128,14 +128,17 @@ static bool matrices(struct exec *x, const struct warp *w, uint32_t group, enum 
     switch (op) {
     case OP_mma: matrix_multiply(w->lanes); return true;
     case OP_wmma: fragment_multiply(w->lanes); return true;
+    case OP_wgmma: return warpgroup_multiply(x, w->lanes);
     case OP_wmma_load:
     case OP_wmma_store: return fragment_move(x, w->lanes);
     default: return matrix_move(x, w->lanes);
     }
 }
 
-static unsigned matrix_words(enum op op) {
+static unsigned matrix_words(const struct ins *at) {
+    enum op op = (enum op)at->op;
     return op == OP_mma                                ? MMA_WORDS
+           : op == OP_wgmma                            ? wgmma_words(at)
            : op == OP_wmma                             ? WMMA_WORDS
            : op == OP_wmma_load || op == OP_wmma_store ? FRAGMENT_WORDS
                                                        : MATRIX_WORDS;
@@ -161,7 +164,8 @@ static bool carry_out(struct exec *x, const struct warp *w, uint32_t group) {
     case OP_wmma:
     case OP_wmma_load:
     case OP_wmma_store:
-        words = matrix_words((enum op)at->op);
+    case OP_wgmma:
+        words = matrix_words(at);
         if (!matrices(x, w, group, (enum op)at->op)) return false;
         break;
     default: break; /* warp_sync: meeting is all there is to it */

@@ -30,7 +30,8 @@ enum { KINDS = sizeof kinds / sizeof *kinds, MOST = 8192 };
 static const char *registers(const char *type, const char *name, unsigned count, char *to) {
     char *end = to;
     end += sprintf(end, "{");
-    for (unsigned i = 0; i < count; i++) end += sprintf(end, "%s%%%s%s%u", i ? "," : "", type, name, i);
+    for (unsigned i = 0; i < count; i++)
+        end += sprintf(end, "%s%%%s%s%u", i ? "," : "", type, name, i);
     sprintf(end, "}");
     return to;
 }
@@ -90,8 +91,8 @@ static void write_kernel(const struct kind *k, bool a_column, bool b_column, boo
     registers(sum, "c", k->registers_sum, c), registers(sum, "d", k->registers_sum, d);
     bool halves = strcmp(k->name, "f16") == 0;
     char types[64];
-    snprintf(types, sizeof types, halves ? "%s.%s" : "%s.%s.%s.%s", k->sum, halves ? k->sum : k->name,
-             k->name, k->sum);
+    snprintf(types, sizeof types, halves ? "%s.%s" : "%s.%s.%s.%s", k->sum,
+             halves ? k->sum : k->name, k->name, k->sum);
     static const char *const layout[] = {"row", "col"};
     const char *A = layout[a_column], *B = layout[b_column], *D = layout[d_column];
     snprintf(text, sizeof text,
@@ -140,7 +141,8 @@ static void product(const struct kind *k, bool a_column, bool b_column, bool d_c
         for (unsigned j = 0; j < k->n; j++)
             put(k->name, m.b, place(i, j, 40, b_column), value(k, 7000 + 100 * i + j));
     for (unsigned i = 0; i < k->m; i++)
-        for (unsigned j = 0; j < k->n; j++) put(k->sum, m.c, place(i, j, 40, d_column), i + 2.0 * j);
+        for (unsigned j = 0; j < k->n; j++)
+            put(k->sum, m.c, place(i, j, 40, d_column), i + 2.0 * j);
     write_kernel(k, a_column, b_column, d_column, "");
     egpu_ptx_status status = run_product(&m);
     CHECK(status == EGPU_PTX_OK, "%s %s: %s", k->name, k->shape, egpu_ptx_status_name(status));
@@ -190,8 +192,9 @@ static void test_faults(void) {
 
 static void refused(const char *instruction, egpu_ptx_status expected) {
     snprintf(text, sizeof text,
-             HEADER ".visible .entry k(.param .u64 a) {\n.reg .b32 %%r<9>; .reg .f32 %%f<9>; .reg .f64 "
-                    "%%d<9>; .reg .b64 %%p; ld.param.u64 %%p,[a];\n%s }\n",
+             HEADER
+             ".visible .entry k(.param .u64 a) {\n.reg .b32 %%r<9>; .reg .f32 %%f<9>; .reg .f64 "
+             "%%d<9>; .reg .b64 %%p; ld.param.u64 %%p,[a];\n%s }\n",
              instruction);
     egpu_ptx_module *module;
     egpu_ptx_status status = egpu_ptx_load(text, 0, &allocator, load_log, sizeof load_log, &module);
@@ -209,15 +212,17 @@ static void test_refusals(void) {
     refused("wmma.load.a.sync.aligned.m16n16k16.f16 " EIGHT ",[%p],32;", EGPU_PTX_UNSUPPORTED);
     refused("wmma.load.a.sync.aligned.row.m16n16k16.f16 " FOUR ",[%p],32;", EGPU_PTX_SYNTAX);
     refused("wmma.store.a.sync.aligned.row.m16n16k16.f16 [%p]," EIGHT ",32;", EGPU_PTX_UNSUPPORTED);
-    refused("wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.u8.s32 " EIGHT ",{%r0,%r1},{%r0,%r1}," EIGHT
-            ";",
+    refused("wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.u8.s32 " EIGHT
+            ",{%r0,%r1},{%r0,%r1}," EIGHT ";",
             EGPU_PTX_UNSUPPORTED);
     refused("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32.satfinite " FLOATS "," EIGHT "," EIGHT
             "," FLOATS ";",
             EGPU_PTX_UNSUPPORTED);
-    refused("wmma.mma.and.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {%r0,%r1},{%r2},{%r3},{%r0,%r1};",
+    refused("wmma.mma.and.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 "
+            "{%r0,%r1},{%r2},{%r3},{%r0,%r1};",
             EGPU_PTX_UNSUPPORTED);
-    refused("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f16 " FLOATS "," EIGHT "," EIGHT "," FOUR ";",
+    refused("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f16 " FLOATS "," EIGHT "," EIGHT "," FOUR
+            ";",
             EGPU_PTX_OK); /* floats from halves */
 }
 

@@ -290,18 +290,18 @@ static void test_failures(void) {
 
 /* Compilers have it so where a loop is unrolled. */
 static void test_shared_addresses_of_32_bits_wrap_around(void) {
-    static const char text[] =
-        HEADER ".visible .entry k(.param .u64 out, .param .u32 first) {\n"
-               ".shared .align 4 .b8 s[64];\n.reg .b32 %r<4>; .reg .b64 %d;\n"
-               "ld.param.u64 %d,[out]; ld.param.u32 %r1,[first]; mov.u32 %r2,s; add.s32 %r1,%r2,%r1;\n"
-               "st.shared.u32 [%r1+128],7; ld.shared.u32 %r3,[%r2]; st.global.u32 [%d],%r3; }\n";
+    static const char text[] = HEADER
+        ".visible .entry k(.param .u64 out, .param .u32 first) {\n"
+        ".shared .align 4 .b8 s[64];\n.reg .b32 %r<4>; .reg .b64 %d;\n"
+        "ld.param.u64 %d,[out]; ld.param.u32 %r1,[first]; mov.u32 %r2,s; add.s32 %r1,%r2,%r1;\n"
+        "st.shared.u32 [%r1+128],7; ld.shared.u32 %r3,[%r2]; st.global.u32 [%d],%r3; }\n";
     struct {
         uint32_t *out;
         int32_t first;
     } p = {device(4), -128};
     egpu_ptx_module *wrapping = load(text);
-    CHECK(run_kernel(wrapping, "k", shape(1, 1, &p, sizeof p)) == EGPU_PTX_OK && *p.out == 7,
-          "%u", *p.out);
+    CHECK(run_kernel(wrapping, "k", shape(1, 1, &p, sizeof p)) == EGPU_PTX_OK && *p.out == 7, "%u",
+          *p.out);
     p.first = 64;
     CHECK(run_kernel(wrapping, "k", shape(1, 1, &p, sizeof p)) == EGPU_PTX_ILLEGAL_ADDRESS,
           "beyond it");
@@ -337,8 +337,8 @@ static void test_refusals(void) {
         {".reg .b64 r; cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"
          " [r],[r,{r,r}],[r];",
          EGPU_PTX_UNSUPPORTED, "line 5: unsupported instruction 'cp.async.bulk.tensor.2d"},
-        {"wgmma.fence.sync.aligned;", EGPU_PTX_UNSUPPORTED,
-         "line 5: unsupported instruction 'wgmma.fence"},
+        {"tcgen05.fence::before_thread_sync;", EGPU_PTX_UNSUPPORTED,
+         "line 5: unsupported instruction 'tcgen05.fence"},
         {".reg .b32 r; mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {r},{r},{r},{r};",
          EGPU_PTX_UNSUPPORTED, "mma.sync.aligned.m8n8k4"},
         {".reg .b32 r; mma.sync.aligned.m16n8k8.row.col.f32.bf16.f16.f32 {r},{r},{r},{r};",
