@@ -26,9 +26,10 @@ static ssize_t keep(void *nothing, const char *text, size_t bytes) {
     bool lost = last < bytes || tail - head > PRINTED_BYTES;
     if (tail - head > PRINTED_BYTES) head = tail - PRINTED_BYTES;
     atomic_store(&any, head < tail);
-    pthread_mutex_unlock(&lock);
-    if (lost && !told) fprintf(stderr, "egpu-executor: kernels print more than is kept\n");
+    bool tells = lost && !told;
     told = told || lost;
+    pthread_mutex_unlock(&lock);
+    if (tells) fprintf(stderr, "egpu-executor: kernels print more than is kept\n");
     return (ssize_t)bytes;
 }
 

@@ -6,8 +6,8 @@
 
 #define MOST_PIECES 256 /* of what one reply has announced; an executor keeps less */
 
-static pthread_mutex_t lock =
-    PTHREAD_MUTEX_INITIALIZER; /* one after the other, as it was printed */
+/* One thread after the other, so that it stays in the order in which it was printed. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char piece[WIRE_MAX_PRINTED];
 
 static bool fetch(struct link *link) {

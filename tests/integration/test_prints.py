@@ -152,6 +152,18 @@ def test_of_more_than_there_is_room_for_the_oldest_lines_are_lost(way: tuple[Pat
     assert answer == '"INVALID_VALUE"', "the buffer is in use"
 
 
+def test_of_more_than_an_executor_keeps_the_oldest_is_lost(way: tuple[Path, Executor | None]) -> None:
+    limit = "ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 16 << 20))\n"
+    done = run(way[0], "prints(1, 180000)\nok(d.cuCtxSynchronize())\n", begin=limit + LOAD)
+    assert (done.returncode, done.stderr) == (0, "")
+    everything = "".join(line(1, 0, number) + "\n" for number in range(180000))
+    if way[1] is None:
+        assert done.stdout == everything
+    else:
+        assert done.stdout == everything[-(4 << 20) :]
+        assert "more than is kept" in way[1].stderr()
+
+
 def test_a_failed_assertion_says_where_it_was_and_is_the_context_s_error(way: tuple[Path, Executor | None]) -> None:
     """What it says is on the standard error of the process that has the card."""
     code = "ok(launch(f, 1, 2, (0, ctypes.c_uint32), (0, ctypes.c_uint32)))\n"
