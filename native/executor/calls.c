@@ -687,5 +687,6 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_HOST_CALLBACK] = {host_callback, 0},
     [OP_POINTER_ATTRIBUTE] = {pointer_attribute, 0},
     [OP_DEVICE_STATUS] = {device_status, 0},
+    [OP_PRINTED] = {printed, 0},
     [OP_LIBRARY_GROUP] = {library_group, OPERATION_BESIDE},
 };

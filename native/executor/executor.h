@@ -246,6 +246,13 @@ CUresult room_out(struct task *task);
 void status_init(const struct settings *settings);
 CUresult status_read(uint32_t device, struct writer *out);
 
+/* ---- printed.c ---- */
+
+#define PRINTED_BYTES (4u << 20) /* of what is kept until the client asks */
+void printed_begin(void);        /* from now on C's standard output is kept */
+bool printed_any(void);
+CUresult printed(struct task *task);
+
 /* ---- nccl.c ---- */
 
 CUresult library_group(struct task *task); /* calls that go together */

@@ -74,7 +74,7 @@ static void answer(struct task *task, CUresult result, uint8_t *start, bool besi
     uint32_t pending = atomic_load(&pending_error) ? atomic_exchange(&pending_error, 0) : 0;
     bool large = task->large != NULL;
     struct reply reply = {.seq = task->header.seq,
-                          .head = {(uint32_t)result, pending},
+                          .head = {(uint32_t)result, pending | (printed_any() ? WIRE_PRINTED : 0)},
                           .data = large ? task->large : start,
                           .bytes = large ? task->large_bytes : (size_t)(task->out.at - start),
                           .owned = large};
@@ -233,6 +233,7 @@ int session_run(const struct settings *settings, int control) {
     int fd = greeting_receive(control, &greeting);
     if (fd < 0) return 0;
     if (!handles_init() || !stream_open() || !shared_prepare()) return EXIT_NO_DRIVER;
+    printed_begin();
     bool ready = driver_load(settings->driver) && connection_prepare();
     if (ready) {
         driver_warm();

@@ -18,8 +18,9 @@
 
 /* Replies that a client has not got, of copies and of calls: over a stream those that it has not
  * said RECEIVED for. Its own bound is smaller (WIRE_REPLY_WINDOW). With what waits in threads (8
- * MiB), the input (4 MiB) and shared memory (6 MiB) a session takes 26 MiB for its client, and 256
- * MiB for the images of its modules, of which those that the store has are pages of its files. */
+ * MiB), the input (4 MiB) and shared memory (6 MiB) and what kernels print (4 MiB) a session takes
+ * 30 MiB for its client, and 256 MiB for the images of its modules, of which those that the store
+ * has are pages of its files. */
 #define SESSION_REPLY_BYTES (8u << 20)
 
 struct reply {

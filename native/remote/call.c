@@ -69,6 +69,8 @@ struct call *call_waiting(struct link *link, uint64_t seq) {
 void call_reply_noted(struct link *link, uint64_t seq, uint32_t pending) {
     if (seq > atomic_load(&link->taken)) atomic_store(&link->taken, seq); /* begun in order */
     uint32_t none = 0;
+    if (pending & WIRE_PRINTED) atomic_store(&link->printed, true);
+    pending &= ~WIRE_PRINTED;
     if (pending != 0) atomic_compare_exchange_strong(&link->pending_error, &none, pending);
 }
 
@@ -268,6 +270,8 @@ CUresult call_concluded(struct call *call) {
         atomic_load_explicit(&link->pending_error, memory_order_relaxed))
         call->result = (CUresult)atomic_exchange(&link->pending_error, 0);
     if (call->result != CUDA_SUCCESS) context_failed(call->result);
+    if (atomic_load_explicit(&link->printed, memory_order_relaxed) && call->op != OP_PRINTED)
+        printed_show(link);
     return call->result;
 }
 

@@ -3,6 +3,7 @@
  *   link.c              its life, from cuInit to the program's end
  *   connection.c        dialling, greeting, and a new connection where one broke
  *   call.c              calls and their replies, whatever they travel over
+ *   printed.c           what kernels print there
  *   transport_stream.c  frames over a socket; they are kept until the executor has taken them
  *   transport_shared.c  frames through memory of both processes
  *   bulk.c              long copies, over either
@@ -139,6 +140,7 @@ struct link {
     size_t outstanding;     /* bytes of copies that have not come */
     _Atomic uint64_t taken; /* the executor has all calls up to here, as it has told us */
     _Atomic uint32_t pending_error;
+    _Atomic bool printed; /* kernels have, and it has not been fetched */
 
     struct stream_state stream;
     struct shared_state shared;
@@ -262,6 +264,10 @@ bool reading_start(struct link *link);
 void reading_stop(struct link *link);  /* not under receive_lock */
 void reading_await(struct link *link); /* until it is free, or has been used; under receive_lock */
 void reading_take_part(struct link *link); /* reads once, or awaits who does; under receive_lock */
+
+/* ---- printed.c ---- */
+
+void printed_show(struct link *link); /* fetches what kernels have printed, to standard output */
 
 /* ---- transports ---- */
 

@@ -173,6 +173,7 @@ CUresult context_create(struct device *device, unsigned flags, bool primary, str
     context->primary = primary;
     context->id = atomic_fetch_add(&next_id, 1);
     pthread_mutex_init(&context->lock, NULL);
+    pthread_mutex_init(&context->print_lock, NULL);
     memory_init(&context->memory, &engine.machine, device->card, context);
     CUresult result = context_activate(context);
     if (result != CUDA_SUCCESS) {
@@ -200,6 +201,8 @@ static CUresult hold_limit(struct context *context, CUlimit limit, size_t value)
 
 CUresult context_set_limit(struct context *context, CUlimit limit, size_t value) {
     if (limit == CU_LIMIT_STACK_SIZE && value > STACK_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE && atomic_load(&context->printed))
+        return CUDA_ERROR_INVALID_VALUE; /* its buffer is in use */
     pthread_mutex_lock(&context->lock);
     size_t needed = value;
     if (limit == CU_LIMIT_STACK_SIZE && atomic_load(&context->local_bytes) > value)
@@ -253,6 +256,7 @@ CUresult context_destroy(struct context *context) {
         stream_unref(stream);
     }
     context->legacy = NULL;
+    print_context_gone(context);
     texture_context_gone(context);
     array_context_gone(context);
     pool_context_gone(context);
@@ -285,6 +289,7 @@ CUresult context_synchronize(struct context *context) {
         stream_wait(busy, number);
         stream_unref(busy);
     }
+    print_flush(context);
     pool_synchronized(context->device);
     return (CUresult)atomic_load(&context->error);
 }
@@ -342,7 +347,10 @@ CUresult context_current_checked(struct context **out) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     context_look(context);
     int error = atomic_load_explicit(&context->error, memory_order_relaxed);
-    if (error != CUDA_SUCCESS) return (CUresult)error;
+    if (error != CUDA_SUCCESS) {
+        print_flush(context); /* the call does not get to where it would synchronise */
+        return (CUresult)error;
+    }
     *out = context;
     return CUDA_SUCCESS;
 }

@@ -147,6 +147,7 @@ API CUresult cuEventSynchronize(CUevent handle) {
     struct event *event = (struct event *)handle;
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
     event_wait(event, event_recorded(event));
+    print_flush(event->context);
     pool_synchronized(event->context->device);
     return (CUresult)atomic_load(&event->context->error);
 }

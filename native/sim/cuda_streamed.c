@@ -17,6 +17,7 @@ static CUresult copy_now(const struct copy *copy) {
     CUresult result = copy_check(stream->context, copy);
     if (result != CUDA_SUCCESS) return result;
     stream_settle(stream);
+    print_flush(stream->context);
     if ((result = (CUresult)atomic_load(&context->error)) != CUDA_SUCCESS) return result;
     return copy_run(stream->context, copy);
 }

@@ -170,8 +170,10 @@ struct context {
     _Atomic uint32_t local_bytes;     /* of the largest kernel that was ever launched */
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
-    _Atomic int cancel;     /* kernels look at it that other threads run */
+    _Atomic uint32_t peers;          /* bit per ordinal whose memory kernels may reach */
+    _Atomic int cancel;              /* kernels look at it that other threads run */
+    struct printed *_Atomic printed; /* NULL: no kernel that can print was ever launched */
+    pthread_mutex_t print_lock;
     /* the card's counts when the context was made: what happens later breaks it */
     uint32_t lost_seen;
     uint64_t ecc_seen;
@@ -187,6 +189,13 @@ CUresult context_set_limit(struct context *context, CUlimit limit, size_t value)
 CUresult context_need_local(struct context *context, uint32_t bytes);
 void context_fail(struct context *context, CUresult error, const char *why);
 CUresult context_synchronize(struct context *context);
+
+/* print.c: what kernels print. The buffer has the size that the limit has when the first kernel is
+ * launched that can print. */
+CUresult print_prepare(struct context *context);
+bool print_text(void *context, const char *text, size_t length, bool error); /* egpu_ptx_print */
+void print_flush(struct context *context); /* to standard output, if there is anything */
+void print_context_gone(struct context *context);
 
 CUresult primary_retain(struct device *device, struct context **out);
 CUresult primary_release(struct device *device);

@@ -189,6 +189,7 @@ static CUresult of_fault(egpu_ptx_status status) {
     case EGPU_PTX_ILLEGAL_ADDRESS: return CUDA_ERROR_ILLEGAL_ADDRESS;
     case EGPU_PTX_MISALIGNED: return CUDA_ERROR_MISALIGNED_ADDRESS;
     case EGPU_PTX_STACK_OVERFLOW: return CUDA_ERROR_HARDWARE_STACK_ERROR;
+    case EGPU_PTX_ASSERT: return CUDA_ERROR_ASSERT;
     case EGPU_PTX_DEADLOCK:
     case EGPU_PTX_TIMEOUT: return CUDA_ERROR_LAUNCH_TIMEOUT;
     default: return CUDA_ERROR_LAUNCH_FAILED;
@@ -277,6 +278,7 @@ static void interpret(struct context *context, const struct launch *launch, egpu
         .param_bytes = launch->param_bytes,
         .check = check_access,
         .texture = texture_shown,
+        .print = print_text,
         .check_ctx = context,
         .cancel = &context->cancel,
         .globaltimer = global_timer,
@@ -451,6 +453,7 @@ void op_execute(struct stream *stream, struct op *op) {
         stream->last_end_ns = sim_now();
         break;
     case OP_CALLBACK:
+        print_flush(context);
         op->callback.function(op->callback.handle, (CUresult)atomic_load(&context->error),
                               op->callback.data);
         stream->last_end_ns = sim_now();

@@ -146,6 +146,7 @@ static unsigned target_of(const struct sim_card *card) {
 
 CUresult module_load(struct context *context, const void *image,
                      const struct module_options *options, struct module **out) {
+    print_flush(context);
     if (!fat_binary_is(image)) return load(context, image, options, out);
     char *text;
     CUresult result = fatbin_ptx(image, target_of(context->device->card), &text);
@@ -387,6 +388,7 @@ CUresult launch_prepare(struct function *function, const unsigned grid[3], const
     if ((params && extra) || (info->param_count && !params && !extra))
         return CUDA_ERROR_INVALID_VALUE;
     result = context_need_local(function->module->context, info->local_bytes);
+    if (result == CUDA_SUCCESS && info->prints) result = print_prepare(function->module->context);
     if (result != CUDA_SUCCESS) return result;
     struct op *op = op_new(OP_LAUNCH);
     if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -410,6 +412,7 @@ CUresult launch_submit(struct stream *stream, struct function *function, const u
                        const unsigned block[3], unsigned shared_bytes, const struct launch_how *how,
                        void **params, void **extra) {
     if (function->module->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    print_flush(stream->context);
     struct op *op;
     CUresult result = launch_prepare(function, grid, block, shared_bytes, how, params, extra, &op);
     if (result != CUDA_SUCCESS) return result;

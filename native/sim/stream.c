@@ -392,6 +392,7 @@ CUresult stream_synchronize(struct stream *stream) {
     CUresult allowed = capture_forbids(stream);
     if (allowed != CUDA_SUCCESS) return allowed;
     stream_settle(stream);
+    print_flush(stream->context);
     pool_synchronized(stream->context->device);
     return (CUresult)atomic_load(&stream->context->error);
 }

@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0xb0e9822c0edd05c4)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0xc1506a2e54f1fce7)
 
 enum wire_kind {
     KIND_array = 1,
@@ -1546,7 +1546,8 @@ enum wire_op {
     OP_cublasZtbsv_v2_64 = 1525,
     OP_cublasZtpmv_v2_64 = 1526,
     OP_cublasZtpsv_v2_64 = 1527,
-    OP_COUNT = 1528
+    OP_PRINTED = 1528,
+    OP_COUNT = 1529
 };
 
 #endif

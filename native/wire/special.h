@@ -229,6 +229,10 @@ struct wire_room_part {
     uint64_t room, offset, bytes;
 };
 
+/* PRINTED: the oldest of what kernels have printed, once the pending word of a reply says that
+ * there is something. The reply: its bytes. */
+#define WIRE_MAX_PRINTED (64u << 10)
+
 /* POINTER_ATTRIBUTE: reply: 8 bytes. */
 struct wire_pointer_attribute {
     uint64_t pointer;

@@ -93,8 +93,9 @@ struct wire_welcome { /* the snapshot follows */
 
 struct wire_reply { /* results follow */
     uint32_t result;
-    uint32_t pending;
+    uint32_t pending; /* an error, and whether kernels have printed (PRINTED) */
 };
+#define WIRE_PRINTED (1u << 31)
 
 struct wire_callback {
     uint64_t id;

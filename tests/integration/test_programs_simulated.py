@@ -99,6 +99,14 @@ def test_six_kernels_of_numba_are_right(request: pytest.FixtureRequest, where: s
     assert json.loads(done.stdout) == dict.fromkeys(KERNELS, True)
 
 
+@pytest.mark.parametrize(("where", "options"), [("in_slice", []), ("over_the_pool", ["--ptx"])])
+def test_kernels_of_numba_print(request: pytest.FixtureRequest, where: str, options: list[str]) -> None:
+    run: Runner = request.getfixturevalue(where)
+    done = run("-W", "ignore", PROGRAMS / "numba_prints.py", options=options)
+    assert (done.returncode, complaints(done)) == (0, [])
+    assert sorted(done.stdout.splitlines()) == [f"thread {i} has {i / 4:f} of" + " it" * (i % 2) for i in range(4)]
+
+
 @pytest.mark.parametrize(("where", "parts"), [("in_slice", PARTS + LOCAL_PARTS), ("over_the_pool", PARTS)])
 def test_what_cuda_core_s_examples_do_is_right(request: pytest.FixtureRequest, where: str, parts: list[str]) -> None:
     run: Runner = request.getfixturevalue(where)

@@ -44,13 +44,13 @@ RUNS: Final = {
     "control": "float t[32]; for (int n = 0; n < 32; n++) t[n] = a[n]; switch (i % 6) { case 0: a[i] = 1; break;"
     " case 1: a[i] *= 7; break; case 2: a[i] = t[i & 31]; break; case 3: a[i] = 4; break; case 4: a[i] -= 6; break;"
     " default: a[i] = 8; }",
+    "printing": 'printf("%d of %s", i, "kernels"); if (a[i] > 4) printf("%f", a[i]);',
     "calls": "function f[2] = {more, twice}; Other o; o.k = i; Base *b = &o;"
     " a[i] = f[i & 1](a[i]) + fib(i % 9) + table[i & 3] + b->f(); counter++;",
 }
 SAYS_NO: Final = {
-    "printf": ('printf("%d", i);', "vprintf"),
     "video": ("a[i] = __vabsdiffu4(i, i);", "vabsdiff4"),
-    "groups of warps": ('asm volatile("wgmma.fence.sync.aligned;");', "wgmma.fence.sync.aligned"),
+    "memory of tensor cores": ('asm volatile("tcgen05.fence::before_thread_sync;");', "tcgen05.fence"),
 }
 OPTIONS: Final = (["-arch=compute_80"], ["-arch=compute_90", "-G"], ["-arch=compute_75", "-use_fast_math", "-lineinfo"])
 

@@ -77,7 +77,7 @@ def test_what_it_takes_goes_on_as_it_is_and_runs(tmp_path: Path, source: Path, o
     ("text", "options", "words"),
     [
         (KERNEL.replace("st.global", "st.globe"), [], "line 8"),
-        (KERNEL.replace("ret;", "wgmma.fence.sync.aligned; ret;"), [], "wgmma"),
+        (KERNEL.replace("ret;", "tcgen05.fence::before_thread_sync; ret;"), [], "tcgen05"),
         (KERNEL, ["-arch=sm_75"], ".target is higher"),
         (EXTERN, [], "f"),
         ("", [], ""),

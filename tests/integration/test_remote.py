@@ -593,6 +593,7 @@ BAD: Final[dict[str, Callable[[Raw], object]]] = {
         "IMAGE", bytes(32) + struct.pack("<QQII", 8, 1 << 63, 8, 0) + b"notthis\0"
     ),
     "the shared area of a stream": lambda raw: raw.post("COPY_IN_SHARED", struct.pack("<QQIIQ", 4096, 0, 64, 0, 0)),
+    "a question that has something behind it": lambda raw: raw.post("PRINTED", bytes(8)),
     "a room of nothing": lambda raw: raw.post("ROOM", struct.pack("<Q", 0)),
     "a part behind any room": lambda raw: raw.post("ROOM_OUT", struct.pack("<QQQ", 1, 1 << 40, 64)),
     "a node of no kind": lambda raw: raw.post("GRAPH_NODE", struct.pack("<IIQQQ", 77, 0, 0, 0, 0)),

@@ -30,9 +30,12 @@ REFUSED_OVER_THE_POOL: Final = (
     "array_nodes", "atomic_links", "graph_conditional", "graph_objects", "graph_shown", "managed",
 )  # fmt: skip
 OVER_THE_POOL: Final = LOCALLY | dict.fromkeys(REFUSED_OVER_THE_POOL, "refused")
+FRAGMENTS: Final = SOURCES.with_name("fragments.cu")
 OF_CUDA_12: Final = SOURCES.with_name("of_cuda_12.c")
 TABLE: Final = Path(__file__).resolve().parents[2] / "native" / "runtime" / "runtime_table.json"
-HEADERS: Final = ("check.h", "cooperative_groups.h", "atomic", "thread", "sys/wait.h", "unistd.h")
+HEADERS: Final = (
+    "check.h", "cassert", "cooperative_groups.h", "atomic", "string", "thread", "sys/mman.h", "sys/wait.h", "unistd.h",
+)  # fmt: skip
 
 
 def together() -> str:
@@ -45,30 +48,35 @@ def together() -> str:
     return "\n".join([*lines, "};", '#include "main.h"', ""])
 
 
-def compiled(folder: Path, *more: str) -> Path:
-    """All of them in one. They are linked to our library: the compiler's own may be older than what they call."""
+def compiled(source: Path, program: Path, targets: tuple[int, ...], *more: str) -> Path:
+    """It is linked to our library: the compiler's own may be older than what is called."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    (folder / "all.cu").write_text(together())
-    targets = [f"-gencode=arch=compute_{target},code=compute_{target}" for target in (75, 90)]
-    flags = [*targets, "-Xcompiler", "-Wno-deprecated-declarations", "-I", str(SOURCES), *more]
+    of_targets = [f"-gencode=arch=compute_{target},code=compute_{target}" for target in targets]
+    flags = [*of_targets, "-Xcompiler", "-Wno-deprecated-declarations", "-I", str(SOURCES), *more]
     library = ["-cudart", "none", "-Xlinker", str(path("runtime/libcudart.so.13"))]
-    command = [nvcc, *flags, "-o", str(folder / "all"), str(folder / "all.cu"), *library]
+    command = [nvcc, *flags, "-o", str(program), str(source), *library]
     subprocess.run(command, check=True, timeout=DEADLINE_SECONDS * 4)
-    return folder / "all"
+    return program
+
+
+def compiled_together(folder: Path, *more: str) -> Path:
+    """All of them in one."""
+    (folder / "all.cu").write_text(together())
+    return compiled(folder / "all.cu", folder / "all", (75, 90), *more)
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that runs them all; its kernels are compressed PTX, as nvcc leaves them."""
-    return compiled(tmp_path_factory.mktemp("runtime"))
+    return compiled_together(tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.fixture(scope="module")
 def programs_per_thread(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same where the default stream is each thread's own."""
-    return compiled(tmp_path_factory.mktemp("per_thread"), "--default-stream", "per-thread")
+    return compiled_together(tmp_path_factory.mktemp("per_thread"), "--default-stream", "per-thread")
 
 
 def outcomes(command: list[str], env: dict[str, str]) -> dict[str, str]:
@@ -110,6 +118,12 @@ def test_programs_on_a_card_with_clusters(tmp_path: Path, programs: Path, state:
                 for name in OF_NEWER_CARDS:
                     command = [str(programs), name]
                     subprocess.run(command, env=environment(client), check=True, timeout=DEADLINE_SECONDS)
+
+
+def test_matrices_in_fragments(sim: Machine, tmp_path: Path) -> None:
+    """wmma, whose types all cards have since 8.0."""
+    program = compiled(FRAGMENTS, tmp_path / "fragments", (80,))
+    subprocess.run([str(program)], env=environment(sim.driver_dir), check=True, timeout=DEADLINE_SECONDS)
 
 
 def called(sources: list[Path]) -> set[str]:

@@ -438,6 +438,7 @@ const char *egpu_ptx_status_name(egpu_ptx_status status) {
                                         "misaligned address",
                                         "stack overflow",
                                         "trap",
+                                        "failed assertion",
                                         "deadlock",
                                         "instruction limit reached",
                                         "cancelled"};

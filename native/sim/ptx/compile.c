@@ -81,6 +81,8 @@ static const struct {
     {"ldmatrix", compile_ldmatrix},
     {"stmatrix", compile_ldmatrix},
     {"mma", compile_mma},
+    {"wmma", compile_wmma},
+    {"wgmma", compile_wgmma},
     {"membar", compile_fence},
     {"fence", compile_fence},
     {"exit", compile_simple},

@@ -104,6 +104,8 @@ void compile_cp(struct parser *p);
 void compile_mbarrier(struct parser *p);
 void compile_ldmatrix(struct parser *p);
 void compile_mma(struct parser *p);
+void compile_wmma(struct parser *p);
+void compile_wgmma(struct parser *p);
 void compile_bra(struct parser *p, enum op op, uint16_t condition);
 void compile_brx(struct parser *p);
 void compile_call(struct parser *p);

@@ -127,9 +127,10 @@ static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, ui
     return memory + address;
 }
 
-/* Another block's of the cluster, or an error. */
+/* Another block's of the cluster; where 32 bits and an offset have wrapped around; or an error. */
 static __attribute__((noinline)) void *shared_slow(struct exec *x, uint64_t address,
                                                    uint32_t length, uint32_t align, bool write) {
+    if (address >> 32 == 1) address = (uint32_t)address;
     uint32_t rank = CLUSTER_RANK(address) - 1; /* its own memory: beyond all */
     bool there = address >> 32 == 0 && rank < x->cluster[0] * x->cluster[1] * x->cluster[2];
     return window_at(x, there ? x->shared_of[rank] : x->shared, x->shared_bytes,
@@ -171,6 +172,12 @@ static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32
     }
 }
 
+void *generic_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
+                     bool write) {
+    return generic_at(x, (unsigned)(address >> 12) & (RANGE_CACHE - 1), address, length, align,
+                      write);
+}
+
 static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_t length) {
     x->stats.atomics++;
     if (space == SPACE_SHARED) return shared_at(x, address, length, length, true);
@@ -202,7 +209,7 @@ static bool push(struct exec *x, struct thread *t, const struct ins *at) {
             return false;
         }
         callee = x->kernel->module->functions[index];
-        bool fits = !callee->entry && callee->param_count == site->args &&
+        bool fits = callee->defined && !callee->entry && callee->param_count == site->args &&
                     callee->return_count == site->returns;
         for (uint32_t i = 0; fits && i < site->returns + site->args; i++) {
             const struct formal *f =

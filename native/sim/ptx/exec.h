@@ -118,9 +118,25 @@ void copy_wait(struct thread *t, uint32_t pending_groups);
 void copy_wait_all(struct thread *t);
 bool mbarrier(struct exec *x, union slot *R, const struct ins *at);
 
+/* Memory of any space, by a generic address; likewise. */
+void *generic_memory(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write);
+
+/* print.c: of the call sites of vprintf and __assertfail. False is a failure, and so is a failed
+ * assertion; *cost: characters, which count as instructions. */
+bool print_call(struct exec *x, struct thread *t, const struct ins *at, uint64_t *cost);
+void assert_call(struct exec *x, struct thread *t, const struct ins *at);
+
 /* matrix.c: a whole warp, each of its threads at such an instruction. */
 void matrix_multiply(struct thread *lanes);
 bool matrix_move(struct exec *x, struct thread *lanes); /* false is a failure */
+void fragment_multiply(struct thread *lanes);
+bool fragment_move(struct exec *x, struct thread *lanes);
+bool warpgroup_multiply(struct exec *x, struct thread *lanes); /* warpgroup.c: one warp's part */
+/* The operands in words: the slot of one; an element in a slot, and a sum. */
+uint16_t operand_slot(const struct ins *words, unsigned i);
+double matrix_element(enum element type, const union slot *s, unsigned i);
+double matrix_sum_value(const union slot *s, enum sum type, unsigned i);
+void matrix_sum_store(union slot *s, enum sum type, unsigned i, double v, bool saturate);
 
 /* a special register */
 uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);

@@ -156,7 +156,9 @@ enum element {
     ELEMENT_E5M2,
     ELEMENT_S8,
     ELEMENT_U8,
-    ELEMENT_F64
+    ELEMENT_F64,
+    ELEMENT_F32, /* of sums alone, as fragments of wmma have them */
+    ELEMENT_S32
 };
 enum sum { SUM_F32, SUM_F16, SUM_S32, SUM_F64 };
 /* aux of mma: d(M×8) = a(M×K) · b(K×8) + c. M is 8 or 16, K a power of two up to 32. */
@@ -173,7 +175,73 @@ enum sum { SUM_F32, SUM_F16, SUM_S32, SUM_F64 };
  * member mask, the registers. */
 enum { MMA_WORDS = 6, MATRIX_WORDS = 3, MATRIX_TRANSPOSED = 8 /* aux: with 1, 2 or 4 matrices */ };
 static inline unsigned elements_of_register(enum element e) {
-    return e == ELEMENT_TF32 || e == ELEMENT_F64 ? 1 : e <= ELEMENT_BF16 ? 2 : 4;
+    return e == ELEMENT_TF32 || e >= ELEMENT_F64 ? 1 : e <= ELEMENT_BF16 ? 2 : 4;
+}
+
+/* wmma: d(M×N) = a(M×K) · b(K×N) + c, of fragments that are loaded and stored as wholes. */
+enum part { PART_A, PART_B, PART_SUM };
+static const struct wmma_shape {
+    const char *name;
+    unsigned m, n, k;
+} wmma_shapes[] = {{"m16n16k16", 16, 16, 16},
+                   {"m32n8k16", 32, 8, 16},
+                   {"m8n32k16", 8, 32, 16},
+                   {"m16n16k8", 16, 16, 8},
+                   {"m8n8k4", 8, 8, 4}};
+enum { WMMA_SHAPES = sizeof wmma_shapes / sizeof *wmma_shapes };
+/* aux of wmma_load and wmma_store; by_column: neighbours in memory are above each other. */
+#define FRAGMENT_AUX(shape, part, element, by_column, space)                \
+    ((unsigned)(shape) | (unsigned)(part) << 3 | (unsigned)(element) << 5 | \
+     (unsigned)(by_column) << 9 | (unsigned)(space) << 10)
+#define FRAGMENT_SHAPE(aux) (&wmma_shapes[(aux) & 7])
+#define FRAGMENT_PART(aux) ((enum part)((aux) >> 3 & 3))
+#define FRAGMENT_ELEMENT(aux) ((enum element)((aux) >> 5 & 15))
+#define FRAGMENT_BY_COLUMN(aux) ((aux) >> 9 & 1)
+#define FRAGMENT_SPACE(aux) ((enum space)((aux) >> 10))
+#define WMMA_AUX(shape, element, d, c, saturate)                                               \
+    ((unsigned)(shape) | (unsigned)(element) << 3 | (unsigned)(d) << 6 | (unsigned)(c) << 10 | \
+     (unsigned)(saturate) << 14)
+#define WMMA_ELEMENT(aux) ((enum element)((aux) >> 3 & 7))
+#define WMMA_D(aux) ((enum element)((aux) >> 6 & 15))
+#define WMMA_C(aux) ((enum element)((aux) >> 10 & 15))
+#define WMMA_SATURATE(aux) ((aux) >> 14)
+/* Words of wmma: the operation, the member mask, d, a, b and c, two each; of loads and stores (a:
+ * the address, b: the stride in elements) one such pair. */
+enum { WMMA_WORDS = 10, FRAGMENT_WORDS = 4 };
+/* Registers of one. Which element is where is ours to say, but for how many there are: halves to
+ * multiply are there twice where there are fewer than 512. */
+static inline unsigned fragment_total(const struct wmma_shape *shape, enum part part) {
+    return part == PART_A   ? shape->m * shape->k
+           : part == PART_B ? shape->k * shape->n
+                            : shape->m * shape->n;
+}
+static inline unsigned fragment_registers(const struct wmma_shape *shape, enum part part,
+                                          enum element e) {
+    if (e == ELEMENT_F16 && part != PART_SUM) return 8;
+    return fragment_total(shape, part) / (32 * elements_of_register(e));
+}
+
+/* aux of wgmma: d(64×N) = a(64×K) · b(K×N), and d again where the predicate says so. A part that is
+ * transposed has neighbours in memory that are not summed over; negated: one of a and b is. */
+#define WGMMA_AUX(a, b, sum, a_shared, a_transposed, b_transposed, negated, saturate)             \
+    ((unsigned)(a) | (unsigned)(b) << 3 | (unsigned)(sum) << 6 | (unsigned)(a_shared) << 8 |      \
+     (unsigned)(a_transposed) << 9 | (unsigned)(b_transposed) << 10 | (unsigned)(negated) << 11 | \
+     (unsigned)(saturate) << 12)
+#define WGMMA_A(aux) ((enum element)((aux) & 7))
+#define WGMMA_B(aux) ((enum element)((aux) >> 3 & 7))
+#define WGMMA_SUM(aux) ((enum sum)((aux) >> 6 & 3))
+#define WGMMA_A_SHARED(aux) ((aux) >> 8 & 1)
+#define WGMMA_A_TRANSPOSED(aux) ((aux) >> 9 & 1)
+#define WGMMA_B_TRANSPOSED(aux) ((aux) >> 10 & 1)
+#define WGMMA_NEGATED(aux) ((aux) >> 11 & 1)
+#define WGMMA_SATURATE(aux) ((aux) >> 12 & 1)
+/* Its words: a's and b's descriptors and the predicate; the member mask, and N; a's registers,
+ * where it has no descriptor; d's. */
+static inline unsigned wgmma_sums(unsigned columns, enum sum sum) {
+    return columns / (sum == SUM_F16 ? 4 : 2);
+}
+static inline unsigned wgmma_words(const struct ins *at) {
+    return 3 + (wgmma_sums((unsigned)at[1].imm, WGMMA_SUM(at->aux)) + 3) / 4;
 }
 
 struct variable {
@@ -257,6 +325,7 @@ struct function {
     struct variable **shared; /* shared variables it names itself */
     uint32_t shared_count;
     bool indirect; /* it calls through a pointer */
+    bool prints;   /* it calls vprintf or __assertfail */
     int visit;     /* of the call graph's depth-first search */
 };
 

@@ -53,6 +53,31 @@ static void place_variables(struct parser *p) {
     }
 }
 
+/* What the card's driver has, and no module defines. Sizes of parameters in bytes; one that returns
+ * gives back 4. */
+static const struct builtin {
+    const char *name;
+    enum op op;
+    uint32_t params, returns;
+    uint32_t sizes[5];
+} builtins[] = {
+    {"vprintf", OP_vprintf, 2, 1, {8, 8}},
+    {"__assertfail", OP_assertfail, 5, 0, {8, 8, 4, 8, 8}},
+};
+
+static const struct builtin *builtin_named(struct parser *p, const struct function *f) {
+    const struct builtin *b = builtins, *end = b + sizeof builtins / sizeof *builtins;
+    while (b < end && strcmp(f->name, b->name) != 0) b++;
+    if (b == end) fail(p, EGPU_PTX_UNRESOLVED, "nobody defines the function '%s'", f->name);
+    bool fits = f->param_count == b->params && f->return_count == b->returns;
+    for (uint32_t i = 0; fits && i < b->params; i++)
+        fits = f->params[i].in_register || f->params[i].size == b->sizes[i];
+    for (uint32_t i = 0; fits && i < b->returns; i++)
+        fits = f->returns[i].in_register || f->returns[i].size == 4;
+    if (!fits) syntax(p, "'%s' is declared otherwise than it is", f->name);
+    return b;
+}
+
 static void check_calls(struct parser *p, struct function *f) {
     for (uint32_t i = 0; i < f->code_count; i++) {
         if (f->code[i].op != OP_call) continue;
@@ -61,14 +86,8 @@ static void check_calls(struct parser *p, struct function *f) {
         struct function *callee = site->callee;
         p->statement_line = f->lines[i];
         if (!callee->defined) {
-            if (strcmp(callee->name, "__assertfail") == 0) {
-                /* a failed assertion ends the kernel with an error */
-                f->code[i] = (struct ins){.op = OP_trap};
-                continue;
-            }
-            if (strcmp(callee->name, "vprintf") == 0)
-                unsupported(p, "call of 'vprintf' (printf from a kernel)");
-            fail(p, EGPU_PTX_UNRESOLVED, "nobody defines the function '%s'", callee->name);
+            f->code[i].op = (uint16_t)builtin_named(p, callee)->op;
+            f->prints = true;
         }
         if (callee->entry) unsupported(p, "a call of the kernel '%s'", callee->name);
         if (callee->param_count != site->args || callee->return_count != site->returns)
@@ -122,6 +141,7 @@ static void visit(struct walk *w, struct function *f) {
     w->slots[f->index] = f->slot_count;
     w->bytes[f->index] = f->frame_bytes;
     w->frames[f->index] = 1;
+    w->kernel->info.prints = w->kernel->info.prints || f->prints;
     for (uint32_t i = 0; i < f->shared_count; i++) {
         bool known = false;
         for (uint32_t k = 0; k < w->shared.count; k++)

@@ -10,12 +10,12 @@
 
 enum { ROWS = 16, COLUMNS = 8, DEPTH = 32 };
 
-static uint16_t slot_number(const struct ins *words, unsigned i) {
+uint16_t operand_slot(const struct ins *words, unsigned i) {
     const struct ins *w = words + i / 4;
     return i % 4 == 0 ? w->d : i % 4 == 1 ? w->a : i % 4 == 2 ? w->b : w->c;
 }
 
-static double element(enum element type, const union slot *s, unsigned i) {
+double matrix_element(enum element type, const union slot *s, unsigned i) {
     switch (type) {
     case ELEMENT_F16: return half_to_float((uint16_t)(s->u32 >> 16 * i));
     case ELEMENT_BF16: return bfloat_to_float((uint16_t)(s->u32 >> 16 * i));
@@ -24,6 +24,8 @@ static double element(enum element type, const union slot *s, unsigned i) {
     case ELEMENT_E5M2: return quarter_to_float((uint8_t)(s->u32 >> 8 * i), false);
     case ELEMENT_S8: return (int8_t)(s->u32 >> 8 * i);
     case ELEMENT_U8: return (uint8_t)(s->u32 >> 8 * i);
+    case ELEMENT_F32: return s->f32;
+    case ELEMENT_S32: return s->s32;
     case ELEMENT_F64: break;
     }
     return s->f64;
@@ -42,13 +44,13 @@ static void gather(struct product *m, struct thread *lanes, unsigned aux) {
         unsigned group = lane / 4, first = lane % 4 * each;
         for (unsigned r = 0; r < of_a; r++) {
             double *to = &m->a[group + 8 * (r % below)][r / below * 4 * each + first];
-            const union slot *s = &R[slot_number(at + 2, r)];
-            for (unsigned i = 0; i < each; i++) to[i] = element(MMA_A(aux), s, i);
+            const union slot *s = &R[operand_slot(at + 2, r)];
+            for (unsigned i = 0; i < each; i++) to[i] = matrix_element(MMA_A(aux), s, i);
         }
         for (unsigned r = 0; r < of_b; r++) {
-            const union slot *s = &R[slot_number(at + 4, r)];
+            const union slot *s = &R[operand_slot(at + 4, r)];
             for (unsigned i = 0; i < each; i++)
-                m->b[r * 4 * each + first + i][group] = element(MMA_B(aux), s, i);
+                m->b[r * 4 * each + first + i][group] = matrix_element(MMA_B(aux), s, i);
         }
     }
 }
@@ -57,10 +59,10 @@ static void gather(struct product *m, struct thread *lanes, unsigned aux) {
 static union slot *sum_slot(struct thread *lane, bool result, unsigned aux, unsigned below,
                             unsigned i) {
     unsigned r = MMA_SUM(aux) == SUM_F16 ? below : 2 * below + i;
-    return &thread_registers(lane)[slot_number(lane->pc + (result ? 0 : 5), r)];
+    return &thread_registers(lane)[operand_slot(lane->pc + (result ? 0 : 5), r)];
 }
 
-static double sum_value(const union slot *s, enum sum type, unsigned i) {
+double matrix_sum_value(const union slot *s, enum sum type, unsigned i) {
     switch (type) {
     case SUM_F32: return s->f32;
     case SUM_F16: return half_to_float((uint16_t)(s->u32 >> 16 * i));
@@ -70,7 +72,7 @@ static double sum_value(const union slot *s, enum sum type, unsigned i) {
     return s->f64;
 }
 
-static void sum_store(union slot *s, enum sum type, unsigned i, double v, bool saturate) {
+void matrix_sum_store(union slot *s, enum sum type, unsigned i, double v, bool saturate) {
     switch (type) {
     case SUM_F32:
         if (isnan(v))
@@ -101,7 +103,7 @@ void matrix_multiply(struct thread *lanes) {
         for (unsigned below = 0; below < rows / 8; below++)
             for (unsigned i = 0; i < 2; i++)
                 m.d[lane / 4 + 8 * below][lane % 4 * 2 + i] =
-                    sum_value(sum_slot(&lanes[lane], false, aux, below, i), type, i);
+                    matrix_sum_value(sum_slot(&lanes[lane], false, aux, below, i), type, i);
     for (unsigned row = 0; row < rows; row++)
         for (unsigned k = 0; k < depth; k++) {
             double a = m.a[row][k];
@@ -113,8 +115,8 @@ void matrix_multiply(struct thread *lanes) {
     for (unsigned lane = 0; lane < WARP_SIZE; lane++)
         for (unsigned below = 0; below < rows / 8; below++)
             for (unsigned i = 0; i < 2; i++)
-                sum_store(sum_slot(&lanes[lane], true, aux, below, i), type, i,
-                          m.d[lane / 4 + 8 * below][lane % 4 * 2 + i], MMA_SATURATE(aux));
+                matrix_sum_store(sum_slot(&lanes[lane], true, aux, below, i), type, i,
+                                 m.d[lane / 4 + 8 * below][lane % 4 * 2 + i], MMA_SATURATE(aux));
 }
 
 /* ---- between registers and shared memory ---- */
@@ -140,7 +142,7 @@ bool matrix_move(struct exec *x, struct thread *lanes) {
     *(write ? &x->stats.stores : &x->stats.loads) += WARP_SIZE;
     for (unsigned lane = 0; lane < WARP_SIZE; lane++)
         for (unsigned m = 0; m < count; m++) {
-            union slot *s = &thread_registers(&lanes[lane])[slot_number(lanes[lane].pc + 2, m)];
+            union slot *s = &thread_registers(&lanes[lane])[operand_slot(lanes[lane].pc + 2, m)];
             uint16_t part[2] = {(uint16_t)s->u32, (uint16_t)(s->u32 >> 16)};
             for (unsigned i = 0; i < 2; i++) {
                 unsigned across = lane % 4 * 2 + i, along = lane / 4;
@@ -153,5 +155,120 @@ bool matrix_move(struct exec *x, struct thread *lanes) {
             }
             if (!write) s->u64 = part[0] | (uint32_t)part[1] << 16;
         }
+    return true;
+}
+
+/* ---- fragments ---- */
+
+/* Where element e of a matrix in row-major order is: the lanes have it one after the other, each as
+ * many as its registers hold. */
+struct fragment {
+    enum element type;
+    unsigned total, each; /* elements, and those of a lane */
+    unsigned words;       /* the first with its registers, from the instruction on */
+};
+
+static struct fragment fragment_of(const struct wmma_shape *shape, enum part part,
+                                   enum element type, unsigned words) {
+    return (struct fragment){type, fragment_total(shape, part),
+                             fragment_registers(shape, part, type) * elements_of_register(type),
+                             words};
+}
+
+static union slot *fragment_slot(const struct fragment *f, struct thread *lane, unsigned i) {
+    return &thread_registers(lane)[operand_slot(lane->pc + f->words, i)];
+}
+
+static void fragment_values(const struct fragment *f, struct thread *lanes, double *to) {
+    unsigned per = elements_of_register(f->type);
+    for (unsigned e = 0; e < f->total; e++)
+        to[e] = matrix_element(f->type, fragment_slot(f, &lanes[e / f->each], e % f->each / per),
+                               e % per);
+}
+
+static enum sum sum_of(enum element type) {
+    return type == ELEMENT_F32   ? SUM_F32
+           : type == ELEMENT_F16 ? SUM_F16
+           : type == ELEMENT_S32 ? SUM_S32
+                                 : SUM_F64;
+}
+
+/* As matrix_multiply has it. */
+void fragment_multiply(struct thread *lanes) {
+    double a[512], b[512], sum[256];
+    unsigned aux = lanes[0].pc->aux;
+    const struct wmma_shape *s = FRAGMENT_SHAPE(aux);
+    const struct fragment of_d = fragment_of(s, PART_SUM, WMMA_D(aux), 2),
+                          of_a = fragment_of(s, PART_A, WMMA_ELEMENT(aux), 4),
+                          of_b = fragment_of(s, PART_B, WMMA_ELEMENT(aux), 6),
+                          of_c = fragment_of(s, PART_SUM, WMMA_C(aux), 8);
+    fragment_values(&of_a, lanes, a);
+    fragment_values(&of_b, lanes, b);
+    fragment_values(&of_c, lanes, sum);
+    bool fused = WMMA_D(aux) == ELEMENT_F64;
+    for (unsigned i = 0; i < s->m; i++)
+        for (unsigned k = 0; k < s->k; k++)
+            for (unsigned j = 0; j < s->n; j++) {
+                double *d = &sum[i * s->n + j], x = a[i * s->k + k], y = b[k * s->n + j];
+                *d = fused ? fma(x, y, *d) : *d + x * y;
+            }
+    unsigned per = elements_of_register(of_d.type);
+    for (unsigned e = 0; e < of_d.total; e++)
+        matrix_sum_store(fragment_slot(&of_d, &lanes[e / of_d.each], e % of_d.each / per),
+                         sum_of(of_d.type), e % per, sum[e], WMMA_SATURATE(aux));
+}
+
+static void *fragment_memory(struct exec *x, enum space space, uint64_t address, uint32_t bytes,
+                             bool write) {
+    if (space == SPACE_GENERIC && address >> WINDOW_SHIFT == WINDOW_SHARED >> WINDOW_SHIFT) {
+        space = SPACE_SHARED;
+        address -= WINDOW_SHARED;
+    }
+    return space == SPACE_SHARED ? shared_memory(x, address, bytes, bytes, write)
+                                 : global_memory(x, address, bytes, bytes, write);
+}
+
+/* One lane's elements; false is a failure. */
+static bool fragment_move_lane(struct exec *x, struct thread *lane, unsigned number,
+                               const struct fragment *f, unsigned wide) {
+    const struct ins *at = lane->pc;
+    const union slot *R = thread_registers(lane);
+    uint64_t base = R[at->a].u64 + (uint64_t)(int64_t)at->imm, stride = R[at->b].u32;
+    unsigned per = elements_of_register(f->type), bytes = f->type == ELEMENT_F64 ? 8 : 4 / per;
+    bool write = at->op == OP_wmma_store;
+    uint64_t loaded[8] = {0};
+    for (unsigned i = 0; i < f->each; i++) {
+        unsigned e = (number * f->each + i) % f->total, row = e / wide, column = e % wide;
+        uint64_t index =
+            FRAGMENT_BY_COLUMN(at->aux) ? column * stride + row : row * stride + column;
+        uint8_t *place =
+            fragment_memory(x, FRAGMENT_SPACE(at->aux), base + index * bytes, bytes, write);
+        if (!place) return false;
+        uint64_t value = 0;
+        unsigned shift = i % per * 8 * bytes;
+        if (write) {
+            value = fragment_slot(f, lane, i / per)->u64 >> shift;
+            memcpy(place, &value, bytes);
+        } else {
+            memcpy(&value, place, bytes);
+            loaded[i / per] |= value << shift;
+        }
+    }
+    for (unsigned r = 0; r < f->each / per && !write; r++)
+        fragment_slot(f, lane, r)->u64 = loaded[r];
+    return true;
+}
+
+bool fragment_move(struct exec *x, struct thread *lanes) {
+    unsigned aux = lanes[0].pc->aux;
+    const struct wmma_shape *s = FRAGMENT_SHAPE(aux);
+    enum part part = FRAGMENT_PART(aux);
+    const struct fragment f = fragment_of(s, part, FRAGMENT_ELEMENT(aux), 2);
+    *(lanes[0].pc->op == OP_wmma_store ? &x->stats.stores : &x->stats.loads) += WARP_SIZE;
+    for (unsigned lane = 0; lane < WARP_SIZE; lane++) {
+        x->failed_thread = lanes[lane].index;
+        if (!fragment_move_lane(x, &lanes[lane], lane, &f, part == PART_A ? s->k : s->n))
+            return false;
+    }
     return true;
 }

@@ -35,7 +35,8 @@ typedef enum {
     EGPU_PTX_ILLEGAL_ADDRESS, /* fault.address, fault.length, fault.write say which */
     EGPU_PTX_MISALIGNED,      /* as above */
     EGPU_PTX_STACK_OVERFLOW,  /* recursion too deep for a thread's stack */
-    EGPU_PTX_TRAP,            /* trap, brkpt or a failed device assertion */
+    EGPU_PTX_TRAP,            /* trap or brkpt */
+    EGPU_PTX_ASSERT,          /* a failed assertion, whose message was printed */
     EGPU_PTX_DEADLOCK,        /* no thread of a block can ever go on (mismatched barriers) */
     EGPU_PTX_TIMEOUT,         /* max_instructions was reached */
     EGPU_PTX_CANCELLED,       /* *cancel became non-zero */
@@ -90,6 +91,7 @@ typedef struct {
     bool explicit_cluster;        /* it is launched in clusters alone */
     uint32_t ptx_version;         /* 80 for 8.0 */
     uint32_t target;              /* 90 for sm_90 */
+    bool prints;                  /* it may call vprintf, or an assertion of it may fail */
     bool has_duration;            /* .pragma "egpu.duration_us N"; in the kernel's body */
     /* simulated duration of one launch of any shape; fractions are allowed */
     double duration_us;
@@ -170,6 +172,11 @@ typedef struct {
 /* NULL: there is no such object. It stays as it is until the launch returns. */
 typedef const egpu_ptx_texture *(*egpu_ptx_texture_find)(void *ctx, uint64_t object, bool surface);
 
+/* What a thread prints with one call; `error`: that its assertion failed, which belongs on standard
+ * error. False: it is lost, and the thread is told so. Blocks of several threads of the host may
+ * call it at once. */
+typedef bool (*egpu_ptx_print)(void *ctx, const char *text, size_t length, bool error);
+
 typedef struct {
     uint64_t address;
     uint32_t length; /* bytes */
@@ -197,7 +204,8 @@ typedef struct {
 
     egpu_ptx_check check;
     egpu_ptx_texture_find texture; /* may be NULL: there are none */
-    void *check_ctx;               /* of both */
+    egpu_ptx_print print;          /* may be NULL: nobody listens */
+    void *check_ctx;               /* of all three */
 
     /* run blocks first_block … first_block+block_count-1 of the grid's linear order; of clusters,
      * whose blocks follow each other in it, whole ones */

@@ -1,16 +1,16 @@
-/* What a warp does with matrices in its registers: mma, ldmatrix, stmatrix. */
+/* What a warp does with matrices in its registers: mma, ldmatrix, stmatrix, wmma, wgmma. */
 #include "compile.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { NO_ELEMENT = 8 };
+enum { FACTORS = 8, NO_ELEMENT = 15 }; /* what is multiplied; a name of nothing */
 
 static unsigned element_named(const char *name) {
     static const char *const names[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "f64"};
     unsigned i = 0;
-    while (i < NO_ELEMENT && strcmp(names[i], name) != 0) i++;
-    return i;
+    while (i < FACTORS && strcmp(names[i], name) != 0) i++;
+    return i < FACTORS ? i : NO_ELEMENT;
 }
 
 static int sum_named(const char *name) {
@@ -57,6 +57,8 @@ static bool exists(const struct product *m) {
     case ELEMENT_F64:
         return m->b == m->a && m->sum == SUM_F64 &&
                (m->k == 4 || (tall && (m->k == 8 || m->k == 16)));
+    case ELEMENT_F32:
+    case ELEMENT_S32: break;
     }
     return false;
 }
@@ -131,5 +133,253 @@ void compile_ldmatrix(struct parser *p) {
          0, 0, offset);
     emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, 0);
     emit(p, OP_ext, 0, r[0], r[1], r[2], r[3], 0);
+    finish(p);
+}
+
+/* ---- fragments ---- */
+
+static int fragment_element(const char *name) {
+    return strcmp(name, "f32") == 0   ? ELEMENT_F32
+           : strcmp(name, "s32") == 0 ? ELEMENT_S32
+                                      : (int)element_named(name);
+}
+
+/* Whether a shape has parts of such elements. */
+static bool fragment_exists(int shape, enum part part, int type) {
+    bool sums = type == ELEMENT_F32 || type == ELEMENT_S32;
+    if (shape < 0 || type == NO_ELEMENT || (sums && part != PART_SUM)) return false;
+    if (strcmp(wmma_shapes[shape].name, "m8n8k4") == 0) return type == ELEMENT_F64;
+    if (strcmp(wmma_shapes[shape].name, "m16n16k8") == 0)
+        return type == (part == PART_SUM ? ELEMENT_F32 : ELEMENT_TF32);
+    if (part == PART_SUM) return sums || type == ELEMENT_F16;
+    return type == ELEMENT_F16 || type == ELEMENT_BF16 || type == ELEMENT_S8 || type == ELEMENT_U8;
+}
+
+static void fragment(struct parser *p, int shape, enum part part, int type, bool write,
+                     uint16_t slots[8]) {
+    enum type t = type == ELEMENT_F64   ? TYPE_F64
+                  : type == ELEMENT_F32 ? TYPE_F32
+                  : type == ELEMENT_S32 ? TYPE_S32
+                                        : TYPE_B32;
+    memset(slots, 0, 8 * sizeof *slots);
+    registers(p, t, write, slots,
+              fragment_registers(&wmma_shapes[shape], part, (enum element)type));
+}
+
+static void emit_fragment(struct parser *p, const uint16_t r[8]) {
+    emit(p, OP_ext, 0, r[0], r[1], r[2], r[3], 0);
+    emit(p, OP_ext, 0, r[4], r[5], r[6], r[7], 0);
+}
+
+static int wmma_shape(struct parser *p) {
+    for (int i = 0; i < WMMA_SHAPES; i++)
+        if (mod(p, wmma_shapes[i].name)) return i;
+    return -1;
+}
+
+/* The elements that the mnemonic ends with, `count` of them; how to round may follow. */
+static void fragment_elements(struct parser *p, int *types, unsigned count) {
+    const char *end = p->mnemonic + strlen(p->mnemonic);
+    while (count > 0) {
+        const char *start = end;
+        char word[12];
+        while (start > p->mnemonic && start[-1] != '.') start--;
+        if (start == p->mnemonic || end - start >= (int)sizeof word) unknown(p);
+        snprintf(word, sizeof word, "%.*s", (int)(end - start), start);
+        end = start - 1;
+        if (strcmp(word, "satfinite") == 0 || strcmp(word, "rn") == 0) continue;
+        mod(p, word);
+        types[--count] = fragment_element(word);
+    }
+    p->types_used = p->type_count;
+}
+
+static bool by_column(struct parser *p) {
+    bool column = mod(p, "col");
+    if (!column && !mod(p, "row")) unknown(p);
+    return column;
+}
+
+static void compile_fragment_move(struct parser *p, bool load) {
+    static const char *const parts[] = {"a", "b", "c", NULL};
+    int part = load ? mod_of(p, parts) : mod(p, "d") ? PART_SUM : -1, type;
+    if (part < 0 || !mod(p, "sync") || !mod(p, "aligned")) unknown(p);
+    bool column = by_column(p);
+    int shape = wmma_shape(p);
+    bool shared = mod(p, "shared") || mod(p, "shared::cta"), global = !shared && mod(p, "global");
+    fragment_elements(p, &type, 1);
+    if (!fragment_exists(shape, (enum part)part, type)) unknown(p);
+    uint16_t r[8];
+    struct address at;
+    int32_t offset;
+    if (load) {
+        fragment(p, shape, (enum part)part, type, true, r);
+        comma(p);
+    }
+    if (shared) {
+        at.slot = shared_address(p, true, &offset);
+        at.imm = offset;
+    } else {
+        at = address(p);
+        if (at.symbol &&
+            (at.symbol->kind != SYM_VARIABLE || at.symbol->variable->kind != VAR_GLOBAL))
+            syntax(p, "'%s' is not in global memory", at.symbol->name);
+    }
+    if (!load) {
+        comma(p);
+        fragment(p, shape, (enum part)part, type, false, r);
+    }
+    const struct wmma_shape *s = &wmma_shapes[shape];
+    uint64_t high = part == PART_B ? s->k : s->m, wide = part == PART_A ? s->k : s->n;
+    uint16_t stride = accept(p, ',') ? src(p, TYPE_B32) : constant(p, column ? high : wide);
+    enum space space = shared ? SPACE_SHARED : global ? SPACE_GLOBAL : SPACE_GENERIC;
+    emit(p, load ? OP_wmma_load : OP_wmma_store, FRAGMENT_AUX(shape, part, type, column, space), 0,
+         at.slot, stride, 0, at.imm);
+    emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, 0);
+    emit_fragment(p, r);
+    finish(p);
+}
+
+/* What is multiplied has its own sums; of halves both may be halves or floats. */
+static bool sums_exist(int type, int d, int c) {
+    if (type == ELEMENT_F16)
+        return (d == ELEMENT_F16 || d == ELEMENT_F32) && (c == ELEMENT_F16 || c == ELEMENT_F32);
+    return c == d && d == (type == ELEMENT_F64                        ? ELEMENT_F64
+                           : type == ELEMENT_S8 || type == ELEMENT_U8 ? ELEMENT_S32
+                                                                      : ELEMENT_F32);
+}
+
+void compile_wmma(struct parser *p) {
+    bool load = mod(p, "load");
+    if (load || mod(p, "store")) {
+        compile_fragment_move(p, load);
+        return;
+    }
+    if (!mod(p, "mma") || !mod(p, "sync") || !mod(p, "aligned")) unknown(p);
+    by_column(p), by_column(p); /* as a and b were loaded: the fragments are the same */
+    int shape = wmma_shape(p), types[4] = {0};
+    bool saturate = mod(p, "satfinite"), rounded = mod(p, "rn");
+    /* Of halves it names d and c alone. */
+    bool halves = p->type_count == 2 && !strstr(p->mnemonic, ".tf32");
+    if (halves) {
+        fragment_elements(p, types, 2);
+        types[3] = types[1];
+        types[1] = types[2] = ELEMENT_F16;
+    } else {
+        fragment_elements(p, types, 4);
+    }
+    bool there = fragment_exists(shape, PART_A, types[1]) && types[2] == types[1] &&
+                 sums_exist(types[1], types[0], types[3]);
+    if (!there || halves != (types[1] == ELEMENT_F16) || (saturate && types[0] != ELEMENT_S32) ||
+        (rounded && types[0] != ELEMENT_F64))
+        unknown(p);
+    uint16_t d[8], a[8], b[8], c[8];
+    fragment(p, shape, PART_SUM, types[0], true, d);
+    comma(p);
+    fragment(p, shape, PART_A, types[1], false, a);
+    comma(p);
+    fragment(p, shape, PART_B, types[2], false, b);
+    comma(p);
+    fragment(p, shape, PART_SUM, types[3], false, c);
+    emit(p, OP_wmma, WMMA_AUX(shape, types[1], types[0], types[3], saturate), 0, 0, 0, 0, 0);
+    emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, 0);
+    emit_fragment(p, d);
+    emit_fragment(p, a);
+    emit_fragment(p, b);
+    emit_fragment(p, c);
+    finish(p);
+}
+
+/* ---- warpgroups ---- */
+
+static bool warpgroup_exists(int a, int b, int d, unsigned n, unsigned k) {
+    bool whole = a == ELEMENT_S8 || a == ELEMENT_U8;
+    if (a == NO_ELEMENT || a > ELEMENT_U8 || k != 8 * elements_of_register((enum element)a))
+        return false;
+    if (whole) /* of whole numbers there are fewer widths */
+        return (b == ELEMENT_S8 || b == ELEMENT_U8) && d == ELEMENT_S32 &&
+               (n % 16 == 0 || n == 8 || n == 24);
+    bool quarters = a == ELEMENT_E4M3 || a == ELEMENT_E5M2;
+    if (quarters ? b != ELEMENT_E4M3 && b != ELEMENT_E5M2 : b != a) return false;
+    return d == ELEMENT_F32 || (d == ELEMENT_F16 && (quarters || a == ELEMENT_F16));
+}
+
+static bool warpgroup_shape(struct parser *p, unsigned *n, unsigned *k) {
+    static const unsigned depths[] = {8, 16, 32};
+    char name[16];
+    for (*n = 8; *n <= 256; *n += 8)
+        for (unsigned i = 0; i < 3; i++) {
+            *k = depths[i];
+            snprintf(name, sizeof name, "m64n%uk%u", *n, *k);
+            if (mod(p, name)) return true;
+        }
+    return false;
+}
+
+/* Behind a comma: 1, or `other`; whether it is the latter. */
+static bool one_or(struct parser *p, uint64_t other) {
+    comma(p);
+    bool negative = accept(p, '-');
+    uint64_t value = expect_integer(p, "1, 0 or -1");
+    if (negative) value = -value;
+    if (value != 1 && value != other) syntax(p, "a flag of '%s' that is none", p->mnemonic);
+    return value == other;
+}
+
+static void compile_warpgroup_product(struct parser *p) {
+    int types[3];
+    unsigned n, k;
+    if (!mod(p, "sync") || !mod(p, "aligned") || !warpgroup_shape(p, &n, &k)) unknown(p);
+    bool saturate = mod(p, "satfinite");
+    fragment_elements(p, types, 3);
+    if (!warpgroup_exists(types[1], types[2], types[0], n, k)) unknown(p);
+    if (saturate && types[0] != ELEMENT_S32) unknown(p);
+    enum sum sum = types[0] == ELEMENT_F32 ? SUM_F32 : types[0] == ELEMENT_F16 ? SUM_F16 : SUM_S32;
+    static const enum type of_sum[] = {TYPE_F32, TYPE_B32, TYPE_S32};
+    uint16_t d[128] = {0}, a[4] = {0}, a_descriptor = 0;
+    unsigned sums = wgmma_sums(n, sum);
+    registers(p, of_sum[sum], true, d, sums);
+    comma(p);
+    bool a_shared = !is_punct(p, '{');
+    if (a_shared)
+        a_descriptor = src(p, TYPE_B64);
+    else
+        registers(p, TYPE_B32, false, a, 4);
+    comma(p);
+    uint16_t b_descriptor = src(p, TYPE_B64);
+    comma(p);
+    uint16_t adds = predicate(p);
+    bool negated = false, a_transposed = false, b_transposed = false;
+    if (sum != SUM_S32) {
+        negated = one_or(p, UINT64_MAX);
+        negated ^= one_or(p, UINT64_MAX);
+    }
+    if (types[1] == ELEMENT_F16 || types[1] == ELEMENT_BF16) {
+        if (a_shared) a_transposed = !one_or(p, 0);
+        b_transposed = !one_or(p, 0);
+    }
+    emit(
+        p, OP_wgmma,
+        WGMMA_AUX(types[1], types[2], sum, a_shared, a_transposed, b_transposed, negated, saturate),
+        0, a_descriptor, b_descriptor, adds, 0);
+    emit(p, OP_ext, 0, 0, constant(p, UINT32_MAX), 0, 0, (int32_t)n);
+    emit(p, OP_ext, 0, a[0], a[1], a[2], a[3], 0);
+    for (unsigned i = 0; i < sums; i += 4)
+        emit(p, OP_ext, 0, d[i], d[i + 1], d[i + 2], d[i + 3], 0);
+    finish(p);
+}
+
+/* Products are made when they are begun, so there is nothing to wait for. */
+void compile_wgmma(struct parser *p) {
+    if (mod(p, "mma_async")) {
+        compile_warpgroup_product(p);
+        return;
+    }
+    bool waits = mod(p, "wait_group");
+    if ((!waits && !mod(p, "fence") && !mod(p, "commit_group")) || !mod(p, "sync") ||
+        !mod(p, "aligned"))
+        unknown(p);
+    if (waits) expect_integer(p, "a number of groups");
+    emit(p, OP_nop, 0, 0, 0, 0, 0, 0);
     finish(p);
 }

@@ -119,15 +119,29 @@ static void elect(const struct warp *w, uint32_t group) {
 }
 
 /* A matrix is in the registers of a whole warp: with fewer threads PTX leaves it undefined. */
-static bool matrices(struct exec *x, const struct warp *w, uint32_t group, bool multiply) {
+static bool matrices(struct exec *x, const struct warp *w, uint32_t group, enum op op) {
     if (group != UINT32_MAX) {
         x->status = EGPU_PTX_TRAP;
         x->failed_thread = w->lanes[__builtin_ctz(group)].index;
         return false;
     }
-    if (!multiply) return matrix_move(x, w->lanes);
-    matrix_multiply(w->lanes);
-    return true;
+    switch (op) {
+    case OP_mma: matrix_multiply(w->lanes); return true;
+    case OP_wmma: fragment_multiply(w->lanes); return true;
+    case OP_wgmma: return warpgroup_multiply(x, w->lanes);
+    case OP_wmma_load:
+    case OP_wmma_store: return fragment_move(x, w->lanes);
+    default: return matrix_move(x, w->lanes);
+    }
+}
+
+static unsigned matrix_words(const struct ins *at) {
+    enum op op = (enum op)at->op;
+    return op == OP_mma                                ? MMA_WORDS
+           : op == OP_wgmma                            ? wgmma_words(at)
+           : op == OP_wmma                             ? WMMA_WORDS
+           : op == OP_wmma_load || op == OP_wmma_store ? FRAGMENT_WORDS
+                                                       : MATRIX_WORDS;
 }
 
 static bool carry_out(struct exec *x, const struct warp *w, uint32_t group) {
@@ -145,13 +159,14 @@ static bool carry_out(struct exec *x, const struct warp *w, uint32_t group) {
             if (group >> lane & 1) slot_of(w, lane, w->lanes[lane].pc->d)->u64 = group;
         break;
     case OP_mma:
-        words = MMA_WORDS;
-        if (!matrices(x, w, group, true)) return false;
-        break;
     case OP_ldmatrix:
     case OP_stmatrix:
-        words = MATRIX_WORDS;
-        if (!matrices(x, w, group, false)) return false;
+    case OP_wmma:
+    case OP_wmma_load:
+    case OP_wmma_store:
+    case OP_wgmma:
+        words = matrix_words(at);
+        if (!matrices(x, w, group, (enum op)at->op)) return false;
         break;
     default: break; /* warp_sync: meeting is all there is to it */
     }

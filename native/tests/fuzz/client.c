@@ -99,7 +99,7 @@ static void set_up(void) {
     links_use();
     if (links_open() != CUDA_SUCCESS || call_ready() != CUDA_SUCCESS) abort();
     FILE *nowhere = fopen("/dev/null", "w"); /* a lease is lost with every input */
-    if (nowhere != NULL) stderr = nowhere;
+    if (nowhere != NULL) stderr = stdout = nowhere;
 }
 
 /* The lease as it is after a welcome, on a new socket; returns its other end. */
@@ -114,6 +114,7 @@ static int connect_lease(void) {
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;
+    lease->printed = false;
     stream->external_first = 0;
     stream->external_sent = stream->external_end = 0;
     stream->external_offset = 0;

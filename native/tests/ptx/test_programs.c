@@ -288,6 +288,26 @@ static void test_failures(void) {
     CHECK(run_kernel(m, "store", shape(1, 1, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "no parameters");
 }
 
+/* Compilers have it so where a loop is unrolled. */
+static void test_shared_addresses_of_32_bits_wrap_around(void) {
+    static const char text[] = HEADER
+        ".visible .entry k(.param .u64 out, .param .u32 first) {\n"
+        ".shared .align 4 .b8 s[64];\n.reg .b32 %r<4>; .reg .b64 %d;\n"
+        "ld.param.u64 %d,[out]; ld.param.u32 %r1,[first]; mov.u32 %r2,s; add.s32 %r1,%r2,%r1;\n"
+        "st.shared.u32 [%r1+128],7; ld.shared.u32 %r3,[%r2]; st.global.u32 [%d],%r3; }\n";
+    struct {
+        uint32_t *out;
+        int32_t first;
+    } p = {device(4), -128};
+    egpu_ptx_module *wrapping = load(text);
+    CHECK(run_kernel(wrapping, "k", shape(1, 1, &p, sizeof p)) == EGPU_PTX_OK && *p.out == 7, "%u",
+          *p.out);
+    p.first = 64;
+    CHECK(run_kernel(wrapping, "k", shape(1, 1, &p, sizeof p)) == EGPU_PTX_ILLEGAL_ADDRESS,
+          "beyond it");
+    egpu_ptx_unload(wrapping);
+}
+
 static void test_description(void) {
     const egpu_ptx_kernel_info *info = egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "saxpy"));
     CHECK(info->param_count == 4 && info->param_bytes == 24 && info->params[2].offset == 16 &&
@@ -312,13 +332,13 @@ static void test_refusals(void) {
         egpu_ptx_status status;
         const char *says;
     } cases[] = {
-        {".reg .b32 r; wmma.load.a.sync.aligned.row.m16n16k16.f16 r;", EGPU_PTX_UNSUPPORTED,
+        {".reg .b32 r; wmma.load.a.sync.aligned.row.m8n8k32.s4 {r},[r];", EGPU_PTX_UNSUPPORTED,
          "line 5: unsupported instruction 'wmma.load"},
         {".reg .b64 r; cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"
          " [r],[r,{r,r}],[r];",
          EGPU_PTX_UNSUPPORTED, "line 5: unsupported instruction 'cp.async.bulk.tensor.2d"},
-        {"wgmma.fence.sync.aligned;", EGPU_PTX_UNSUPPORTED,
-         "line 5: unsupported instruction 'wgmma.fence"},
+        {"tcgen05.fence::before_thread_sync;", EGPU_PTX_UNSUPPORTED,
+         "line 5: unsupported instruction 'tcgen05.fence"},
         {".reg .b32 r; mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {r},{r},{r},{r};",
          EGPU_PTX_UNSUPPORTED, "mma.sync.aligned.m8n8k4"},
         {".reg .b32 r; mma.sync.aligned.m16n8k8.row.col.f32.bf16.f16.f32 {r},{r},{r},{r};",
@@ -386,6 +406,7 @@ int main(void) {
     if (m) {
         test_results();
         test_failures();
+        test_shared_addresses_of_32_bits_wrap_around();
         test_description();
         egpu_ptx_unload(m);
     }
