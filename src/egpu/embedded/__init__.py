@@ -7,6 +7,7 @@ processes    those processes: started, watched, started again, ended
 dashboard    its dashboard, and a user who may only look
 installation  what deploy/ installs beside workloads
 credentials  by which scheduler and extender know each other
+readiness    when it takes pods
 statedir     where they keep their files, for one cluster at a time
 janitor      ends what a killed cluster left behind
 streams      what API server and kubelets say to each other about running containers

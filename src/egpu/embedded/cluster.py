@@ -24,21 +24,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import httpx2
 
 from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY
-from egpu.api import names
-from egpu.api.kubernetes import Node
-from egpu.api.objects import ElasticGPU
 from egpu.core.policies.registry import Policies
 from egpu.embedded import janitor, kubernetes
 from egpu.embedded.apiserver import Config, ServerHandle, serve
@@ -51,10 +45,11 @@ from egpu.embedded.installation import install
 from egpu.embedded.kubelet import end_all, images
 from egpu.embedded.ports import Ports, ports
 from egpu.embedded.processes import ChildSpec, Fleet, python_module
+from egpu.embedded.readiness import wait_ready
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
 from egpu.embedded.statedir import StateDir, state_directory
-from egpu.errors import ElasticGPUError, InvalidInput, NotFound, NotSupported, Unavailable
+from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
 from egpu.runtime.keeping import seldom_searched
 
 NAMESPACE = "elastic-gpu-system"
@@ -66,10 +61,6 @@ WEBHOOK_SERVICE = "elastic-gpu-webhook"
 DASHBOARD = "dashboard"
 VIEWER = "viewer"
 """May look at everything and touch nothing."""
-START_SECONDS = 60.0
-POLL_SECONDS = 0.05
-MOST_RESTARTS = 3
-"""Of one component while the cluster starts."""
 CONTROLLERS = User("system:kube-controller-manager", ("system:masters", "system:authenticated"))
 MAX_NODES = 64
 MAX_CARDS_PER_NODE = 16
@@ -218,7 +209,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
                     await plane.admit_for_node(client, name, user, node)
             await fleet.start([one for one in specs if one.name in agents])
             progress("waiting until every component is ready")
-            await _wait_ready(running, client)
+            await wait_ready(running, client)
         if isinstance(plane, ServerHandle):
             await stack.enter_async_context(_scheduler(running))
             await stack.enter_async_context(_controllers(running))
@@ -338,56 +329,6 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _
         ]  # fmt: skip
         authority.issue(state_dir / PKI, "server", node)
     return specs
-
-
-async def _wait_ready(running: Cluster, client: Client) -> None:
-    """Until every component says that it is ready, and the API shows every node and card. Raises Unavailable."""
-    deadline = time.monotonic() + START_SECONDS
-    waiting = dict(running.ready_urls)
-    async with httpx2.AsyncClient(trust_env=False, timeout=2.0) as http:
-        while waiting:
-            for name, url in list(waiting.items()):
-                with contextlib.suppress(httpx2.HTTPError):
-                    if (await http.get(url)).status_code == 200:
-                        del waiting[name]
-            if waiting:
-                await _again(running, deadline, f"not ready: {', '.join(sorted(waiting))}", sorted(waiting)[0])
-    while (missing := await _missing(running, client)) is not None:
-        await _again(running, deadline, missing, "controller")
-
-
-async def _missing(running: Cluster, client: Client) -> str | None:
-    """What the API does not show yet."""
-    cards = [gpu for gpu in await client.list(ElasticGPU) if gpu.spec.physical_gpu is not None]
-    if len(cards) < running.config.nodes * running.config.cards_per_node:
-        return f"{len(cards)} cards are published"
-    for name in running.node_names:
-        try:
-            node = await client.get(Node, name)
-        except NotFound:
-            return f"{name} is not registered"
-        if not any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or []):
-            return f"{name} is not ready"
-        if names.POOL_ADDRESS not in node.annotations:
-            return f"{name} takes no part in the pool"
-        if (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
-            return f"{name} offers no {names.SLOT}"
-    return None
-
-
-async def _again(running: Cluster, deadline: float, what: str, culprit: str) -> None:
-    crashing = [name for name, child in running.fleet.children.items() if child.restarts >= MOST_RESTARTS]
-    if crashing:
-        raise Unavailable(
-            f"{crashing[0]} ends again and again while the cluster starts; its log ends:\n"
-            + running.fleet.log_tail(crashing[0], lines=5)
-        )
-    if time.monotonic() > deadline:
-        raise Unavailable(
-            f"the cluster did not start within {START_SECONDS:g} s ({what}); the log of {culprit} ends:\n"
-            + running.fleet.log_tail(culprit)
-        )
-    await asyncio.sleep(POLL_SECONDS)
 
 
 @contextlib.asynccontextmanager

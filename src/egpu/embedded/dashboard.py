@@ -7,8 +7,9 @@ import time
 import httpx2
 
 from egpu.adapters.files import write_atomically
-from egpu.embedded.cluster import DASHBOARD, POLL_SECONDS, START_SECONDS, VIEWER, Cluster
+from egpu.embedded.cluster import DASHBOARD, VIEWER, Cluster
 from egpu.embedded.processes import ChildSpec, python_module
+from egpu.embedded.readiness import POLL_SECONDS, START_SECONDS
 from egpu.errors import Unavailable
 
 VIEWER_ROLE = "elastic-gpu-viewer"
