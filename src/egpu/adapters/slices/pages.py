@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.adapters.files import write_atomically
+from egpu.adapters.files import write_atomically, write_new
 from egpu.adapters.slices import writing
 from egpu.errors import CorruptData, InvalidInput
 
@@ -34,6 +34,7 @@ _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
 _CHECKSUM_OFFSET: Final = 8
 _READ_ATTEMPTS: Final = 64
+_FIRST_GENERATION: Final = 1
 
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
@@ -230,11 +231,22 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     Raises:
         InvalidInput: no devices, more than MAX_DEVICES, or the same UUID twice.
     """
+    _check_different(devices)
+    with writing.alone(path):
+        return _write_policy(path, devices)
+
+
+def create_policy(path: Path, devices: Sequence[DevicePolicy]) -> None:
+    """The same in a directory that is still being made, where nobody else looks: there is no page yet. Raises
+    FileExistsError, InvalidInput."""
+    _check_different(devices)
+    write_new(path, _whole_page(devices))
+
+
+def _check_different(devices: Sequence[DevicePolicy]) -> None:
     uuids = [device.uuid for device in devices]
     if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
         raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
-    with writing.alone(path):
-        return _write_policy(path, devices)
 
 
 def _write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
@@ -273,13 +285,16 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
 
 
 def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
-    generation = 1
+    write_atomically(path, _whole_page(devices))
+    return _FIRST_GENERATION
+
+
+def _whole_page(devices: Sequence[DevicePolicy]) -> bytes:
     page = bytearray(_POLICY_SIZE)
-    _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, generation)
-    start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
-    page[start : start + _BANK_SIZE] = _encode_bank(generation, devices)
-    write_atomically(path, bytes(page))
-    return generation
+    _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, _FIRST_GENERATION)
+    start = _POLICY_HEADER.size + (_FIRST_GENERATION & 1) * _BANK_SIZE
+    page[start : start + _BANK_SIZE] = _encode_bank(_FIRST_GENERATION, devices)
+    return bytes(page)
 
 
 def _pwrite_all(handle: int, content: bytes, offset: int) -> None:
@@ -316,12 +331,15 @@ def read_policy(path: Path) -> Policy:
 def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None:
     """Create an empty usage file. Whoever can write it can falsify the count: by its `mode` our own processes alone.
 
-    `sparse`: what is never written takes no room, and writing fails (SIGBUS) where there is none by then.
+    `sparse`: where nothing is yet and nobody looks. What is never written takes no room, and writing fails (SIGBUS)
+    where there is none by then.
     """
     header = USAGE_HEADER.pack(*_USAGE_OURS)
-    write_atomically(path, header if sparse else header.ljust(USAGE_SIZE, b"\0"), mode=mode)
     if sparse:
+        write_new(path, header, mode=mode)
         os.truncate(path, USAGE_SIZE)
+    else:
+        write_atomically(path, header.ljust(USAGE_SIZE, b"\0"), mode=mode)
 
 
 class UsageReader:

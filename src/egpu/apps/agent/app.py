@@ -48,7 +48,7 @@ from egpu.apps.agent.serving.pods import PodService, ServedContainer
 from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.directories import DEVICES, Slots
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
@@ -245,6 +245,7 @@ class Agent:
         """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
         can be mounted or written where it should be."""
         await asyncio.to_thread(self.devices.nowhere)
+        self.devices.discard_unused(self.slots.path(slot_id) / DEVICES for slot_id in self.slots.ids())
         if self.config.cdi != "never":
             await asyncio.to_thread(self.specs.open)
         if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
