@@ -40,7 +40,7 @@ CALM_SECONDS = 0.5
 #: long as a glance takes, at least.
 STILL_SECONDS = 0.04
 STILL_PART = 0.02
-REST = 40.0
+REST = 100.0
 #: After so long without anything done.
 STILL_AFTER_SECONDS = 0.5
 #: Slots come and go at the pace of containers; while all is still, their directories say when.
@@ -180,8 +180,7 @@ class TimeSharing:
             return False
         since = now - self._scanned_at
         if since >= RESCAN_SECONDS and self._stamp() != self._scanned:
-            self._moved_at = now
-            return False
+            return False  # who comes or goes does nothing by that
         if since >= STILL_RESCAN_SECONDS:
             return False
         self._looked_at = now
