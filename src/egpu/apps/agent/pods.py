@@ -9,7 +9,6 @@ from typing import Final
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
 
-
 READS: Final = 4
 """At once: on a node where many containers start together, each one more would begin with a handshake, which costs both
 sides several times what the answer does."""
