@@ -58,6 +58,7 @@ from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.core.provisioners.preparation import CardInstance
 from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
+from egpu.runtime.keeping import seldom_searched
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -323,4 +324,5 @@ async def run(config: AgentConfig) -> None:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
-        await agent.run(Supervisor())
+        with seldom_searched():
+            await agent.run(Supervisor())
