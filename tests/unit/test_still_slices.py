@@ -183,3 +183,16 @@ def test_the_longer_it_is_still_the_more_seldom_it_is_looked_at(slices: Slices) 
     assert shared.next() == BUSY_SECONDS
     clock.now += STILL_AFTER_SECONDS
     assert shared.pause() == STILL_SECONDS, "it may soon go on"
+
+
+def test_whose_grant_is_his_own_share_needs_no_other_page(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    shared = sharing(slices, clock)
+    page = usage.with_name("policy")
+    assert read_policy(page).generation == 1, "nobody is active"
+    moves(usage)
+    shared.next()
+    clock.now += STILL_AFTER_SECONDS
+    shared.next()
+    assert read_policy(page).generation == 1, "and alone it needs no window"

@@ -264,9 +264,10 @@ def _is_shared(shares: list[_Share]) -> bool:
 
 
 def _write(share: _Share, grant: Grant) -> None:
-    line = replace(share.line, grant_ppm=grant.ppm, window=grant.window)
-    if line == share.line:
-        return
+    before = share.line
+    if ((before.grant_ppm or before.core_ppm), before.window) == (grant.ppm, grant.window):
+        return  # also where nobody has written one: then its own share is its grant
+    line = replace(before, grant_ppm=grant.ppm, window=grant.window)
     try:
         amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window)
     except (OSError, ElasticGPUError) as error:
