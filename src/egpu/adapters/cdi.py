@@ -7,6 +7,7 @@ A file with a field that nobody knows is no specification, here as there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -102,11 +103,14 @@ def _read(path: Path, _changed: int, _inode: int) -> Spec:
         raise CorruptData(f"{path}: {error}") from error
 
 
-def files(directories: Sequence[Path]) -> Iterator[Path]:
-    """Every file that may hold a specification, in the order in which the directories are given."""
+def files(directories: Sequence[Path], *, but: str = "") -> Iterator[Path]:
+    """Every file that may hold a specification, in the order in which the directories are given; without those whose
+    names begin with `but`, if that is given."""
     for directory in directories:
         if directory.is_dir():
-            yield from sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES)
+            for name in sorted(os.listdir(directory)):
+                if name.endswith(SUFFIXES) and not (but and name.startswith(but)):
+                    yield directory / name
 
 
 def newer(one: str, other: str) -> str:
