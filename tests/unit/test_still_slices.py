@@ -1,6 +1,7 @@
 """Slices that do nothing are only glanced at; the first of them that does something is looked at as often as ever."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -196,3 +197,16 @@ def test_whose_grant_is_his_own_share_needs_no_other_page(slices: Slices) -> Non
     clock.now += STILL_AFTER_SECONDS
     shared.next()
     assert read_policy(page).generation == 1, "and alone it needs no window"
+
+
+def test_a_slice_that_is_removed_meanwhile_is_not_in_doubt(slices: Slices) -> None:
+    clock = Clock()
+    usages = [slices.add(name) for name in ("a", "b", "c", "d")]
+    shared = sharing(slices, clock)
+    for usage in usages[:2]:
+        shutil.rmtree(usage.parent)
+    shared.step()
+    assert shared.pause() is not None, "nobody did anything"
+    usages[2].unlink()
+    shared.next()
+    assert shared.pause() is None, "what it does cannot be seen"

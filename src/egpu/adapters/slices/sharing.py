@@ -90,7 +90,8 @@ class _Share:
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
         if totals is None or (before is not None and not _believable(before, totals)):
-            self.active_at = now + DOUBT_SECONDS
+            if totals is not None or self.policy.exists():  # where both are gone, the slice has been removed
+                self.active_at = now + DOUBT_SECONDS
             return
         if before is None:
             return
