@@ -277,7 +277,8 @@ class Preparer:
             self._slots.share_pages(slot, member)
         else:
             if plan.policy:
-                pages.create_policy(slot / layout.POLICY_FILE, [policy_line(limit) for limit in plan.policy])
+                lines = [policy_line(limit) for limit in plan.policy]
+                pages.write_policy(slot / layout.POLICY_FILE, lines, fresh=True)
             self._slots.create_usage(slot)
         for file, copy in libraries.items():
             os.link(copy, slot / file)
