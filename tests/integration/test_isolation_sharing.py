@@ -52,7 +52,8 @@ def stepping() -> Iterator[Callable[[ComputeSharing], None]]:
 
 
 def granted(box: Slice) -> int:
-    return read_policy(box.directory / "policy").devices[0].grant_ppm // 10_000
+    line = read_policy(box.directory / "policy").devices[0]
+    return (line.grant_ppm or line.core_ppm) // 10_000
 
 
 def window_us(box: Slice) -> int:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import httpx2
 import pytest
 from msgspec.structs import replace
 
 from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings
+from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import (
@@ -22,6 +24,7 @@ from egpu.api.kubernetes import (
     PodSpec,
     PodStatus,
 )
+from egpu.apps.agent.pods import READS, NodePods
 from egpu.apps.agent.slots.owners import Owners
 from egpu.errors import TerminalError, Unavailable
 from support.waiting import DEADLINE_SECONDS
@@ -189,3 +192,23 @@ async def test_a_slot_that_only_init_containers_hold() -> None:
 async def test_two_pods_that_could_have_it_are_not_guessed_between() -> None:
     with pytest.raises(Unavailable, match="ns/p, ns/q"):
         await owners(Pods([pod(inits=["one"]), pod(inits=["one"], name="q", uid="u2")])).of("3")
+
+
+async def test_few_pods_are_read_at_once() -> None:
+    """Each read beside others would begin with a handshake."""
+    under_way, most = 0, 0
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return httpx2.Response(200, json={"metadata": {"name": request.url.path.rpartition("/")[2]}})
+
+    http = httpx2.AsyncClient(base_url="http://api.test", transport=httpx2.MockTransport(answer))
+    pods = NodePods(Client(http), "node-1")
+    found = await asyncio.gather(*(pods.read("ns", f"p{number}") for number in range(20)))
+    assert [pod.name for pod in found] == [f"p{number}" for number in range(20)]
+    assert most == READS

@@ -100,6 +100,29 @@ def test_a_mounted_usage_file_goes_with_its_slot_whenever_we_are_killed(mounting
     assert (mounted(tmp_path), list((tmp_path / "slots").iterdir())) == ([], [])
 
 
+def test_what_a_killed_agent_had_mounted_to_make_a_file_is_unmounted(mounting: Slots, tmp_path: Path) -> None:
+    room = tmp_path / "usage-room/room"
+    for _ in range(2):  # of two that were killed
+        mounts.mount_tmpfs(room, size_bytes=4096, files=1)
+    again = Slots(tmp_path / "slots", mount_usage=True)
+    assert mounted(tmp_path) == []
+    usage = again.replace(record(again, "3"), again.create_usage) / USAGE_FILE
+    assert usage.stat().st_size == USAGE_SIZE
+
+
+def test_slots_have_usage_files_of_their_own_and_nothing_where_none_is_mounted(mounting: Slots, tmp_path: Path) -> None:
+    usages = [mounting.replace(record(mounting, slot), mounting.create_usage) / USAGE_FILE for slot in ("3", "4")]
+    with usages[0].open("r+b", buffering=0) as file:
+        file.write(b"mine")
+    assert UsageReader(usages[0]).read().problem
+    assert not UsageReader(usages[1]).read().problem
+    for usage in usages:
+        mounts.unmount(usage)
+        assert stat.S_ISFIFO(usage.stat().st_mode), "it holds nothing"
+        assert UsageReader(usage).read().problem
+    assert mounted(tmp_path) == []
+
+
 def test_a_failed_preparation_leaves_the_slot_as_it_was(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     first = record(slots, "3")

@@ -229,14 +229,40 @@ def test_control_devices_lead_nowhere_without_a_card(tmp_path: Path) -> None:
 
 def test_the_links_of_every_slot_lead_where_its_own_card_is(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    for slot, granted in (("a", (0,)), ("b", (1,)), ("c", ())):
-        directory = tmp_path / slot
-        directory.mkdir()
-        node.devices.link(directory, granted, (0, 1))
-        links = node.devices.links(granted, (0, 1))
-        assert {each.name: each.readlink() for each in directory.iterdir()} == links
-    same = [(tmp_path / slot / "nvidia0").lstat().st_ino for slot in ("b", "c")]
-    assert len(set(same)) == 1, "names of one link"
+    slots = {"a": (0,), "b": (1,), "c": (), "d": (1,)}
+    for slot, granted in slots.items():
+        node.devices.link(tmp_path / slot, granted, (0, 1))
+        assert leads(tmp_path / slot) == node.devices.links(granted, (0, 1))
+    assert (tmp_path / "b").lstat().st_ino == (tmp_path / "d").lstat().st_ino, "names of one link"
+    assert len({(tmp_path / slot).resolve() for slot in slots}) == 3
+
+
+def test_links_that_somebody_changed_are_made_anew(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.devices.link(tmp_path / "a", (0,), (0, 1))
+    changed = (tmp_path / "a").resolve() / "nvidia1"
+    changed.unlink()
+    changed.symlink_to(node.devices.card(1))
+    DeviceFiles(node.root / "dev", node.root / "state").link(tmp_path / "b", (0,), (0, 1))
+    assert leads(tmp_path / "b") == node.devices.links((0,), (0, 1))
+
+
+def test_links_that_no_slot_needs_are_removed(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    folder = node.root / "state/links"
+    node.devices.discard_unused(())
+    for slot, granted in (("a", (0,)), ("b", (1,))):
+        node.devices.link(tmp_path / slot, granted, (0, 1))
+    (folder / "nvidia0").symlink_to("as an earlier version made them")
+    (tmp_path / "earlier").mkdir()
+    DeviceFiles(node.root / "dev", node.root / "state").discard_unused(tmp_path / slot for slot in ("a", "earlier"))
+    kept = (tmp_path / "a").resolve().name
+    assert sorted(each.name for each in folder.iterdir()) == [kept, f"{kept}.link"]
+    assert leads(tmp_path / "a") == node.devices.links((0,), (0, 1))
+
+
+def leads(slot: Path) -> dict[str, Path]:
+    return {each.name: each.readlink() for each in slot.iterdir()}
 
 
 # ---- the choice

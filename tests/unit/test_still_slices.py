@@ -1,6 +1,7 @@
 """Slices that do nothing are only glanced at; the first of them that does something is looked at as often as ever."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -175,7 +176,37 @@ def test_the_longer_it_is_still_the_more_seldom_it_is_looked_at(slices: Slices) 
         pauses.append(shared.pause() or 0)
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (pytest.approx(0.1), CALM_SECONDS)
+    slices.add("c")
+    clock.now += RESCAN_SECONDS
+    assert shared.next() == BUSY_SECONDS, "it is listed"
+    assert shared.pause() == CALM_SECONDS, "and did nothing"
     moves(usage)
     assert shared.next() == BUSY_SECONDS
     clock.now += STILL_AFTER_SECONDS
     assert shared.pause() == STILL_SECONDS, "it may soon go on"
+
+
+def test_whose_grant_is_his_own_share_needs_no_other_page(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    shared = sharing(slices, clock)
+    page = usage.with_name("policy")
+    assert read_policy(page).generation == 1, "nobody is active"
+    moves(usage)
+    shared.next()
+    clock.now += STILL_AFTER_SECONDS
+    shared.next()
+    assert read_policy(page).generation == 1, "and alone it needs no window"
+
+
+def test_a_slice_that_is_removed_meanwhile_is_not_in_doubt(slices: Slices) -> None:
+    clock = Clock()
+    usages = [slices.add(name) for name in ("a", "b", "c", "d")]
+    shared = sharing(slices, clock)
+    for usage in usages[:2]:
+        shutil.rmtree(usage.parent)
+    shared.step()
+    assert shared.pause() is not None, "nobody did anything"
+    usages[2].unlink()
+    shared.next()
+    assert shared.pause() is None, "what it does cannot be seen"

@@ -104,15 +104,18 @@ def _read(path: str, _changed: int, _inode: int) -> Spec:
         raise CorruptData(f"{path}: {error}") from error
 
 
-def files(directories: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
-    """Every file that may hold a specification, in the order in which the directories are given."""
+def files(directories: Sequence[Path], *, but: str = "") -> Iterator[os.DirEntry[str]]:
+    """Every file that may hold a specification, in the order in which the directories are given; without those whose
+    names begin with `but`, if that is given."""
     for directory in directories:
         try:
             with os.scandir(directory) as found:
                 entries = [each for each in found if each.name.endswith(SUFFIXES)]
         except (FileNotFoundError, NotADirectoryError):
             continue
-        yield from sorted(entries, key=lambda each: each.name)
+        yield from sorted(
+            (each for each in entries if not (but and each.name.startswith(but))), key=lambda each: each.name
+        )
 
 
 def newer(one: str, other: str) -> str:

@@ -38,6 +38,18 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.close(directory)
 
 
+def write_new(path: Path | str, data: bytes, *, mode: int = 0o644) -> None:
+    """Make a file of exactly these permissions where nothing is yet, and where nobody looks before all is there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        os.fchmod(handle, mode)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+    finally:
+        os.close(handle)
+
+
 def link_like(link: Path | str, target: Path, *, like: Path | str) -> bool:
     """Make the symbolic link `link` to `target`: another name of the link `like`, where that one leads there. Returns
     whether it is.

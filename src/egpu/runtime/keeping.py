@@ -32,7 +32,7 @@ def kept_for_good() -> Generator[None]:
 def seldom_searched() -> Generator[None]:
     """Until the end, the collector of cycles leaves alone what is there already, and goes through what gets old a tenth
     as often: of a server that keeps trees of objects all of it is reachable, and searching it took more time than
-    answering."""
+    answering. Most of what any of our processes has is its modules."""
     threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,6 +1,7 @@
 """A slice's files, and who is in it.
 
 pages         the policy page (its limits) and the usage file (what it uses)
+fnv           what policy pages are checked by
 writing       processes that write pages wait for each other
 bounded       a usage file that whoever may write it cannot make larger
 membership    what the kernel says of a process that tells which slice it is in

@@ -40,7 +40,10 @@ def pages_of(pid: int, page: str) -> set[PageIdentity]:
     """The policy pages that a process has to do with: the one that stands at `page` (absolute) in its own file system,
     and those that it has mapped. Empty when it is gone."""
     found = {seen_at(pid, page)}
-    found |= {_mapped(line) for line in _lines(_PROC / str(pid) / "maps") if _is_page(line, page)}
+    name = "/" + page.rpartition("/")[2]
+    maps = _text(_PROC / str(pid) / "maps")
+    if name in maps:  # of most processes there are hundreds of lines, and it is in none
+        found |= {_mapped(line) for line in maps.splitlines() if line.removesuffix(" (deleted)").endswith(name)}
     return {each for each in found if each is not None}
 
 
@@ -51,8 +54,17 @@ def control_groups(pid: int) -> frozenset[str]:
 
 def is_of_pod(group: str, uid: str) -> bool:
     """Whether a control group is the one that kubelet made for the pod, with either of its drivers, or below it."""
-    names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
-    return any(part in names or part.rpartition("-")[2] in names for part in group.split("/"))
+    return not pod_names(uid).isdisjoint(names_in(group))
+
+
+def pod_names(uid: str) -> frozenset[str]:
+    """How kubelet's drivers call the control group of a pod; it is in one that has one of these among `names_in`."""
+    return frozenset((f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"))
+
+
+def names_in(group: str) -> set[str]:
+    """What may be the name of a pod's control group in the path of one."""
+    return {name for part in group.split("/") for name in (part, part.rpartition("-")[2])}
 
 
 def ancestors(pid: int) -> Iterator[int]:
@@ -78,10 +90,6 @@ def name_of(pid: int) -> Name | None:
     return None
 
 
-def _is_page(line: str, page: str) -> bool:
-    return line.removesuffix(" (deleted)").endswith("/" + page.rpartition("/")[2])
-
-
 def _mapped(line: str) -> PageIdentity | None:
     """A line of /proc/PID/maps: range, permissions, offset, major:minor, inode, path."""
     words = line.split(maxsplit=5)
@@ -90,7 +98,12 @@ def _mapped(line: str) -> PageIdentity | None:
 
 
 def _lines(path: Path) -> list[str]:
+    return _text(path).splitlines()
+
+
+def _text(path: Path) -> str:
+    """Empty where there is none."""
     try:
-        return path.read_text(errors="replace").splitlines()
+        return path.read_text(errors="replace")
     except OSError:
-        return []
+        return ""

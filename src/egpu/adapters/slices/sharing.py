@@ -40,7 +40,7 @@ CALM_SECONDS = 0.5
 #: long as a glance takes, at least.
 STILL_SECONDS = 0.04
 STILL_PART = 0.02
-REST = 40.0
+REST = 100.0
 #: After so long without anything done.
 STILL_AFTER_SECONDS = 0.5
 #: Slots come and go at the pace of containers; while all is still, their directories say when.
@@ -90,7 +90,8 @@ class _Share:
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
         if totals is None or (before is not None and not _believable(before, totals)):
-            self.active_at = now + DOUBT_SECONDS
+            if totals is not None or self.policy.exists():  # where both are gone, the slice has been removed
+                self.active_at = now + DOUBT_SECONDS
             return
         if before is None:
             return
@@ -180,8 +181,7 @@ class TimeSharing:
             return False
         since = now - self._scanned_at
         if since >= RESCAN_SECONDS and self._stamp() != self._scanned:
-            self._moved_at = now
-            return False
+            return False  # who comes or goes does nothing by that
         if since >= STILL_RESCAN_SECONDS:
             return False
         self._looked_at = now
@@ -265,9 +265,10 @@ def _is_shared(shares: list[_Share]) -> bool:
 
 
 def _write(share: _Share, grant: Grant) -> None:
-    line = replace(share.line, grant_ppm=grant.ppm, window=grant.window)
-    if line == share.line:
-        return
+    before = share.line
+    if ((before.grant_ppm or before.core_ppm), before.window) == (grant.ppm, grant.window):
+        return  # also where nobody has written one: then its own share is its grant
+    line = replace(before, grant_ppm=grant.ppm, window=grant.window)
     try:
         amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window)
     except (OSError, ElasticGPUError) as error:

@@ -48,7 +48,7 @@ from egpu.apps.agent.serving.pods import PodService, ServedContainer
 from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.directories import DEVICES, Slots
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
@@ -58,6 +58,7 @@ from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.core.provisioners.preparation import CardInstance
 from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
+from egpu.runtime.keeping import seldom_searched
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -245,6 +246,7 @@ class Agent:
         """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
         can be mounted or written where it should be."""
         await asyncio.to_thread(self.devices.nowhere)
+        self.devices.discard_unused(self.slots.path(slot_id) / DEVICES for slot_id in self.slots.ids())
         if self.config.cdi != "never":
             await asyncio.to_thread(self.specs.open)
         if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
@@ -322,4 +324,5 @@ async def run(config: AgentConfig) -> None:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
-        await agent.run(Supervisor())
+        with seldom_searched():
+            await agent.run(Supervisor())

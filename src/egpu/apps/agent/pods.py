@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
+
+READS: Final = 4
+"""At once: on a node where many containers start together, each one more would begin with a handshake, which costs both
+sides several times what the answer does."""
 
 
 class NodePods:
@@ -14,9 +20,11 @@ class NodePods:
     def __init__(self, client: Client, node: str) -> None:
         self._client = client
         self._node = node
+        self._reads = asyncio.Semaphore(READS)
 
     async def read(self, namespace: str, name: str) -> Pod:
-        return await self._client.get(Pod, name, namespace=namespace)
+        async with self._reads:
+            return await self._client.get(Pod, name, namespace=namespace)
 
     async def on_node(self) -> Sequence[Pod]:
         return await self._client.list(Pod, fields=f"spec.nodeName={self._node}")

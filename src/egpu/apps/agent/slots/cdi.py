@@ -130,9 +130,7 @@ class SlotSpecs:
 
 def nvidia_spec(directories: Sequence[Path]) -> cdi.Spec | None:
     """What NVIDIA's tools wrote for this node, if they did; the last directory counts first."""
-    for path in reversed(list(cdi.files(directories))):
-        if path.name.startswith(_FILE_PREFIX):
-            continue
+    for path in reversed(list(cdi.files(directories, but=_FILE_PREFIX))):
         try:
             spec = cdi.read(path)
         except (CorruptData, OSError) as error:

@@ -7,9 +7,11 @@ that is filled in when the container starts. "Nowhere" is a device number that n
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import shutil
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from egpu.adapters.files import link_like
@@ -36,7 +38,9 @@ class DeviceFiles:
         self._root = root
         self._nowhere = state_dir / "unserved"
         self._links = state_dir / "links"
-        """A link to each file that links of slots lead to, of which those are further names."""
+        """Directories of links, and a link to each, of which those of slots are further names."""
+        self._whole: set[Path] = set()
+        """Those of them that were looked at."""
         self._proc_devices = proc_devices
 
     def card(self, minor: int) -> Path:
@@ -76,14 +80,36 @@ class DeviceFiles:
         names = {*CONTROL_DEVICES, *(name(minor) for minor in minors), *cards}
         return {each: cards.get(each) or control.get(each) or nowhere for each in sorted(names)}
 
-    def link(self, directory: Path, granted: Collection[int], minors: Iterable[int]) -> None:
-        """Make the `links` in a directory. Raises NotSupported, OSError."""
-        self._links.mkdir(parents=True, exist_ok=True)
-        for file, target in self.links(granted, minors).items():
-            like = self._links / target.name
-            if not link_like(directory / file, target, like=like):
-                with contextlib.suppress(FileExistsError):  # where there was none, the next slot finds one
-                    like.symlink_to(target)
+    def link(self, at: Path, granted: Collection[int], minors: Iterable[int]) -> None:
+        """Make `at` a link to a directory of the `links`. Raises NotSupported, OSError."""
+        folder = self._folder(self.links(granted, minors))
+        link_like(at, folder, like=_link_to(folder))
+
+    def discard_unused(self, slots: Iterable[Path]) -> None:
+        """Remove what none of these, made by `link`, leads to."""
+        used = {os.path.basename(os.readlink(slot)) for slot in slots if slot.is_symlink()}
+        for each in self._links.iterdir() if self._links.is_dir() else ():
+            if each.name.partition(".")[0] in used:
+                continue
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                each.unlink(missing_ok=True)
+
+    def _folder(self, links: Mapping[str, Path]) -> Path:
+        """A directory of exactly these links, which nobody changes any more: there are as many as kinds of slots."""
+        content = "".join(f"{file}\0{target}\0" for file, target in links.items())
+        folder = self._links / hashlib.sha256(content.encode()).hexdigest()[:32]
+        if folder not in self._whole:
+            if not folder.is_dir() or {each.name: each.readlink() for each in folder.iterdir()} != links:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                for file, target in links.items():
+                    (folder / file).symlink_to(target)
+            with contextlib.suppress(FileExistsError):
+                _link_to(folder).symlink_to(folder)
+            self._whole.add(folder)
+        return folder
 
     def nowhere(self) -> Path:
         """The file that nothing serves: a device node on a real node, a plain file on a simulated one.
@@ -129,6 +155,10 @@ class DeviceFiles:
         except OSError:
             return set()
         return {int(words[0]) for line in lines if (words := line.split()) and words[0].isdigit()}
+
+
+def _link_to(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.link")
 
 
 def name(minor: int) -> str:

@@ -4,7 +4,8 @@
         policy                          limits; absent where the technology has none to enforce
         usage                           mounted read-write at /opt/egpu/usage; of a file system of its own, or plain
         libegpu-interposer.so           hard link to the node's copy; absent likewise
-        ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded
+        ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded; likewise
+        dev                             link to a directory of links that slots with the same cards have in common:
         dev/nvidia*                     link to the real device, or to a file that leads nowhere
         executor-policy, executor-usage hard links to those of its executor, where it has one: what limits it then
         owner.json                      whose it is (`SlotRecord`)
@@ -18,6 +19,7 @@ a slot directory is complete or absent, whenever we are killed. A new owner neve
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,9 +28,9 @@ from pathlib import Path
 import msgspec
 
 from egpu.adapters import selinux
-from egpu.adapters.files import last_change, write_atomically
+from egpu.adapters.files import last_change, write_atomically, write_new
 from egpu.adapters.private import private_directory
-from egpu.adapters.slices.bounded import create_bounded_usage, share_usage, unmount_bounded
+from egpu.adapters.slices.bounded import UsageRoom, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.preparation import Preparation
@@ -43,6 +45,8 @@ GRACE_FILE = "grace"
 EXECUTOR_POLICY_FILE = "executor-policy"
 EXECUTOR_USAGE_FILE = "executor-usage"
 DEVICES = "dev"
+USAGE_ROOM = "usage-room"
+"""Beside the slots, where usage files are mounted."""
 OWNER_FILE = "owner.json"
 _SCRATCH_PREFIX = "."
 
@@ -90,12 +94,12 @@ class Slots:
     """
 
     def __init__(self, directory: Path, *, mount_usage: bool = False) -> None:
-        self._mount_usage = mount_usage
         self._known: dict[str, tuple[tuple[int, int], SlotRecord]] = {}
         """By slot id: the record, and the inode that it was read from and when that was changed."""
         # A slot is for its container, which gets it mounted, and for nobody else of the node.
         self._directory = private_directory(directory)
         self._directory.chmod(0o700)
+        self._room = UsageRoom(self._directory.with_name(USAGE_ROOM)) if mount_usage else None
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
@@ -104,20 +108,22 @@ class Slots:
 
     def policy_file(self, slot_id: str) -> Path:
         """What limits the slot: its executor's page where it has one."""
-        own = self.path(slot_id) / EXECUTOR_POLICY_FILE
-        return own if own.exists() else self.path(slot_id) / POLICY_FILE
+        return self._first(slot_id, EXECUTOR_POLICY_FILE, POLICY_FILE)
 
     def usage_file(self, slot_id: str) -> Path:
         """What the slot uses: its executor's file where it has one, which no container can write."""
-        own = self.path(slot_id) / EXECUTOR_USAGE_FILE
-        return own if own.exists() else self.path(slot_id) / USAGE_FILE
+        return self._first(slot_id, EXECUTOR_USAGE_FILE, USAGE_FILE)
+
+    def _first(self, slot_id: str, of_executor: str, own: str) -> Path:
+        slot = f"{self._directory}/{slot_id}/"
+        return Path(slot + (of_executor if os.path.exists(slot + of_executor) else own))
 
     def create_usage(self, slot: Path) -> None:
         """Create the usage file in a slot directory that is being made; its container may run as any user.
 
         Raises NotSupported: it was to be mounted, and this process may not mount.
         """
-        create = create_bounded_usage if self._mount_usage else create_usage
+        create = self._room.create if self._room is not None else create_usage
         create(slot / USAGE_FILE, mode=0o666)
 
     def share_pages(self, slot: Path, member: SlotRecord) -> None:
@@ -127,7 +133,11 @@ class Slots:
         """
         of = self.path(member.slot_id)
         os.link(of / POLICY_FILE, slot / POLICY_FILE)
-        share_usage(of / USAGE_FILE, slot / USAGE_FILE)
+        source, usage = of / USAGE_FILE, slot / USAGE_FILE
+        if self._room is None or source.stat().st_dev == slot.stat().st_dev:
+            os.link(source, usage)
+        else:
+            self._room.share(source, usage)
 
     @property
     def last_change(self) -> int:
@@ -136,14 +146,14 @@ class Slots:
 
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
-        file = self.path(slot_id) / OWNER_FILE
+        file = f"{self._directory}/{slot_id}/{OWNER_FILE}"
         try:
-            found = file.stat()
+            found = os.stat(file)
             written = found.st_ino, found.st_ctime_ns
             # Many ask for all of them, often: a file that was not replaced is not read again.
             if (known := self._known.get(slot_id)) is not None and known[0] == written:
                 return known[1]
-            record = msgspec.json.decode(file.read_bytes(), type=SlotRecord)
+            record = msgspec.json.decode(Path(file).read_bytes(), type=SlotRecord)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except msgspec.MsgspecError as error:
@@ -153,7 +163,7 @@ class Slots:
 
     def ids(self) -> tuple[str, ...]:
         """Of every slot that has a directory, whatever is inside."""
-        return tuple(sorted(each.name for each in self._directory.iterdir() if not each.name.startswith(".")))
+        return tuple(sorted(each for each in os.listdir(self._directory) if not each.startswith(_SCRATCH_PREFIX)))
 
     def records(self) -> Iterator[SlotRecord]:
         """Every readable record."""
@@ -195,10 +205,14 @@ class Slots:
     def replace(self, record: SlotRecord, fill: Callable[[Path], None]) -> Path:
         """Let `fill` write a fresh directory, then put it in the place of whatever the slot was before."""
         fresh = self._scratch(record.slot_id, "new")
-        fresh.mkdir(mode=0o755)
+        try:
+            fresh.mkdir(mode=0o755)
+        except FileExistsError:
+            _discard(fresh)
+            fresh.mkdir(mode=0o755)
         try:
             fill(fresh)
-            (fresh / OWNER_FILE).write_bytes(msgspec.json.encode(record))
+            write_new(f"{fresh}/{OWNER_FILE}", msgspec.json.encode(record))
             selinux.label(fresh)
             self.remove(record.slot_id)
             fresh.rename(self.path(record.slot_id))
@@ -215,17 +229,20 @@ class Slots:
         """Take the slot away; nothing happens where there is none."""
         old = self._scratch(slot_id, "old")
         try:
-            self.path(slot_id).rename(old)
+            os.rename(self.path(slot_id), old)
         except FileNotFoundError:
             return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _discard(old)
+            os.rename(self.path(slot_id), old)
         finally:
             self._known.pop(slot_id, None)
         _discard(old)
 
     def _scratch(self, slot_id: str, purpose: str) -> Path:
-        path = self._directory / f"{_SCRATCH_PREFIX}{slot_id}.{purpose}.{os.getpid()}"
-        _discard(path)
-        return path
+        return self._directory / f"{_SCRATCH_PREFIX}{slot_id}.{purpose}.{os.getpid()}"
 
     def _discard_scratch(self) -> None:
         for each in self._directory.iterdir():

@@ -7,8 +7,9 @@ preparation, because a reboot changes it. Whatever is wrong is said, and nothing
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,7 @@ class Preparer:
         self._specs = specs
         self._injection = injection
         self._library_dir = state_dir / "lib"
+        self._preloads: dict[bytes, Path] = {}
         self._devices = devices
         self._inventory = inventory
         self._boot_id = boot_id()
@@ -129,7 +131,8 @@ class Preparer:
         try:
             link = await self._executor(record, plan)
             libraries = {file: await self._library(artefact) for file, artefact in plan.libraries.items()}
-            fill = partial(self._fill, plan=plan, link=link, member=member, libraries=libraries)
+            preload = await self._preload(layout.preloaded(plan))
+            fill = partial(self._fill, plan=plan, link=link, member=member, libraries=libraries, preload=preload)
             await self._limit_by_driver(where, owner)
             async with self._time_sliced(where, record.allocation), self._served(where, plan) as pipes:
                 # A hundred quick calls of the file system, in this thread: one beside it would have to get the
@@ -266,6 +269,7 @@ class Preparer:
         link: Callable[[Path], None] | None,
         member: SlotRecord | None,
         libraries: Mapping[str, Path],
+        preload: Path,
     ) -> None:
         if link is not None:
             link(slot)
@@ -273,15 +277,14 @@ class Preparer:
             self._slots.share_pages(slot, member)
         else:
             if plan.policy:
-                pages.write_policy(slot / layout.POLICY_FILE, [policy_line(limit) for limit in plan.policy])
+                lines = [policy_line(limit) for limit in plan.policy]
+                pages.write_policy(slot / layout.POLICY_FILE, lines, fresh=True)
             self._slots.create_usage(slot)
         for file, copy in libraries.items():
             os.link(copy, slot / file)
             check_file_system(slot / file)
-        (slot / layout.PRELOAD_FILE).write_text("".join(f"{path}\n" for path in layout.preloaded(plan)))
-        devices = slot / layout.DEVICES
-        devices.mkdir()
-        self._devices.link(devices, plan.minors, self._inventory.minors)
+        os.link(preload, slot / layout.PRELOAD_FILE)
+        self._devices.link(slot / layout.DEVICES, plan.minors, self._inventory.minors)
 
     async def _library(self, artefact: str) -> Path:
         """A library of ours, copied once per build beside the slots: a hard link cannot leave its file system."""
@@ -292,9 +295,21 @@ class Preparer:
             await asyncio.to_thread(self._copy, source, copy)
         return copy
 
+    async def _preload(self, paths: Sequence[str]) -> Path:
+        """A file that names these, likewise: written once by each agent, and linked into the slots."""
+        content = "".join(f"{path}\n" for path in paths).encode()
+        if (known := self._preloads.get(content)) is None:
+            known = self._library_dir / f"{hashlib.sha256(content).hexdigest()[:32]}-{layout.PRELOAD_FILE}"
+            await asyncio.to_thread(self._keep, known, content, 0o644)
+            self._preloads[content] = known
+        return known
+
     def _copy(self, source: Path, copy: Path) -> None:
+        self._keep(copy, source.read_bytes(), 0o755)
+
+    def _keep(self, file: Path, content: bytes, mode: int) -> None:
         self._library_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(copy, source.read_bytes(), mode=0o755, durable=True)
+        write_atomically(file, content, mode=mode, durable=True)
 
 
 def policy_line(limit: DeviceLimit) -> pages.DevicePolicy:

@@ -30,18 +30,19 @@ class Remains:
 def end_remains(remains: Iterable[Remains]) -> dict[Remains, list[int]]:
     """End (SIGKILL) every process that the kernel says is in such a control group, sees such a directory as its own, or
     has to do with such a page; returns their pids, of each of whom there were any."""
-    looked_for = [(one, membership.identity(one.slot), _page_of(one)) for one in remains]
+    looked_for = [
+        (one, membership.pod_names(one.pod_uid), membership.identity(one.slot), _page_of(one)) for one in remains
+    ]
     killed: dict[Remains, list[int]] = {}
-    for pid in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()):
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
                 # Asked with the process in our hands: the pid may be another's by now.
-                groups = membership.control_groups(pid)
+                groups = {name for group in membership.control_groups(pid) for name in membership.names_in(group)}
                 directory, pages = membership.seen_at(pid, layout.CONTAINER_DIRECTORY), membership.pages_of(pid, _PAGE)
-                for one, slot, page in looked_for:
-                    in_pod = any(membership.is_of_pod(group, one.pod_uid) for group in groups)
-                    if in_pod or (slot is not None and slot == directory) or page in pages:
+                for one, pod, slot, page in looked_for:
+                    if not pod.isdisjoint(groups) or (slot is not None and slot == directory) or page in pages:
                         signal.pidfd_send_signal(handle, signal.SIGKILL)
                         killed.setdefault(one, []).append(pid)
                         break

@@ -77,11 +77,14 @@ class Sweeper:
             for slot_id in still:
                 self._specs.remove(slot_id)
             await self._end_remains([record for record in still.values() if record and record.slot_id in gone])
-            for slot_id in still:
-                await asyncio.to_thread(self._slots.remove, slot_id)
+            await asyncio.to_thread(self._remove, still)
         if still:
             log.info("slots swept", slot_ids=list(still))
         return tuple(still)
+
+    def _remove(self, slot_ids: Iterable[str]) -> None:
+        for slot_id in slot_ids:
+            self._slots.remove(slot_id)
 
     async def _end_remains(self, records: Iterable[SlotRecord]) -> None:
         """All together: every process of the machine has to be looked at."""

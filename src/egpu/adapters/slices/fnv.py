@@ -1,0 +1,16 @@
+"""FNV-1a, 64 bits: what policy pages are checked by."""
+
+from typing import Final
+
+_BASIS: Final = 14695981039346656037
+_PRIME: Final = 1099511628211
+_MODULUS: Final = 2**64
+
+
+def fnv1a(content: bytes) -> int:
+    """Of what ends in many zero bytes as quickly as of the rest: there is nothing left of those but multiplications."""
+    said = content.rstrip(b"\0")
+    value = _BASIS
+    for byte in said:
+        value = ((value ^ byte) * _PRIME) % _MODULUS
+    return value * pow(_PRIME, len(content) - len(said), _MODULUS) % _MODULUS
