@@ -174,10 +174,12 @@ class Price(Policy):
 
     def _known_losses(self, shape: Shape, rows: IntArray, at: IntArray) -> FloatArray:
         """What tables say at these places, shape (cards, rows); a whole card where they say that it cannot be."""
-        if len(self._prices.memory_classes) == 1:
-            losses = self._loss_table(shape, 0).take(at)
+        classes = self._class.take(rows)
+        first = int(classes[0])
+        if (classes == first).all():
+            losses = self._loss_table(shape, first).take(at)
         else:
-            classes, losses = self._class.take(rows), np.empty(at.shape)
+            losses = np.empty(at.shape)
             for code in np.unique(classes).tolist():
                 own = classes == code
                 losses[:, own] = self._loss_table(shape, code).take(at[:, own])
