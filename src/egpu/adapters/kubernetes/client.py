@@ -9,7 +9,6 @@ Our types hold only the fields we use, so `replace` is for kinds that are wholly
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -155,15 +154,16 @@ class Client:
             async with self._http.stream("GET", path_of(kind, namespace), params=params, timeout=silent) as response:
                 if response.status_code != 200:
                     raise from_answer(Answer(response.status_code, await response.aread()), what)
+                reader = _reader(kind)
                 async for line in _lines(response):
-                    yield self._event(kind, line, what)
+                    yield self._event(kind, reader, line, what)
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise Unavailable(f"{what}: {type(error).__name__} {error}") from error
 
-    def _event(self, kind: type[T], line: bytes, what: str) -> WatchEvent[T]:
+    def _event(self, kind: type[T], reader: msgspec.json.Decoder[ReadLine[T]], line: bytes, what: str) -> WatchEvent[T]:
         """Most lines say that an object changed, and can be read in one go."""
         try:
-            read = _reader(kind).decode(line)
+            read = reader.decode(line)
         except (msgspec.DecodeError, msgspec.ValidationError):
             return self._any_event(kind, line, what)
         match read.type:
@@ -362,7 +362,6 @@ class Client:
             return None
 
 
-@cache
 def _reader(kind: type[T]) -> msgspec.json.Decoder[ReadLine[T]]:
     return msgspec.json.Decoder(ReadLine[kind])
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Change, Client
-from egpu.adapters.kubernetes.followed import FollowedCache
+from egpu.adapters.kubernetes.followed import FollowedCache, tells_only_how_it_does
 from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
@@ -80,7 +80,7 @@ class View(FollowedCache):
 
     def _pod(self, change: Change[Pod]) -> None:
         uid, new = change.subject.uid, change.new
-        if change.old is not None and new is not None and _only_told(change.old, new):
+        if tells_only_how_it_does(change):
             return
         if new is None:
             self.population.gone(uid)
@@ -103,19 +103,6 @@ class View(FollowedCache):
         gave_back = before is not None and before != new.annotations.get(names.ALLOCATION)
         if ended or gave_back or (had_reserved and uid not in self.cache.reservations):
             self.made_room()
-
-
-def _only_told(old: Pod, new: Pod) -> bool:
-    """Whether all that differs of a pod that has a node is what its kubelet tells of it, of which nobody here asks but
-    whether it has ended. A gang is its pods as they are."""
-    return (
-        bool(new.spec.node_name)
-        and old.metadata.annotations == new.metadata.annotations
-        and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
-        and old.finished == new.finished
-        and names.GANG not in new.annotations
-        and old.spec == new.spec
-    )
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:
