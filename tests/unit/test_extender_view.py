@@ -147,9 +147,9 @@ async def test_what_a_kubelet_tells_of_a_placed_pod_is_kept_and_changes_nothing_
         api.put("pods", sent(one) | {"status": {"phase": "Running"}})
         await until(lambda: (known := view.pods.by_uid(one.uid)) is not None and known.status.phase == "Running")
         assert told == []
-        marked = sent(one) | {"status": {"phase": "Running"}}
+        marked = sent(one)
         marked["metadata"]["annotations"]["noted"] = "yes"
-        api.put("pods", marked)
+        api.put("pods", marked | {"status": {"phase": "Running"}})
         await until(lambda: told == ["Running"])
         api.put("pods", marked | {"status": {"phase": "Succeeded"}})
         await until(lambda: told == ["Running", "Succeeded"])
