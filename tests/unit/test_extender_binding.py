@@ -459,6 +459,27 @@ async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(m
         await until(lambda: one.view.cache.ledger.holders() == {})
 
 
+async def test_nobody_is_asked_about_a_pod_that_the_watch_showed(monkeypatch: pytest.MonkeyPatch):
+    """Not even when it is gone before anybody looks after what was assumed."""
+    monkeypatch.setattr("egpu.apps.extender.binding.SETTLE_SECONDS", 0.05)
+    api = cluster(cards=2)
+    async with extender(api) as one:
+        shown = api.put("pods", pod("shown"))
+        await seen(one, shown)
+        await one.binder.bind(args(shown))
+        await until(lambda: (known := one.view.pods.get("shown", "ns")) is not None and known.spec.node_name)
+        api.remove("pods", "shown", "ns")
+        await until(lambda: one.view.pods.get("shown", "ns") is None)
+        api.hold_watches = True
+        blind = api.put("pods", pod("blind"))
+        await one.binder.bind(args(blind))
+        api.remove("pods", "blind", "ns")
+        api.history.clear()
+        await until(lambda: one.view.cache.ledger.holders() == {})  # asked for after the other would have been
+        asked = [path for method, path in api.log if method == "GET" and "/pods/" in path]
+        assert set(asked) == {"/api/v1/namespaces/ns/pods/blind"}
+
+
 async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
     """Taking its cards away would make it Lost for good; it stays a reservation for its pod's next attempt."""
     api = cluster()

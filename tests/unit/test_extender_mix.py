@@ -7,8 +7,11 @@ from typing import Any, cast
 import pytest
 
 from egpu.apps.extender.mix import JobMix
-from egpu.core.policies.learning import LearnedMix
+from egpu.core.policies.learning import FIRST_PRICES_AT, LearnedMix
+from egpu.core.policies.registry import Policies
+from egpu.core.policies.shapes import Mix
 from egpu.runtime import elsewhere
+from support.objects import cluster, slice_pod
 
 DEADLINE_SECONDS = 10.0
 
@@ -48,3 +51,18 @@ async def test_scores_follow_new_prices_for_every_kind_of_pod(monkeypatch: pytes
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert ranking.void == 0
+
+
+def test_prices_are_computed_anew_when_other_pods_come_and_not_for_more_of_the_same() -> None:
+    """Each time costs as much as the placing of hundreds of pods."""
+    cache, asked = cluster(cards=8), list[Mix]()
+    ranking = cache.ranking
+    ranking.background = lambda mix, fleet: asked.append(mix)
+    ranking.prepare(Policies.named("price", "price"))
+    for number in range(10 * FIRST_PRICES_AT):
+        ranking.see(f"alike-{number}", cache.request(slice_pod("alike", core=10)))
+    assert [mix.total for mix in asked] == [FIRST_PRICES_AT]
+    for number in range(10 * FIRST_PRICES_AT):
+        ranking.see(f"other-{number}", cache.request(slice_pod("other", core=20)))
+    assert len(asked) > 1
+    assert len(asked[1].weights) == 2

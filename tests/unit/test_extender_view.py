@@ -130,3 +130,27 @@ async def test_a_pod_whose_demand_cannot_be_read_is_still_followed() -> None:
         (bad,) = view.waiting.values()
         with pytest.raises(InvalidInput):
             view.cache.request(bad)
+
+
+async def test_what_a_kubelet_tells_of_a_placed_pod_is_kept_and_changes_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the pod has ended: most changes of pods are such."""
+    api = FakeAPI()
+    api.put("elasticgpus", msgspec.to_builtins(card("n0", 0)))
+    one = bound(slice_pod("one"))
+    api.put("pods", sent(one))
+    async with watching(api) as view:
+        told = list[str]()
+        changed = view.cache.pod_changed
+        monkeypatch.setattr(view.cache, "pod_changed", lambda pod: (told.append(pod.status.phase or ""), changed(pod)))
+        api.put("pods", sent(one) | {"status": {"phase": "Running"}})
+        await until(lambda: (known := view.pods.by_uid(one.uid)) is not None and known.status.phase == "Running")
+        assert told == []
+        marked = sent(one)
+        marked["metadata"]["annotations"]["noted"] = "yes"
+        api.put("pods", marked | {"status": {"phase": "Running"}})
+        await until(lambda: told == ["Running"])
+        api.put("pods", marked | {"status": {"phase": "Succeeded"}})
+        await until(lambda: told == ["Running", "Succeeded"])
+        assert not view.cache.ledger.holders()

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Final, Protocol, TypeAlias
 
@@ -34,29 +34,32 @@ class PodLike(Protocol):
     def init_containers(self) -> Sequence[ContainerLike]: ...
 
 
-def container_requests(container: ContainerLike) -> Amounts:
-    """Requests of one container, its limits where no request is given: the API server's default.
+def container_requests(container: ContainerLike, of: Collection[str] | None = None) -> Amounts:
+    """Requests of one container, its limits where no request is given: the API server's default; those `of` some
+    resources alone, or of all.
 
     What is no quantity counts as 0: no API server keeps such an entry, and a sum over pods must not fail over one.
     """
     needs = container.resources
     if needs is None:
         return {}
-    return {name: quantity_or_zero(value) for name, value in ((needs.limits or {}) | (needs.requests or {})).items()}
+    asked = (needs.limits or {}) | (needs.requests or {})
+    return {name: quantity_or_zero(value) for name, value in asked.items() if of is None or name in of}
 
 
-def effective_requests(pod: PodLike) -> Amounts:
+def effective_requests(pod: PodLike, of: Collection[str] | None = None) -> Amounts:
     """What the pod needs: the sum over its containers and sidecars, or the most that one plain init container needs
-    beside the sidecars started before it, whichever is larger (KEP-753). `pods` counts the pod itself."""
+    beside the sidecars started before it, whichever is larger (KEP-753). `pods` counts the pod itself. `of` some
+    resources alone, or of all."""
     running: Amounts = {}
     peak: Amounts = {}
     for container in pod.init_containers:
-        beside = _merged(running, container_requests(container), operator.add)
+        beside = _merged(running, container_requests(container, of), operator.add)
         peak = _merged(peak, beside, max)
         if container.restart_policy == "Always":
             running = beside
     for container in pod.containers:
-        running = _merged(running, container_requests(container), operator.add)
+        running = _merged(running, container_requests(container, of), operator.add)
     return _merged(peak, running, max) | {PODS: Fraction(1)}
 
 

@@ -295,7 +295,7 @@ def controller(
         leader_elect=leader_elect,
         team_label=team_label,
     )
-    run_component("controller", run, config, log_level)
+    run_component("controller", run, config, log_level, answers=True)
 
 
 def optional_vocabularies(text: str) -> tuple[str, ...]:
@@ -310,7 +310,8 @@ def run_component(
     name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str, *, answers: bool = False
 ) -> None:
     """Run one process of an installation to its end; our errors become one line and an exit code. `answers`: pods wait
-    for what it says, so its event loop is the one in C (which gRPC, for agents, does not know)."""
+    for what it says, or it hears of each of them, so its event loop is the one in C (which gRPC, for agents, does not
+    know)."""
     from egpu.runtime import logs
 
     logs.configure(name, level=log_level)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.changes import Changes, Verdicts
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, OverCommit
 from egpu.core.placement.node_names import NodeNames
+from egpu.core.provisioners import provisioner
 
 HOLDER = Holder("pod", "one")
 
@@ -242,3 +244,24 @@ def test_of_a_card_that_is_away_only_what_needs_no_size_is_known_to_be_too_much(
     assert ledger.overcommits() == []
     ledger.set_node(node("n0"))
     assert ledger.overcommits() == [OverCommit("n0", "n0-0", "has 1000 MiB, 1001 MiB are given out")]
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        ContainerDemand(provisioner=names.VCUDA, core=10, memory_mib=100),
+        ContainerDemand(provisioner=names.VCUDA, core=10),
+        ContainerDemand(provisioner=names.VCUDA, tflops=4, memory_percent=50),
+        ContainerDemand(provisioner=names.PHYSICAL, exclusive=True),
+    ],
+)
+def test_what_a_demand_takes_of_each_card_is_what_its_technology_says(demand: ContainerDemand) -> None:
+    """Though it is asked once for every kind of card, and again when there is a new one."""
+    ledger = Ledger()
+    for at, (memory, tflops) in enumerate(((1000, {"fp32": 8.0}), (2000, {}), (1000, {"fp32": 16.0}), (50, {}))):
+        ledger.set_node(NodeCards(f"n{at}", (Card("a", 0, 0, memory, tflops=tflops), Card("b", 1, 1, 2000))))
+        rows = np.arange(at + 1)
+        found, said = ledger.needs(demand, rows), provisioner(demand.provisioner).needs(demand, ledger.totals(rows))
+        assert found.core.tolist() == said.core.tolist()
+        assert found.memory_mib.tolist() == said.memory_mib.tolist()
+        assert found.possible.tolist() == said.possible.tolist()

@@ -20,7 +20,7 @@ import structlog
 from egpu.adapters.kubernetes.connection import connect
 from egpu.adapters.kubernetes.exchanges import Exchanges
 from egpu.adapters.kubernetes.failures import Status, from_answer, from_status, from_transport
-from egpu.adapters.kubernetes.lists import Identified, Listed, Page, T, WatchEvent, WatchLine
+from egpu.adapters.kubernetes.lists import Identified, Listed, Page, ReadLine, T, WatchEvent, WatchLine
 from egpu.adapters.kubernetes.paths import path_of
 from egpu.adapters.kubernetes.transport import Answer, Transport
 from egpu.api.kubernetes import Pod
@@ -154,12 +154,25 @@ class Client:
             async with self._http.stream("GET", path_of(kind, namespace), params=params, timeout=silent) as response:
                 if response.status_code != 200:
                     raise from_answer(Answer(response.status_code, await response.aread()), what)
+                reader = _reader(kind)
                 async for line in _lines(response):
-                    yield self._event(kind, line, what)
+                    yield self._event(kind, reader, line, what)
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise Unavailable(f"{what}: {type(error).__name__} {error}") from error
 
-    def _event(self, kind: type[T], line: bytes, what: str) -> WatchEvent[T]:
+    def _event(self, kind: type[T], reader: msgspec.json.Decoder[ReadLine[T]], line: bytes, what: str) -> WatchEvent[T]:
+        """Most lines say that an object changed, and can be read in one go."""
+        try:
+            read = reader.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return self._any_event(kind, line, what)
+        match read.type:
+            case "ADDED" | "MODIFIED" | "DELETED" as change:
+                return WatchEvent(change, read.object.metadata, read.object)
+            case _:
+                return self._any_event(kind, line, what)
+
+    def _any_event(self, kind: type[T], line: bytes, what: str) -> WatchEvent[T]:
         try:
             event = msgspec.json.decode(line, type=WatchLine)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -347,6 +360,10 @@ class Client:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             log.warning("object left out: it does not decode", kind=kind.__name__, reason=str(error))
             return None
+
+
+def _reader(kind: type[T]) -> msgspec.json.Decoder[ReadLine[T]]:
+    return msgspec.json.Decoder(ReadLine[kind])
 
 
 def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:

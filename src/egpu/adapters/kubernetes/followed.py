@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from egpu.adapters.kubernetes.caches import Caches
 from egpu.adapters.kubernetes.client import Client
 from egpu.adapters.kubernetes.reflector import Change
+from egpu.api import names
 from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache
@@ -122,11 +123,28 @@ class FollowedView(FollowedCache):
             self.live.claim_changed(change.new)
 
     def _pod(self, change: Change[Pod]) -> None:
+        if tells_only_how_it_does(change):
+            return
         super()._pod(change)
         if change.new is None:
             self.live.pod_deleted(change.subject.uid)
         else:
             self.live.pod_changed(change.new)
+
+
+def tells_only_how_it_does(change: Change[Pod]) -> bool:
+    """Whether all that is new of a pod that has a node is its status, and it has not ended by that: who has which card
+    is then as it was. A gang is its pods as they are."""
+    old, new = change.old, change.new
+    return (
+        old is not None
+        and new is not None
+        and bool(new.spec.node_name)
+        and old.finished == new.finished
+        and names.GANG not in new.annotations
+        and replace(old.metadata, resource_version=new.metadata.resource_version) == new.metadata
+        and old.spec == new.spec
+    )
 
 
 def _pod_part(pod: Pod) -> Pod:

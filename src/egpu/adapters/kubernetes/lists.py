@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from egpu.api.objects import Object
+from egpu.api.objects import Object, ObjectMeta
 
 T = TypeVar("T", bound=Object)
 
@@ -26,6 +26,13 @@ class WatchLine(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class ReadLine(msgspec.Struct, Generic[T]):
+    """`WatchLine` of an object that decodes."""
+
+    type: str
+    object: T
+
+
 class Identity(msgspec.Struct, rename="camel"):
     """The part of metadata that even an object that nobody can read has."""
 
@@ -43,7 +50,7 @@ class WatchEvent(Generic[T]):
     """One line of a watch. `object` is None for a bookmark, and for an object that does not decode."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
-    identity: Identity
+    identity: Identity | ObjectMeta
     object: T | None
 
 

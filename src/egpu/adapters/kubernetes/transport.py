@@ -140,7 +140,7 @@ class _Connection(asyncio.Protocol):
         self._buffered = self._head_bytes = 0
         self._has_head = self._whole = self._until_close = self._kept_alive = False
         self._error: httpx2.TransportError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def reusable(self) -> bool:
@@ -184,14 +184,24 @@ class _Connection(asyncio.Protocol):
         return found
 
     async def _wait(self, within_seconds: float | None) -> None:
+        """For something to come. An event and a timeout of asyncio's would cost as much as all else here."""
         if self._error is not None:
             raise self._error
-        self._changed.clear()
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if within_seconds is None else loop.call_later(within_seconds, _give_up, waiter)
         try:
-            async with asyncio.timeout(within_seconds):
-                await self._changed.wait()
+            await waiter
         except TimeoutError as error:
             raise httpx2.ReadTimeout(f"nothing came within {within_seconds} s") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        """Something came."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -216,12 +226,12 @@ class _Connection(asyncio.Protocol):
             self._whole = True
         if not self._whole:
             self._fail(httpx2.ReadError(str(exc) if exc else "the server closed the connection"))
-        self._changed.set()
+        self._wake()
         self._transport = None
 
     def _fail(self, error: httpx2.TransportError) -> None:
         self._error = self._error or error
-        self._changed.set()
+        self._wake()
         self.abort()
 
     # --- what the parser calls ---
@@ -240,7 +250,7 @@ class _Connection(asyncio.Protocol):
         self._kept_alive = self._parser.should_keep_alive()
         named = {name.lower() for name, _ in self.headers}
         self._until_close = self._has_head and not named & {b"content-length", b"transfer-encoding"}
-        self._changed.set()
+        self._wake()
 
     def on_body(self, body: bytes) -> None:
         if self._whole:
@@ -249,11 +259,16 @@ class _Connection(asyncio.Protocol):
         before, self._buffered = self._buffered, self._buffered + len(body)
         if before <= MAX_BUFFERED_BYTES < self._buffered and self._transport is not None:
             self._transport.pause_reading()
-        self._changed.set()
+        self._wake()
 
     def on_message_complete(self) -> None:
         self._whole = self._has_head
-        self._changed.set()
+        self._wake()
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 class _Body(httpx2.AsyncByteStream):

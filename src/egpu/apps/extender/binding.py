@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes import Change, Client
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
@@ -71,6 +71,13 @@ class Binder:
         self._policies = policies
         self._assumed: dict[str, Assumed] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        view.pods.on_change(self._shown)
+
+    def _shown(self, change: Change[Pod]) -> None:
+        """What the watch shows with a node, or gone, the ledger has from it; what is in doubt, `settle` finds out."""
+        known = self._assumed.get(change.subject.uid)
+        if known is not None and not known.in_doubt and (change.new is None or change.new.spec.node_name):
+            del self._assumed[change.subject.uid]
 
     async def bind(self, args: ExtenderBindingArgs) -> None:
         """Binds the pod of this uid to the node, with cards. Doing so again is harmless.

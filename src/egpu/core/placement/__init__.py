@@ -5,6 +5,7 @@ published     what published objects say to the ledger
 published_cards  the cards that agents publish, node by node
 cards         Card, NodeCards: cards as the scheduler knows them
 ledger        who holds what, and what is left, as arrays
+known_needs   what demands take of each kind of card
 node_names    the nodes that somebody asks about, by number
 usage         what allocations take of a card, and when it is too much
 hosts         CPU and memory of nodes

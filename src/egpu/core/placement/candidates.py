@@ -1,6 +1,7 @@
 """The cards of some nodes while containers of one pod are put on them, one after the other, without writing it down."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ class CandidateCards:
 
     rows: IntArray
     usable: BoolArray
-    totals: CardTotals
     core_free: IntArray
     memory_free: IntArray
     mode: IntArray
@@ -39,12 +39,19 @@ class CandidateCards:
     """What the pod's containers have taken of cards in MIG mode; nothing of it is used by one after another."""
 
     @classmethod
+    def looked_at(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
+        """As they are: nothing can be put on them."""
+        at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
+        core, memory, mode = ledger.core_free[at], ledger.memory_free[at], ledger.mode[at]
+        usable = ledger.present[at] & ledger.healthy[at]
+        return cls(rows, usable, core, memory, mode, mode, core, memory, core, memory, ledger)
+
+    @classmethod
     def of(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
         core, memory, mode = ledger.core_free[rows], ledger.memory_free[rows], ledger.mode[rows]
         return cls(
             rows=rows,
             usable=ledger.present[rows] & ledger.healthy[rows],
-            totals=ledger.totals(rows),
             core_free=core,
             memory_free=memory,
             mode=mode,
@@ -55,6 +62,10 @@ class CandidateCards:
             peak_memory=memory.copy(),
             ledger=ledger,
         )
+
+    @cached_property
+    def totals(self) -> CardTotals:
+        return self.ledger.totals(self.rows)
 
     def fullness(self, needs: Needs) -> FloatArray:
         """Share of each card that is given out with `needs` taken as well, 0..1, the mean of compute and memory. Cards

@@ -97,7 +97,7 @@ def _greedy(
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
         if demand.cards > width:
             return _Placed(np.zeros_like(ok), {}, state, None)
-        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        needs = ledger.needs(demand, rows)
         eligible = state.eligible(demand, needs, init=init)
         ok &= eligible.sum(axis=1) >= demand.cards
         scores = state.fullness(needs)
@@ -143,7 +143,7 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
     containers: list[search.ContainerNeeds] = []
     width = state.usable.shape[1]
     for name, demand in request.local.items():
-        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        needs = ledger.needs(demand, rows)
         containers.append(
             search.ContainerNeeds(
                 name=name,
@@ -224,15 +224,15 @@ def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     each = [
         _alone(demand, ledger, init=name in request.demand.init).take(rows) for name, demand in request.local.items()
     ]
-    return np.logical_and.reduce(each)
+    return each[0] if len(each) == 1 else np.logical_and.reduce(each)
 
 
 def _alone(demand: ContainerDemand, ledger: Ledger, *, init: bool) -> BoolArray:
     """Of all rows, those on which the container would fit were it alone."""
 
     def answer(rows: IntArray) -> BoolArray:
-        state = CandidateCards.of(ledger, rows)
-        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        state = CandidateCards.looked_at(ledger, rows)
+        needs = ledger.needs(demand, rows)
         found: BoolArray = state.eligible(demand, needs, init=init).sum(axis=1) >= demand.cards
         return found
 
@@ -277,8 +277,8 @@ def liking(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray
     answer = np.zeros(len(nodes))
     rows, places = ledger.rows_of(nodes)
     if len(rows):
-        state = CandidateCards.of(ledger, rows)
-        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        state = CandidateCards.looked_at(ledger, rows)
+        needs = ledger.needs(demand, rows)
         eligible = state.eligible(demand, needs, init=name in request.demand.init)
         answer[places] = np.where(eligible, state.totals.liking(demand), 0).max(axis=1)
     return answer
@@ -351,10 +351,10 @@ def _as_preferred(
     ((name, demand),) = request.local.items()
     if len(preferred) != demand.cards or demand.prefer or (demand.cards > 1 and row in ledger.links):
         return None
-    state = CandidateCards.of(ledger, np.array([row]))
-    needs = provisioner(demand.provisioner).needs(demand, state.totals)
+    needs = ledger.needs(demand, np.array([row]))
     if demand.links or needs.instances is not None or name in request.demand.init:
         return None
+    state = CandidateCards.looked_at(ledger, np.array([row]))
     return {name: preferred} if state.eligible(demand, needs, init=False)[0, list(preferred)].all() else None
 
 

@@ -18,7 +18,7 @@ def container_allocation(
     MIG."""
     row = ledger.row(node)
     assert row is not None
-    needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
+    needs = ledger.needs(demand, row)
     cards = ledger.cards(node)
     shares = {column: (int(needs.core[column]), int(needs.memory_mib[column])) for column in sorted(columns)}
     if instance is not None:

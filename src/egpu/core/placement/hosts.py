@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.quantities import quantity_or_zero
-from egpu.api.resources import effective_requests
+from egpu.api.resources import CPU, effective_requests
 
 PLENTY: Final = 1 << 40
 """CPU thousandths or MiB of a node of which nothing is known."""
 _NONE: Final = Fraction(0)
+_MEMORY: Final = "memory"
+_COUNTED: Final = (CPU, _MEMORY)
 
 
 class Room(NamedTuple):
@@ -29,8 +31,8 @@ class Room(NamedTuple):
 
 def pod_requests(pod: Pod) -> Room:
     """CPU and memory of the pod's effective request."""
-    found = effective_requests(pod)
-    return _room(found.get("cpu", _NONE), found.get("memory", _NONE))
+    found = effective_requests(pod, _COUNTED)
+    return _room(found.get(CPU, _NONE), found.get(_MEMORY, _NONE))
 
 
 @lru_cache(maxsize=1024)

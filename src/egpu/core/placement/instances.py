@@ -9,7 +9,7 @@ from egpu.core.arrays import FloatArray
 from egpu.core.mig import WantedInstance, arrange, core_percent
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.search import CutCard
-from egpu.core.provisioners import Needs, provisioner
+from egpu.core.provisioners import Needs
 
 _READINESS: Final = 10
 """How many times as much as anything else it counts, between nodes, that an instance is there."""
@@ -33,7 +33,7 @@ def placed(
     """Where on its card is the instance of each container that gets one; `columns` are those chosen for them."""
     by_column: dict[int, dict[str, WantedInstance]] = {}
     for name, chosen in columns.items():
-        instances = provisioner(demands[name].provisioner).needs(demands[name], ledger.totals(row)).instances
+        instances = ledger.needs(demands[name], row).instances
         if instances is not None:
             for column in chosen:
                 by_column.setdefault(column, {})[name] = instances[int(ledger.kind[row, column])]

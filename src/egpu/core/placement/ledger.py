@@ -15,16 +15,17 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from egpu.api.allocation import PodAllocation
+from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.api.mig import InstancePlace, Mig
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
 from egpu.core.changes import Changes, Verdicts
 from egpu.core.links import Ranks, link_domains, ranks_of
 from egpu.core.placement.cards import Card, NodeCards
+from egpu.core.placement.known_needs import KnownNeeds
 from egpu.core.placement.node_names import Found, NodeNames
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
-from egpu.core.provisioners import CardTotals
+from egpu.core.provisioners import CardTotals, Needs
 
 _FEWEST_ROWS: Final = 16
 
@@ -82,6 +83,7 @@ class Ledger:
         self.names: list[str] = []
         """The node of each row, "" for a row without."""
         self._kind_of: dict[CardKind, int] = {}
+        self._needs = KnownNeeds()
         self._rows: dict[str, int] = {}
         self._rows_version = 0
         """How often a name got a row, or lost it."""
@@ -161,6 +163,11 @@ class Ledger:
         """What the cards of these rows have in all."""
         figures = {precision: every[rows] for precision, every in self.tflops.items()}
         return CardTotals(self.memory_mib[rows], figures, self.kind[rows], self.kinds)
+
+    def needs(self, demand: ContainerDemand, rows: IntArray | int) -> Needs:
+        """What `demand` takes of each card of these rows; of no meaning where no card is `present`."""
+        each, kind = self._needs.of(demand, self.kinds), self.kind[rows]
+        return Needs(each.core[kind], each.memory_mib[kind], each.possible[kind], each.instances)
 
     def nodes(self) -> list[str]:
         return list(self._rows)

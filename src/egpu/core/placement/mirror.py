@@ -72,7 +72,8 @@ class Mirror:
     def _copy(self, row: int) -> None:
         ledger, fleet, room = self._ledger, self._fleet, self._room(row)
         usable = ledger.healthy[row] & (ledger.mode[row] != EXCLUSIVE) & (ledger.mode[row] != CONFLICT)
-        usable &= ledger.totals(row).whole()
+        if any(kind.profiles for kind in ledger.kinds):
+            usable &= ledger.totals(row).whole()
         core = np.where(usable, ledger.core_free[row] * MILLI_PER_PERCENT, 0)
         memory = np.where(usable, ledger.memory_free[row], 0)
         fleet.set_row(row, core[: fleet.width], memory[: fleet.width], room.cpu_milli, room.ram_mib)

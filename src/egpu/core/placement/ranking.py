@@ -54,6 +54,8 @@ class Ranking:
         self._mirror = Mirror(ledger, hosts)
         self._placers: dict[str, Placer] = {}
         self._prices: Prices | None = None
+        self._priced = Mix()
+        """For which prices were asked for last."""
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._known_amounts: OrderedDict[ContainerDemand, tuple[list[tuple[int, int]], IntArray]] = OrderedDict()
         self._cards_version = ledger.cards_version
@@ -177,7 +179,7 @@ class Ranking:
             mix = self.learned.mix()
             for placer in self._placers.values():
                 placer.policy.mix_changed(mix)
-            if any(placer.policy.priced for placer in self._placers.values()):
+            if any(placer.policy.priced for placer in self._placers.values()) and not mix.is_like(self._priced):
                 self._compute_prices()
 
     def use_mix(self, learned: LearnedMix) -> None:
@@ -205,6 +207,7 @@ class Ranking:
     def _compute_prices(self) -> None:
         """From the mix as it is: elsewhere, or here and now."""
         mix, fleet = self.learned.mix(), self.fleet()
+        self._priced = mix
         if self.background is not None:
             self.background(mix, fleet)
         else:

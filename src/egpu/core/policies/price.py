@@ -168,15 +168,23 @@ class Price(Policy):
         memory = fleet.memory_lanes.take(rows, axis=1)
         levels = (memory * self._memory_scale.take(rows) + 1e-9).astype(np.int64)
         at = lanes * self._width + levels
-        classes = self._class.take(rows)
-        losses = np.empty(lanes.shape)
-        for code in np.unique(classes).tolist():
-            own = classes == code
-            losses[:, own] = self._loss_table(shape, code).take(at[:, own])
         # Levels round: what fits is decided on the amounts themselves.
         fitting = (lanes >= shape.core_milli) & (memory >= shape.card_memory_mib)
-        known = np.where(np.isinf(losses), float(WHOLE_CARD), losses)
-        return np.where(fitting, known, np.inf)
+        return np.where(fitting, self._known_losses(shape, rows, at), np.inf)
+
+    def _known_losses(self, shape: Shape, rows: IntArray, at: IntArray) -> FloatArray:
+        """What tables say at these places, shape (cards, rows); a whole card where they say that it cannot be."""
+        classes = self._class.take(rows)
+        first = int(classes[0])
+        if (classes == first).all():
+            losses = self._loss_table(shape, first).take(at)
+        else:
+            losses = np.empty(at.shape)
+            for code in np.unique(classes).tolist():
+                own = classes == code
+                losses[:, own] = self._loss_table(shape, code).take(at[:, own])
+        losses[np.isinf(losses)] = WHOLE_CARD
+        return losses
 
     def _loss_table(self, shape: Shape, code: int) -> FloatArray:
         key = (shape.core_milli, memory_levels(shape.card_memory_mib, self._prices.memory_classes[code]) + (code << 8))

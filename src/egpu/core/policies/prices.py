@@ -31,10 +31,15 @@ class Prices:
 
     def fits_fleet(self, fleet: Fleet) -> bool:
         """Whether they were computed for cards like these: as many models, and no other memory sizes."""
-        sizes = set(fleet.card_memory_total.tolist())
         return len(self.model_charge) == len(fleet.models) and (
-            self.memory_classes == (0,) or sizes <= set(self.memory_classes)
+            self.memory_classes == (0,) or _sizes(fleet) <= set(self.memory_classes)
         )
+
+
+def _sizes(fleet: Fleet) -> set[int]:
+    """Memory of its cards, of each node the most."""
+    sizes: list[int] = fleet.card_memory_total[fleet.count > 0].tolist()
+    return set(sizes)
 
 
 def memory_levels(amount: int, total: int) -> int:
@@ -47,7 +52,7 @@ def compute_prices(mix: Mix, fleet: Fleet) -> Prices:
     fleet does not change with placements."""
     single = [(shape, weight) for shape, weight in mix.weights.items() if shape.cards == 1]
     with_memory = any(shape.card_memory_mib for shape, _ in single)
-    classes = tuple(sorted(set(fleet.card_memory_total.tolist()))) if with_memory and len(fleet) else (0,)
+    classes = (with_memory and tuple(sorted(_sizes(fleet)))) or (0,)
     filling, turning = list[Worth](), list[Worth]()
     for total in classes:
         asked: dict[tuple[int, int], float] = {}

@@ -136,7 +136,7 @@ class Reserve:
     def attend(self, fleet: Fleet) -> None:
         """Count the hosts anew where something changed. Before `marks` and `charges`."""
         version = fleet.version
-        if self._version == version:
+        if self._version == version or not self._list:
             return
         changed = fleet.changed_since(self._version) if self._version >= 0 else fleet.all_rows
         if self._version < 0 or len(changed) > len(fleet) // 4:

@@ -72,6 +72,14 @@ class Mix:
     def total(self) -> float:
         return sum(self.weights.values())
 
+    def is_like(self, other: "Mix") -> bool:
+        """Whether both have the same shapes, as often beside each other: then so are the prices that follow."""
+        return self._shares() == other._shares()
+
+    def _shares(self) -> dict[Shape, float]:
+        total = self.total
+        return {shape: weight / total for shape, weight in self.weights.items()}
+
     @classmethod
     def of(cls, shapes: "list[Shape]") -> "Mix":
         """Counts the pods of a list."""

@@ -73,7 +73,7 @@ def run(
     fleet = Fleet([machines[int(place)] for place in workload.node_order])
     chosen = make_policy(policy, Setting(fleet, mix, seed))
     placer = Placer(fleet, chosen)
-    learned = LearnedMix()
+    learned, priced = LearnedMix(), Mix()
     groups = _Gangs(workload.gangs, fleet, workload.shapes) if workload.gangs is not None else None
     gauge = _Gauge(fleet, Fgd(mix, fleet.models) if fragmentation else None)
     seconds, price_seconds = list[float](), 0.0
@@ -93,8 +93,9 @@ def run(
         shape = shapes[event]
         if chosen.priced and shape.cards:  # an extender is asked about no others
             began = clock()
-            if learned.see(shape):
-                chosen.use_prices(fleet, compute_prices(learned.mix(), fleet))
+            if learned.see(shape) and not (now := learned.mix()).is_like(priced):
+                priced = now
+                chosen.use_prices(fleet, compute_prices(now, fleet))
             price_seconds += clock() - began
         began = clock()
         place = placer.place(shape) if groups is None or groups.whole(event) else None
