@@ -1,4 +1,4 @@
-/* Whose names these are, of a library that has nothing but names: programs look at versions before
+/* Whose names these are, of a library that has few of them or none: programs look at versions before
  * they decide what they do without it. PROPERTY: the function that says; VERSION: its answers. */
 int PROPERTY(int which, int *value);
 
