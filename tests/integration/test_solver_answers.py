@@ -1,4 +1,4 @@
-"""cuSOLVER, simulated: what numpy would come to, of every type, the same in this process and carried to a server."""
+"""cuSOLVER and cuBLAS's solvers, simulated: numpy's answers, of every type, here and carried to a server."""
 
 from pathlib import Path
 from typing import Final
@@ -27,9 +27,8 @@ CHOLESKY: Final = """
             call(f"Dn{letter}potrs", handle, upper, n, 3, a.at, a.ld, b.at, b.ld, info.at)
             same(wide(matrix) @ wide(b.one()), sides, matrix)
             call(f"Dn{letter}potri", handle, upper, n, a.at, a.ld, work, size, info.at)
-            found = a.one()
-            found = np.triu(found) + np.triu(found, 1).conj().T if upper else np.tril(found) + np.tril(found, -1).conj().T
-            same(wide(found) @ wide(matrix), np.eye(n), matrix)
+            found = wide(np.triu(a.one()).conj().T if upper else np.tril(a.one()))
+            same((found + np.tril(found, -1).conj().T) @ wide(matrix), np.eye(n), matrix)
             assert info.one().tolist() == [[0]]
         # the order of the first minor that is not positive, of each of a batch
         matrices = [definite(kind, 4) for _ in range(3)]
@@ -56,9 +55,10 @@ LU: Final = """
             a, pivots, info = Card(matrix, gap=gap), Card(np.zeros((min(m, n), 1), np.int32)), infos()
             size = number(f"Dn{letter}getrf_bufferSize", handle, m, n, a.at, a.ld)
             call(f"Dn{letter}getrf", handle, m, n, a.at, a.ld, lent(size, kind), pivots.at, info.at)
-            found, order = wide(a.one()), np.arange(m)
-            lower, upper = np.tril(found, -1)[:, :m] + np.eye(m, min(m, n)) if m <= n else np.tril(found, -1) + np.eye(m, n), 0
-            lower, upper = lower[:, : min(m, n)], np.triu(found)[: min(m, n)]
+            def factors(found):
+                count = min(m, n)
+                return np.tril(found, -1)[:, :count] + np.eye(m, count), np.triu(found)[:count]
+            (lower, upper), order = factors(wide(a.one())), np.arange(m)
             for i, pivot in enumerate(pivots.one().ravel()):
                 order[[i, pivot - 1]] = order[[pivot - 1, i]]
             same(lower @ upper, matrix[order], matrix)
@@ -74,9 +74,8 @@ LU: Final = """
             easy = matrix + 10 * np.eye(m, n, dtype=kind)
             a = Card(easy, gap=gap)
             call(f"Dn{letter}getrf", handle, m, n, a.at, a.ld, lent(size, kind), None, info.at)
-            found = wide(a.one())
-            lower = (np.tril(found, -1) + np.eye(m, n))[:, : min(m, n)]
-            same(lower @ np.triu(found)[: min(m, n)], easy, easy)
+            lower, upper = factors(wide(a.one()))
+            same(lower @ upper, easy, easy)
         singular = numbers(kind, 4, 4)
         singular[:, 2] = 0
         a, pivots, info = Card(singular), Card(np.zeros((4, 1), np.int32)), infos()
@@ -93,21 +92,21 @@ QR: Final = """
             work = lent(max(size, 32 * 40), kind)
             call(f"Dn{letter}geqrf", handle, m, n, a.at, a.ld, tau.at, work, size, info.at)
             r = np.triu(a.one())
-            assert np.iscomplexobj(r) <= (np.abs(np.diag(r).imag).max(initial=0) == 0)
+            assert (np.diag(r).imag == 0).all()
             c = Card(np.vstack([r, np.zeros((m, n), kind)])[:m], gap=1)
             size = number(f"Dn{letter}{un}mqr_bufferSize", handle, 0, 0, m, n, count, a.at, a.ld, tau.at, c.at, c.ld)
             call(f"Dn{letter}{un}mqr", handle, 0, 0, m, n, count, a.at, a.ld, tau.at, c.at, c.ld, work, size, info.at)
             same(c.one(), matrix, matrix)
             across = numbers(kind, 3, m)
-            q = Card(np.hstack([np.eye(m, dtype=kind)]))
-            call(f"Dn{letter}{un}mqr", handle, 0, 0, m, m, count, a.at, a.ld, tau.at, q.at, q.ld, work, 32 * 40, info.at)
+            q, all_ = Card(np.eye(m, dtype=kind)), (count, a.at, a.ld, tau.at)
+            call(f"Dn{letter}{un}mqr", handle, 0, 0, m, m, *all_, q.at, q.ld, work, 32 * 40, info.at)
             full = wide(q.one())
             unitary(full.astype(kind))
             for side, op, expected in ((0, 2, full.conj().T @ across.T), (1, 0, across @ full),
                                        (1, 2, across @ full.conj().T)):
                 c = Card(across.T if side == 0 else across, gap=1)
-                call(f"Dn{letter}{un}mqr", handle, side, op, *c.one().shape, count, a.at, a.ld, tau.at, c.at, c.ld, work,
-                     32 * 40, info.at)
+                shape = c.one().shape
+                call(f"Dn{letter}{un}mqr", handle, side, op, *shape, *all_, c.at, c.ld, work, 32 * 40, info.at)
                 same(c.one(), expected, across)
             if m >= n:
                 size = number(f"Dn{letter}{un}gqr_bufferSize", handle, m, n, n, a.at, a.ld, tau.at)
@@ -168,8 +167,9 @@ EIGEN: Final = """
                 second = definite(kind, n)
                 second /= max(n, 1)
                 a, b = Card(half(matrix, upper), gap=gap), Card(half(second, upper), gap=1)
-                number(f"Dn{letter}{sy}gvd_bufferSize", handle, which, 1, upper, n, a.at, a.ld, b.at, b.ld, w.at)
-                call(f"Dn{letter}{sy}gvd", handle, which, 1, upper, n, a.at, a.ld, b.at, b.ld, w.at, work, size, info.at)
+                where = (handle, which, 1, upper, n, a.at, a.ld, b.at, b.ld, w.at)
+                assert number(f"Dn{letter}{sy}gvd_bufferSize", *where) == size
+                call(f"Dn{letter}{sy}gvd", *where, work, size, info.at)
                 x, values, a_, b_ = wide(a.one()), w.one().ravel(), wide(matrix), wide(second)
                 left, right = {1: (a_ @ x, b_ @ x), 2: (a_ @ b_ @ x, x), 3: (b_ @ a_ @ x, x)}[which]
                 same(left.astype(kind), (right * values).astype(kind), 10 * second + matrix)
@@ -180,8 +180,7 @@ EIGEN: Final = """
         assert info.one().tolist() == [[3 + 2]]
         # batches, one after the other in memory
         matrices = [hermitian(kind, 5) for _ in range(4)]
-        a, w, info = Card(*matrices, gap=1), Card(*[np.zeros((5, 1), real(kind))] * 4), infos(4)
-        size = number(f"Dn{letter}{sy}evjBatched_bufferSize", handle, 1, 0, 5, a.at, a.ld, w.at, *[]) if 0 else size
+        a, w, info = Card(*matrices, gap=1), room(real(kind), 5, 1, 4), infos(4)
         call(f"Dn{letter}{sy}evjBatched", handle, 1, 0, 5, a.at, a.ld, w.at, work, size, info.at, told, 4)
         for matrix, values, vectors in zip(matrices, w.get(), a.get()):
             good(matrix, values, vectors)
@@ -217,16 +216,15 @@ SINGULAR: Final = """
             size = number(f"Dn{letter}gesvd_bufferSize", handle, m, n) if m >= n else 32 * 40
             work = lent(max(size, 32 * 40), kind)
             for left, right in ("AA", "SS", "NN", "OS", "SO") if m >= n else ():
-                a, u, v = Card(matrix, gap=1), Card(np.zeros((m, m if left == "A" else n), kind)), Card(
-                    np.zeros((n, n), kind), gap=2)
+                a, u, v = Card(matrix, gap=1), room(kind, m, m if left == "A" else n), room(kind, n, n, gap=2)
                 call(f"Dn{letter}gesvd", handle, ord(left), ord(right), m, n, a.at, a.ld, s.at, u.at, u.ld, v.at, v.ld,
                      work, size, None, info.at)
                 left_ones = a.one() if left == "O" else u.one()
                 right_ones = a.one()[:n] if right == "O" else v.one()
                 good(matrix, s.one(), *(() if left == "N" else (left_ones, right_ones.conj().T)))
             for job, economic in ((1, 0), (1, 1), (0, 0)):
-                a, u, v = Card(matrix, gap=1), Card(np.zeros((m, least if economic else m), kind), gap=1), Card(
-                    np.zeros((n, least if economic else n), kind))
+                a = Card(matrix, gap=1)
+                u, v = room(kind, m, least if economic else m, gap=1), room(kind, n, least if economic else n)
                 where = (a.at, a.ld, s.at, u.at, u.ld, v.at, v.ld)
                 size = number(f"Dn{letter}gesvd_bufferSize", handle, m, n)
                 call(f"Dn{letter}gesvdj", handle, job, economic, m, n, *where, work, size, info.at, told)
@@ -236,18 +234,18 @@ SINGULAR: Final = """
         # batches: one after the other, and as far apart as one likes
         for m, n in ((6, 4), (3, 5)):
             matrices = [flat(kind, m, n, k) for k in (3, 1, 2)]
-            a, u, v = (Card(*each, gap=1) for each in (matrices, [np.zeros((m, m), kind)] * 3, [np.zeros((n, n), kind)] * 3))
-            s, info = Card(*[np.zeros((min(m, n), 1), real(kind))] * 3), infos(3)
+            a, u, v = Card(*matrices, gap=1), room(kind, m, m, 3, gap=1), room(kind, n, n, 3, gap=2)
+            s, info = room(real(kind), min(m, n), 1, 3), infos(3)
             call(f"Dn{letter}gesvdjBatched", handle, 1, m, n, a.at, a.ld, s.at, u.at, u.ld, v.at, v.ld, work, size,
                  info.at, told, 3)
             for each in zip(matrices, s.get(), u.get(), v.get()):
                 good(*each)
             rank, residuals = 2, (ctypes.c_double * 3)()
-            a, u, v = (Card(*each, gap=1) for each in (matrices, [np.zeros((m, rank), kind)] * 3, [np.zeros((n, rank), kind)] * 3))
-            s = Card(*[np.zeros((rank, 1), real(kind))] * 3, gap=2)
+            a, u, v = Card(*matrices, gap=1), room(kind, m, rank, 3, gap=1), room(kind, n, rank, 3)
+            s = room(real(kind), rank, 1, 3, gap=2)
             steps = [long(each.all[0].size) for each in (a, s, u, v)]
-            call(f"Dn{letter}gesvdaStridedBatched", handle, 1, rank, m, n, a.at, a.ld, steps[0], s.at, steps[1], u.at, u.ld,
-                 steps[2], v.at, v.ld, steps[3], work, size, info.at, residuals, 3)
+            call(f"Dn{letter}gesvdaStridedBatched", handle, 1, rank, m, n, a.at, a.ld, steps[0], s.at, steps[1], u.at,
+                 u.ld, steps[2], v.at, v.ld, steps[3], work, size, info.at, residuals, 3)
             for k, (matrix, values, left, right) in enumerate(zip(matrices, s.get(), u.get(), v.get())):
                 exact = np.linalg.svd(wide(matrix), compute_uv=False)
                 same(values.ravel(), exact[:rank].astype(real(kind)), matrix)
@@ -312,7 +310,7 @@ GENERIC: Final = """
         assert generic("syevd", [1], [0], 6, type, a.at, a.ld, of_reals, w.at, type) == [0]
         same(wide(matrix) @ wide(a.one()), wide(a.one()) * w.one().ravel(), matrix)
         matrices = [hermitian(kind, 4) for _ in range(3)]
-        a, w = Card(*matrices, gap=1), Card(*[np.zeros((4, 1), real(kind))] * 3)
+        a, w = Card(*matrices, gap=1), room(real(kind), 4, 1, 3)
         done = generic("syevBatched", [1], [1], 4, type, a.at, a.ld, of_reals, w.at, type, after=(long(3),))
         assert done == [0] * 3
         for each, values, vectors in zip(matrices, w.get(), a.get()):
@@ -320,9 +318,89 @@ GENERIC: Final = """
         matrix = numbers(kind, 6, 3)
         a, s, u, v = Card(matrix), vector(3, real(kind)), Card(np.zeros((6, 3), kind)), Card(np.zeros((3, 3), kind))
         job = ctypes.c_byte(ord("S"))
-        assert generic("gesvd", job, job, 6, 3, type, a.at, 6, of_reals, s.at, type, u.at, 6, type, v.at, 3, type) == [0]
+        both = type, u.at, 6, type, v.at, 3, type
+        assert generic("gesvd", job, job, 6, 3, type, a.at, 6, of_reals, s.at, *both) == [0]
         same((wide(u.one()) * s.one().ravel()) @ wide(v.one()), matrix, matrix)
     call("DnDestroyParams", params)
+"""
+
+# What cuBLAS has of solvers.
+BLAS: Final = """
+    blas, mine = ctypes.CDLL("libcublas.so.13"), ctypes.c_void_p()
+    def blas_call(name, *arguments, status=0):
+        got = blas["cublas" + name](*arguments)
+        assert got == status, (name, got)
+    blas_call("Create_v2", ctypes.byref(mine))
+    blas_call("SetStream_v2", mine, pointer(stream))
+    for letter, kind, *_ in KINDS:
+        m, n, alpha = 5, 3, numbers(kind, 1, 1)
+        host = pointer(alpha.ctypes.data)
+        for side in (0, 1):
+            order = n if side else m
+            for upper in (0, 1):
+                for op in (0, 1, 2):
+                    for unit in (0, 1):
+                        matrix = numbers(kind, order, order) / 4 + 2 * np.eye(order, dtype=kind)
+                        sides = numbers(kind, m, n)
+                        whole = (np.triu(matrix) if upper else np.tril(matrix)).astype(kind)
+                        if unit:
+                            whole[np.diag_indices(order)] = 1
+                        turned = wide((whole, whole.T, whole.conj().T)[op])
+                        given = half(matrix, upper)
+                        if unit:
+                            given[np.diag_indices(order)] = 0  # not looked at
+                        a, b = Card(given, gap=1), Card(sides, gap=2)
+                        blas_call(f"{letter}trsm_v2", mine, side, upper, op, unit, m, n, host, a.at, a.ld, b.at, b.ld)
+                        found = wide(b.one())
+                        same(found @ turned if side else turned @ found, wide(sides) * wide(alpha)[0, 0], sides)
+                        b = Card(sides, gap=2)
+                        blas_call(f"{letter}trsm_v2_64", mine, side, upper, op, unit, long(m), long(n), host, a.at,
+                                  long(a.ld), b.at, long(b.ld))
+                        assert (wide(b.one()) == found).all()
+        # by an address, of several whose addresses are on the card; nothing times what is no number is nothing
+        matrices = [numbers(kind, 4, 4) + 3 * np.eye(4, dtype=kind) for _ in range(3)]
+        sides = [numbers(kind, 4, 2) for _ in range(3)]
+        a, b, there = Card(*matrices, gap=1), Card(*sides), Card(alpha)
+        blas_call("SetPointerMode_v2", mine, 1)
+        blas_call(f"{letter}trsmBatched", mine, 0, 1, 0, 0, 4, 2, there.at, addresses(a, 3).at, a.ld,
+                  addresses(b, 3).at, b.ld, 3)
+        for matrix, one, found in zip(matrices, sides, b.get()):
+            same(wide(np.triu(matrix)) @ wide(found), wide(one) * wide(alpha)[0, 0], one)
+        nothing = Card(np.zeros((1, 1), kind))
+        b = Card(np.full((4, 2), np.nan, kind))
+        blas_call(f"{letter}trsm_v2", mine, 0, 1, 0, 0, 4, 2, nothing.at, a.at, a.ld, b.at, b.ld)
+        assert (b.one() == 0).all()
+        blas_call("SetPointerMode_v2", mine, 0)
+        # batches of LU: factors, solutions, inverses
+        matrices[1][:, 3] = matrices[1][:, 2]
+        matrices[1][3] = matrices[1][2]
+        a, b, info, host_info = Card(*matrices, gap=1), Card(*sides, gap=1), infos(3), ctypes.c_int(-9)
+        pivots, inverse = room(np.int32, 4, 1, 3), room(kind, 4, 4, 3, gap=2)
+        blas_call(f"{letter}getrfBatched", mine, 4, addresses(a, 3).at, a.ld, pivots.at, info.at, 3)
+        assert info.one().ravel().tolist() == [0, 4, 0]
+        for op in (0, 1, 2):
+            b = Card(*sides, gap=1)
+            blas_call(f"{letter}getrsBatched", mine, op, 4, 2, addresses(a, 3).at, a.ld, pivots.at, addresses(b, 3).at,
+                      b.ld, ctypes.byref(host_info), 3)
+            assert host_info.value == 0
+            for i in (0, 2):
+                turned = (matrices[i], matrices[i].T, matrices[i].conj().T)[op]
+                same(wide(turned) @ wide(b.get()[i]), sides[i], matrices[i])
+        blas_call(f"{letter}getriBatched", mine, 4, addresses(a, 3).at, a.ld, pivots.at, addresses(inverse, 3).at,
+                  inverse.ld, info.at, 3)
+        assert info.one().ravel().tolist() == [0, 4, 0]
+        for i in (0, 2):
+            same(wide(matrices[i]) @ wide(inverse.get()[i]), np.eye(4), matrices[i])
+        # and of QR: as one by one
+        matrices = [numbers(kind, 5, 3) for _ in range(3)]
+        a, tau = Card(*matrices, gap=1), room(kind, 3, 1, 3)
+        blas_call(f"{letter}geqrfBatched", mine, 5, 3, addresses(a, 3).at, a.ld, addresses(tau, 3).at,
+                  ctypes.byref(host_info), 3)
+        for matrix, found, factors in zip(matrices, a.get(), tau.get()):
+            one, its = Card(matrix), vector(3, kind)
+            call(f"Dn{letter}geqrf", handle, 5, 3, one.at, one.ld, its.at, lent(32 * 5, kind), 32 * 5, infos().at)
+            assert (one.one() == found).all() and (its.one() == factors).all()
+    blas_call("Destroy_v2", mine)
 """
 
 # NOT_INITIALIZED 1, INVALID_VALUE 3, EXECUTION_FAILED 6, NOT_SUPPORTED 9
@@ -351,8 +429,8 @@ WRONG: Final = """
     call("DnDsyevd", handle, 2, 0, 4, a.at, 4, a.at, work, size, info.at, status=3)
     call("DnDsygvd", handle, 4, 1, 0, 4, a.at, 4, a.at, 4, a.at, work, size, info.at, status=3)
     for left, right, m in (("A", "A", 2), ("O", "O", 4), ("X", "N", 4)):
-        call("DnDgesvd", handle, ord(left), ord(right), m, 4, a.at, 4, a.at, a.at, 4, a.at, 4, work, size, None, info.at,
-             status=3)
+        call("DnDgesvd", handle, ord(left), ord(right), m, 4, a.at, 4, a.at, a.at, 4, a.at, 4, work, size, None,
+             info.at, status=3)
     call("DnDsyevj", handle, 1, 0, 4, a.at, 4, a.at, work, size, info.at, None, status=3)
     call("DnDpotrsBatched", handle, 0, 4, 2, a.at, 4, a.at, 4, info.at, 1, status=3)
     call("DnDpotrf", none, 0, 4, a.at, 4, work, size, info.at, status=1)
@@ -362,7 +440,14 @@ WRONG: Final = """
     call("DnXpotrf_bufferSize", *wide_, 2, a.at, long(4), 2, *sizes, status=9)  # of 16 bits
     call("DnXpotrf_bufferSize", *wide_, 1, a.at, long(4), 0, *sizes, status=9)  # computed in another type
     call("DnXpotrf", *wide_, 1, a.at, long(4), 1, work, ctypes.c_size_t(8), None, ctypes.c_size_t(0), info.at, status=3)
-    mode = ctypes.c_int()
+    # cuBLAS: INVALID_VALUE 7, EXECUTION_FAILED 13
+    blas, mine, one = ctypes.CDLL("libcublas.so.13"), ctypes.c_void_p(), ctypes.byref(ctypes.c_double(1))
+    assert blas.cublasCreate_v2(ctypes.byref(mine)) == 0
+    def trsm(side, uplo, op, unit, m=4, n=4, alpha=one, at=a.at, ld=4):
+        return blas.cublasDtrsm_v2(mine, side, uplo, op, unit, m, n, alpha, at, ld, a.at, 4)
+    wrong = (2, 0, 0, 0), (0, 2, 0, 0), (0, 0, 3, 0), (0, 0, 0, 2), (0, 0, 0, 0, -1), (0, 0, 0, 0, 4, 4, None)
+    assert [trsm(*each) for each in wrong] == [7] * 6
+    assert (trsm(0, 0, 0, 0, ld=3), trsm(0, 0, 0, 0, at=pointer(0x1000)), trsm(0, 0, 0, 0)) == (7, 13, 0)
     for what in ("DeterministicMode", "MathMode"):
         call("DnSet" + what, handle, 2)
         assert number("DnGet" + what, handle) == 2
@@ -374,6 +459,7 @@ WRONG: Final = """
 
 PROGRAMS: Final = {
     "cholesky": CHOLESKY, "lu": LU, "qr": QR, "eigen": EIGEN, "singular": SINGULAR, "generic": GENERIC,
+    "cublas": BLAS,
 }  # fmt: skip
 
 

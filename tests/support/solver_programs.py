@@ -24,8 +24,9 @@ START: Final = """
     class Card:
         \"\"\"Matrices of one shape on the card, each `gap` rows higher than it is; what lies between them stays.\"\"\"
         def __init__(self, *matrices, gap=0):
-            self.all = np.full((len(matrices), matrices[0].shape[-1], matrices[0].shape[0] + gap), 77, matrices[0].dtype)
-            self.ld, self.rows = max(self.all.shape[2], 1), matrices[0].shape[0]
+            self.rows, columns = matrices[0].shape
+            self.all = np.full((len(matrices), columns, self.rows + gap), 77, matrices[0].dtype)
+            self.ld = max(self.rows + gap, 1)
             for each, matrix in zip(self.all, matrices):
                 each[:, : self.rows] = matrix.T
             self.at = pointer(ok(d.cuMemAlloc(max(self.all.nbytes, 1))))
@@ -41,7 +42,9 @@ START: Final = """
         def one(self):
             return self.get()[0]
     def vector(count, kind):
-        return Card(np.zeros((count, 1), kind))
+        return room(kind, count, 1)
+    def room(kind, rows, columns, count=1, gap=0):
+        return Card(*[np.zeros((rows, columns), kind)] * count, gap=gap)
     def infos(count=1):
         return Card(np.full((count, 1), -9, np.int32))
     def addresses(of, count):

@@ -38,9 +38,6 @@ int tell_room(struct handle *handle, int64_t m, int64_t n, int64_t pitch, int *e
 
 /* ---- cusolver_asked.c ---- */
 
-struct array matrix(int type, const void *at, int64_t rows, int64_t columns, int64_t pitch);
-struct array vector(int type, const void *at, int64_t rows);
-
 struct problem ask_potrf(int type, int uplo, int64_t n, void *a, int64_t lda, int *info);
 struct problem ask_potrs(int type, int uplo, int64_t n, int64_t columns, const void *a, int64_t lda,
                          void *b, int64_t ldb, int *info);

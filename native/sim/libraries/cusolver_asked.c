@@ -1,18 +1,6 @@
 /* What cuSOLVER's functions ask, whatever their interface. */
 #include "cusolver.h"
 
-struct array matrix(int type, const void *at, int64_t rows, int64_t columns, int64_t pitch) {
-    return (struct array){.type = type,
-                          .at = (void *)(uintptr_t)at,
-                          .rows = rows,
-                          .columns = columns,
-                          .pitch = pitch};
-}
-
-struct array vector(int type, const void *at, int64_t rows) {
-    return matrix(type, at, rows, 1, rows);
-}
-
 struct problem ask_potrf(int type, int uplo, int64_t n, void *a, int64_t lda, int *info) {
     return (struct problem){.method = &potrf,
                             .n = n,

@@ -38,7 +38,7 @@ static void make_unit(int64_t n, scalar *a) {
 /* b = alpha b / op(a), or from the left. */
 static int solve_trsm(const struct problem *p, int64_t which, scalar *room) {
     int64_t n = p->a.rows, columns = p->right ? p->m : p->n;
-    scalar *t = room, *b = room + n * n;
+    scalar *t = room, *b = room + n * n, alpha = p->x.rows ? get(&p->x, which, 0, 0) : p->alpha;
     /* x op(a) = b is op(a)' x' = b': of the adjoint, which transposition alone has conjugated */
     int op = p->right ? (p->op == AS_IT_IS  ? ADJOINT
                          : p->op == ADJOINT ? AS_IT_IS
@@ -47,9 +47,11 @@ static int solve_trsm(const struct problem *p, int64_t which, scalar *room) {
     bool turned = op == TURNED || op == ADJOINT;
     load(&p->a, which, op, t);
     load(&p->b, which, p->right ? ADJOINT : AS_IT_IS, b);
-    for (int64_t i = 0; i < n * columns; i++) b[i] *= p->right ? conj(p->alpha) : p->alpha;
-    solve_triangle(n, columns, t, ((p->upper == 1) != turned ? UPPER : 0) | (p->unit ? UNIT : 0),
-                   b);
+    for (int64_t i = 0; i < n * columns; i++)
+        b[i] = alpha == 0 ? 0 : b[i] * (p->right ? conj(alpha) : alpha);
+    if (alpha != 0)
+        solve_triangle(n, columns, t,
+                       ((p->upper == 1) != turned ? UPPER : 0) | (p->unit ? UNIT : 0), b);
     store(&p->b, which, p->right ? ADJOINT : AS_IT_IS, b, n);
     return 0;
 }

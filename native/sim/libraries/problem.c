@@ -7,6 +7,18 @@ enum { NO_MATRIX = -4 };
 
 /* ---- elements ---- */
 
+struct array matrix(int type, const void *at, int64_t rows, int64_t columns, int64_t pitch) {
+    return (struct array){.type = type,
+                          .at = (void *)(uintptr_t)at,
+                          .rows = rows,
+                          .columns = columns,
+                          .pitch = pitch};
+}
+
+struct array vector(int type, const void *at, int64_t rows) {
+    return matrix(type, at, rows, 1, rows);
+}
+
 static void *matrix_at(const struct array *array, int64_t which) {
     if (array->scattered) return ((void **)array->at)[which];
     return (uint8_t *)array->at + which * array->stride * (int64_t)type_bytes(array->type);

@@ -46,6 +46,9 @@ struct array {
 
 enum { JACOBI_SWEEPS = 100 }; /* at most, where nothing else is said */
 
+struct array matrix(int type, const void *at, int64_t rows, int64_t columns, int64_t pitch);
+struct array vector(int type, const void *at, int64_t rows);
+
 /* What Jacobi's methods are told, and what they tell. */
 struct jacobi {
     double tolerance; /* below what can be told in double precision: that */
@@ -68,7 +71,7 @@ struct problem {
     int kind;               /* cusolverEigType_t */
     scalar alpha;
     struct array a, b, u, v; /* v, too: a diagonal's neighbours */
-    struct array x;          /* of a vector: eigenvalues, singular values, factors of reflections */
+    struct array x;          /* eigenvalues, singular values, factors of reflections, or alpha */
     struct array pivots;
     struct jacobi told;
     struct jacobi *tells; /* NULL: nobody */
