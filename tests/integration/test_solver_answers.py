@@ -275,7 +275,7 @@ SINGULAR: Final = """
 GENERIC: Final = """
     params = made("DnCreateParams")
     call("DnSetAdvOptions", params, 0, 1)
-    def generic(name, *arguments, lent_=True, after=(), only_there=None):
+    def generic(name, *arguments, lent_=True, after=(), only_there=()):
         \"\"\"With what is to be lent; arguments that are whole numbers are of 64 bits, those in lists of 32.\"\"\"
         given = [ctypes.c_int(*each) if isinstance(each, list) else long(each) if isinstance(each, int) else each
                  for each in arguments]
@@ -321,6 +321,39 @@ GENERIC: Final = """
         both = type, u.at, 6, type, v.at, 3, type
         assert generic("gesvd", job, job, 6, 3, type, a.at, 6, of_reals, s.at, *both) == [0]
         same((wide(u.one()) * s.one().ravel()) @ wide(v.one()), matrix, matrix)
+        # of no symmetry: eigenvalues complex, or as two parts; of a real matrix vectors are, too
+        defective = np.diag(np.full(4, 2)) + np.diag(np.ones(3), 1)
+        turned = np.kron(np.diag([1, 3]), np.array([[0, 1], [-1, 0]])) + np.diag([1, 1, 0, 0])
+        several = [numbers(kind, n, n) for n in (0, 1, 2, 5, 12, 31)]
+        for matrix in (*several, defective.astype(kind), turned.astype(kind), np.zeros((3, 3), kind)):
+            n = len(matrix)
+            for whole in (True, False) if letter in "SD" else (True,):
+                w = vector(n if whole else 2 * n, np.result_type(kind, np.complex64) if whole else kind)
+                a, v, type_w = Card(matrix, gap=1), room(kind, n, n, gap=2), [DATA[letter] & 1 | 4] if whole else type
+                both = type, None, 1, type, v.at, v.ld
+                assert generic("geev", [0], [1], n, type, a.at, a.ld, type_w, w.at, *both, type) == [0]
+                values, vectors = w.one().ravel(), wide(v.one()).astype(np.complex128)
+                values = wide(values) if whole else values[:n] + 1j * values[n:]
+                if letter in "SD":
+                    for k in np.flatnonzero(values.imag > 0):  # the first of two
+                        assert values[k + 1] == values[k].conj()
+                        vectors[:, k] += 1j * vectors[:, k + 1]
+                        vectors[:, k + 1] = vectors[:, k].conj()
+                same((wide(matrix) @ vectors).astype(w.all.dtype), (vectors * values).astype(w.all.dtype), matrix)
+                assert np.allclose(np.linalg.norm(vectors, axis=0), 1, atol=1e-5)
+                greatest = vectors[np.abs(vectors).argmax(0), np.arange(n)] if n else np.zeros(0)
+                assert np.abs(greatest.imag).max(initial=0) < 1e-5
+                same(np.array([values.sum()]), np.array([np.trace(wide(matrix))]), matrix)
+                if n != 4:
+                    exact = list(np.linalg.eigvals(wide(matrix)))
+                    for value in values:
+                        nearest = min(exact, key=lambda each: abs(each - value))
+                        exact.remove(nearest)
+                        assert abs(nearest - value) < (1e-3 if letter in "SC" else 1e-10)
+        a, w = Card(np.array([[1, np.nan], [2, 3]], kind)), vector(2, np.result_type(kind, np.complex64))
+        type_w = [DATA[letter] & 1 | 4]
+        assert generic("geev", [0], [0], 2, type, a.at, 2, type_w, w.at, type, None, 1, type, None, 1, type) == [2]
+        assert np.isnan(w.one()).all()
     call("DnDestroyParams", params)
 """
 
@@ -440,6 +473,9 @@ WRONG: Final = """
     call("DnXpotrf_bufferSize", *wide_, 2, a.at, long(4), 2, *sizes, status=9)  # of 16 bits
     call("DnXpotrf_bufferSize", *wide_, 1, a.at, long(4), 0, *sizes, status=9)  # computed in another type
     call("DnXpotrf", *wide_, 1, a.at, long(4), 1, work, ctypes.c_size_t(8), None, ctypes.c_size_t(0), info.at, status=3)
+    for left, kind in ((1, 1), (0, 0), (0, 2)):  # no vectors on the left, no eigenvalues of another precision
+        call("DnXgeev_bufferSize", handle, params, left, 0, long(4), 1, a.at, long(4), kind, a.at, 1, None, long(1), 1,
+             None, long(1), 1, *sizes, status=9)
     # cuBLAS: INVALID_VALUE 7, EXECUTION_FAILED 13
     blas, mine, one = ctypes.CDLL("libcublas.so.13"), ctypes.c_void_p(), ctypes.byref(ctypes.c_double(1))
     assert blas.cublasCreate_v2(ctypes.byref(mine)) == 0

@@ -135,6 +135,41 @@ API int cusolverDnXsyevBatched(struct handle *handle, struct params *params, int
                       each_of(ask_syevd(type, jobz, uplo, n, a, lda, w, info), count));
 }
 
+/* Of a real matrix eigenvalues are complex, or their real parts and, behind them, the others. */
+static bool is_geev(int type, int type_w, int type_vl, int type_vr, int computed) {
+    bool wide = type == R_64F || type == C_64F;
+    return is_of(type, type_vl, type_vr) && computed == type &&
+           (type_w == type || type_w == (wide ? C_64F : C_32F));
+}
+
+API int cusolverDnXgeev_bufferSize(struct handle *handle, struct params *params, int left,
+                                   int right, int64_t n, int type, const void *a, int64_t lda,
+                                   int type_w, const void *w, int type_vl, const void *vl,
+                                   int64_t ldvl, int type_vr, const void *vr, int64_t ldvr,
+                                   int computed, ROOM) {
+    (void)params, (void)right, (void)a, (void)w, (void)vl, (void)ldvl, (void)vr, (void)ldvr;
+    bool known = is_geev(type, type_w, type_vl, type_vr, computed) && left == 0;
+    return tell_bytes(handle, known, type, n, n, lda, on_device, on_host);
+}
+
+API int cusolverDnXgeev(struct handle *handle, struct params *params, int left, int right,
+                        int64_t n, int type, const void *a, int64_t lda, int type_w, void *w,
+                        int type_vl, const void *vl, int64_t ldvl, int type_vr, void *vr,
+                        int64_t ldvr, int computed, LENT, int *info) {
+    UNUSED, (void)vl, (void)ldvl;
+    bool known = is_geev(type, type_w, type_vl, type_vr, computed) && left == 0;
+    if (n > INT32_MAX) return INVALID;
+    struct problem p = {.method = right == 0 || right == 1 ? &geev : NULL,
+                        .n = n,
+                        .count = 1,
+                        .vectors = right,
+                        .a = matrix(type, a, n, n, lda),
+                        .x = vector(type_w, w, is_complex(type_w) ? n : 2 * n),
+                        .info = info};
+    if (right == 1) p.u = matrix(type, vr, n, n, ldvr);
+    return solve_lent(handle, known, work, bytes, p);
+}
+
 /* ---- singular values ---- */
 
 API int cusolverDnXgesvd_bufferSize(struct handle *handle, struct params *params, signed char left,

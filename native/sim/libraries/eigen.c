@@ -100,6 +100,7 @@ static int64_t eigen(int64_t n, scalar *a, double *values, scalar *room) {
         for (int64_t i = 0; i < n; i++) values[i] = NAN;
         return n;
     }
+    double scale = rescale(n * n, a);
     tridiagonalize(n, a, values, beside, factors);
     make_unit(n, vectors);
     for (int64_t k = n - 2; k >= 0; k--) {
@@ -108,6 +109,7 @@ static int64_t eigen(int64_t n, scalar *a, double *values, scalar *room) {
     }
     int64_t info = diagonalize(n, values, beside, vectors);
     sort_ascending(n, values, vectors);
+    for (int64_t i = 0; i < n; i++) values[i] /= scale;
     memcpy(a, vectors, (size_t)(n * n) * sizeof *a);
     return info;
 }
@@ -152,7 +154,7 @@ static int solve_syevj(const struct problem *p, int64_t which, scalar *room) {
     load_hermitian(&p->a, which, p->upper, room);
     make_unit(n, vectors);
     if (!are_numbers(n * n, room)) memcpy(vectors, room, (size_t)(n * n) * sizeof *room);
-    double whole = norm(n, room, true);
+    double scale = rescale(n * n, room), whole = norm(n, room, true);
     int sweeps = 0;
     while (norm(n, room, false) > within * whole && sweeps < p->told.most_sweeps) {
         for (int64_t j = 1; j < n; j++)
@@ -168,9 +170,9 @@ static int solve_syevj(const struct problem *p, int64_t which, scalar *room) {
     double residual = norm(n, room, false);
     if (p->tells != NULL) {
         p->tells->sweeps = sweeps;
-        p->tells->residual = residual;
+        p->tells->residual = residual / scale;
     }
-    for (int64_t i = 0; i < n; i++) values[i] = creal(room[i + i * n]);
+    for (int64_t i = 0; i < n; i++) values[i] = creal(room[i + i * n]) / scale;
     sort_ascending(n, values, vectors);
     store_reals(&p->x, which, values);
     if (p->vectors) store(&p->a, which, AS_IT_IS, vectors, n);

@@ -112,6 +112,17 @@ bool are_numbers(int64_t n, scalar *a) {
     return all;
 }
 
+double rescale(int64_t n, scalar *a) {
+    const int most_exponent = 1000;
+    double greatest = 0;
+    for (int64_t i = 0; i < n; i++)
+        greatest = fmax(greatest, fmax(fabs(creal(a[i])), fabs(cimag(a[i]))));
+    if (!(greatest > 0 && isfinite(greatest))) return 1;
+    double scale = ldexp(1, (int)least(-ilogb(greatest), most_exponent));
+    for (int64_t i = 0; i < n; i++) a[i] *= scale;
+    return scale;
+}
+
 /* ---- arguments ---- */
 
 static bool fits(const struct array *array) {

@@ -38,14 +38,6 @@ static void order(int64_t n, const double *values, int64_t *places) {
     }
 }
 
-/* So that squares neither overflow nor vanish: a power of 2. */
-static double scale_of(int64_t n, const scalar *a) {
-    double greatest = 0;
-    for (int64_t i = 0; i < n; i++)
-        greatest = fmax(greatest, fmax(fabs(creal(a[i])), fabs(cimag(a[i]))));
-    return greatest > 0 ? ldexp(1, -ilogb(greatest)) : 1;
-}
-
 /* What rows × columns, with no more columns than rows, comes to. */
 struct found {
     double *values;       /* columns of them */
@@ -104,10 +96,10 @@ static int solve_gesvd(const struct problem *p, int64_t which, scalar *room) {
     int sweeps = 0;
 
     load(&p->a, which, tall ? AS_IT_IS : ADJOINT, w);
-    double scale = scale_of(rows * columns, w), greatest = columns > 1 ? 1 : 0;
+    double greatest = columns > 1 ? 1 : 0;
     if (!are_numbers(rows * columns, w)) greatest = NAN;
-    for (int64_t i = 0; i < rows * columns; i++) w[i] *= scale;
-    double whole = sqrt(square_of(rows * columns, w)), nothing = whole * DBL_EPSILON;
+    double scale = rescale(rows * columns, w), whole = sqrt(square_of(rows * columns, w)),
+           nothing = whole * DBL_EPSILON;
     for (int64_t i = 0; i < columns * columns; i++)
         v[i] = isnan(greatest) ? NAN : i % (columns + 1) == 0;
     while (greatest > within && sweeps < p->told.most_sweeps) {

@@ -6,6 +6,7 @@
  *   factors.c      Cholesky, LU, triangular systems
  *   reflections.c  Householder's reflections: QR, tridiagonal form
  *   eigen.c        eigenvalues of Hermitian matrices
+ *   general.c      those of others
  *   singular.c     singular values
  *   cusolver.c     the interface's handles and other objects
  *   cusolver_typed.c, cusolver_generic.c   its functions of one type, and those of 64 bits
@@ -106,6 +107,8 @@ void load_hermitian(const struct array *array, int64_t which, bool upper, scalar
 /* Whether all are finite; where one is not, what follows from them is no number, and so become
  * they. */
 bool are_numbers(int64_t n, scalar *a);
+/* Multiplies all by a power of 2, so that their squares neither overflow nor vanish; gives it. */
+double rescale(int64_t n, scalar *a);
 void store_reals(const struct array *array, int64_t which, const double *from);
 
 /* ---- factors.c ---- */
@@ -146,6 +149,10 @@ struct turn turn_of(double a, double b, scalar g);
 void turn_columns(int64_t rows, scalar *first, scalar *second, struct turn turn);
 
 extern const struct method syevd, syevj, sygvd;
+
+/* ---- general.c ---- */
+
+extern const struct method geev;
 
 /* ---- singular.c ---- */
 
