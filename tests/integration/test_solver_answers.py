@@ -493,6 +493,31 @@ WRONG: Final = """
     assert mine.value == int(stream)
 """
 
+# Nothing waits but the end: what is out of order factors something else. A graph does it again, with its own room.
+ORDER: Final = """
+    matrices = [definite(np.float64, 6) for _ in range(3)]
+    sources, a, kept, info = [Card(each) for each in matrices], Card(matrices[0]), Card(matrices[0]), infos()
+    size = number("DnDpotrf_bufferSize", handle, 0, 6, a.at, 6)
+    work = lent(size, np.float64)
+    def factor():
+        call("DnDpotrf", handle, 0, 6, a.at, 6, work, size, info.at)
+    for each in sources:
+        ok(d.cuMemcpyDtoDAsync(a.at.value, each.at.value, each.step, stream))
+        factor()
+        ok(d.cuMemcpyDtoDAsync(each.at.value, a.at.value, each.step, stream))
+    for matrix, each in zip(matrices, sources):
+        same(np.tril(each.one()), np.linalg.cholesky(matrix), matrix)
+    ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    factor()
+    graph = ok(d.cuStreamEndCapture(stream))
+    graph = ok(d.cuGraphInstantiate(graph, 0))
+    for matrix in matrices:
+        each = np.asfortranarray(matrix)
+        ok(d.cuMemcpyHtoD(a.at.value, each.ctypes.data, each.nbytes))
+        ok(d.cuGraphLaunch(graph, stream))
+        same(np.tril(a.one()), np.linalg.cholesky(matrix), matrix)
+"""
+
 PROGRAMS: Final = {
     "cholesky": CHOLESKY, "lu": LU, "qr": QR, "eigen": EIGEN, "singular": SINGULAR, "generic": GENERIC,
     "cublas": BLAS,
@@ -509,3 +534,7 @@ def test_answers_are_right_and_the_same_from_afar(sim: Machine, tmp_path: Path, 
 
 def test_wrong_arguments_have_the_documented_status(sim: Machine) -> None:
     run(sim, START + WRONG + END)
+
+
+def test_solvers_keep_the_order_of_their_stream_and_may_be_captured(sim: Machine) -> None:
+    run(sim, START + ORDER + END)

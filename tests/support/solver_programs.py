@@ -20,6 +20,7 @@ START: Final = """
         return found.value
     handle = made("DnCreate")
     call("DnSetStream", handle, pointer(stream))
+    assert number("DnGetStream", handle, kind=ctypes.c_void_p) == int(stream)
 
     class Card:
         \"\"\"Matrices of one shape on the card, each `gap` rows higher than it is; what lies between them stays.\"\"\"
@@ -79,6 +80,23 @@ START: Final = """
         same(wide(matrix).conj().T @ wide(matrix), np.eye(matrix.shape[1]), matrix)
 """
 """`Card`, whose contents are kept as bits in `answers`; the four types by letter; `same` within rounding of a type."""
+
+LEAST_SQUARES: Final = (
+    START
+    + """
+    blas, mine = ctypes.CDLL("libcublas.so.13"), ctypes.c_void_p()
+    assert blas.cublasCreate_v2(ctypes.byref(mine)) == blas.cublasSetStream_v2(mine, pointer(stream)) == 0
+    matrix, sides = numbers(np.float64, 40, 7), numbers(np.float64, 40, 2)
+    a, b, tau, info, work = Card(matrix), Card(sides), vector(7, np.float64), infos(), lent(32 * 40, np.float64)
+    call("DnDgeqrf", handle, 40, 7, a.at, 40, tau.at, work, 32 * 40, info.at)
+    call("DnDormqr", handle, 0, 1, 40, 2, 7, a.at, 40, tau.at, b.at, 40, work, 32 * 40, info.at)
+    one = ctypes.c_double(1)
+    assert blas.cublasDtrsm_v2(mine, 0, 1, 0, 0, 7, 2, ctypes.byref(one), a.at, 40, b.at, 40) == 0
+    same(b.one()[:7], np.linalg.lstsq(matrix, sides, rcond=None)[0], matrix)
+    say(answers)
+"""
+)
+"""A whole program: QR, its factor's transpose and a triangular system, with nobody waiting between them."""
 
 END: Final = """
     call("DnDestroy", handle)
