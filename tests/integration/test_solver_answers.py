@@ -511,6 +511,18 @@ ORDER: Final = """
     factor()
     graph = ok(d.cuStreamEndCapture(stream))
     graph = ok(d.cuGraphInstantiate(graph, 0))
+    # what a graph does is told to nobody: it may outlive who asked
+    told, w = made("DnCreateSyevjInfo"), vector(6, np.float64)
+    def values(n):
+        call("DnDsyevj", handle, 0, 0, n, a.at, 6, w.at, work, size, info.at, told)
+    values(6)
+    sweeps = number("DnXsyevjGetSweeps", handle, told)
+    assert sweeps > 0
+    ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    values(1)
+    alone = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(stream)), 0))
+    ok(d.cuGraphLaunch(alone, stream))
+    assert number("DnXsyevjGetSweeps", handle, told) == sweeps
     for matrix in matrices:
         each = np.asfortranarray(matrix)
         ok(d.cuMemcpyHtoD(a.at.value, each.ctypes.data, each.nbytes))

@@ -3,6 +3,13 @@
 
 /* ---- problems ---- */
 
+/* Then what is queued may outlive what the program has beside it. */
+static bool is_capturing(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 int solve(struct handle *handle, struct lent lent, struct problem problem) {
     if (handle == NULL) return NOT_INITIALIZED;
     int64_t m = most(problem.m, problem.a.rows), n = most(problem.n, problem.a.columns);
@@ -11,6 +18,7 @@ int solve(struct handle *handle, struct lent lent, struct problem problem) {
         if (lent.measured && lent.bytes < bytes) return INVALID;
         if (!on_card(lent.at, bytes)) return FAILED;
     }
+    if (problem.tells != NULL && is_capturing(handle->stream)) problem.tells = NULL;
     switch (queue_problem(handle->stream, &problem)) {
     case QUEUED: return OK;
     case BAD_VALUE: return INVALID;
