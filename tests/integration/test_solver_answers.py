@@ -484,6 +484,8 @@ WRONG: Final = """
     wrong = (2, 0, 0, 0), (0, 2, 0, 0), (0, 0, 3, 0), (0, 0, 0, 2), (0, 0, 0, 0, -1), (0, 0, 0, 0, 4, 4, None)
     assert [trsm(*each) for each in wrong] == [7] * 6
     assert (trsm(0, 0, 0, 0, ld=3), trsm(0, 0, 0, 0, at=pointer(0x1000)), trsm(0, 0, 0, 0)) == (7, 13, 0)
+    huge, few = long(1 << 40), long(1)  # matrices that no memory has room for
+    assert blas.cublasDtrsmBatched_64(mine, 0, 0, 0, 0, huge, few, one, a.at, huge, a.at, huge, few) == 13
     for what in ("DeterministicMode", "MathMode"):
         call("DnSet" + what, handle, 2)
         assert number("DnGet" + what, handle) == 2

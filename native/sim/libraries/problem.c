@@ -144,7 +144,8 @@ static int64_t span(const struct array *array, int64_t count) {
 
 static bool stands(const struct array *array, int64_t count) {
     if (array->rows == 0 || array->columns == 0 || count == 0) return true;
-    if (array->scattered) return on_card(array->at, count * (int64_t)sizeof(void *));
+    if (array->scattered)
+        return span(array, 1) > 0 && on_card(array->at, count * (int64_t)sizeof(void *));
     return on_card(array->at, span(array, count));
 }
 
