@@ -132,6 +132,22 @@ def transforms() -> None:
 
 
 @step
+def linear_algebra() -> None:
+    a, b = numbers(6, 6), numbers(6, 2, seed=1)
+    definite = a @ a.T + 6 * np.eye(6, dtype=np.float32)
+    same(lambda x: (jnp.linalg.cholesky(x), jnp.linalg.eigh(x)[0], jnp.linalg.eigvalsh(x)), definite)
+    same(lambda x: (jnp.linalg.svd(x, compute_uv=False), jnp.linalg.qr(x), jnp.linalg.det(x)), a)
+    same(lambda x, y: jnp.linalg.lstsq(x, y)[0], numbers(9, 4), numbers(9, 2, seed=1), within=1e-2)
+    same(lambda x, y: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(x), True), y), definite, b)
+    same(lambda x: jnp.sort(jnp.abs(jnp.linalg.eigvals(x))), a)
+
+
+@step
+def linear_systems() -> None:
+    same(jnp.linalg.solve, numbers(6, 6), numbers(6, 2, seed=1))
+
+
+@step
 def training() -> None:
     def loss(weights: Any, x: Any, y: Any) -> Any:
         hidden = jnp.tanh(x @ weights[0] + weights[1])

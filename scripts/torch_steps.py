@@ -69,6 +69,11 @@ def noise(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
+def columns(matrix: torch.Tensor) -> torch.Tensor:
+    """It on the card, by columns already, as cuSOLVER has matrices: else a kernel of PyTorch's does it there."""
+    return matrix.mT.contiguous().cuda().mT
+
+
 def room(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Memory of the card, with nothing in it yet."""
     return torch.empty(*shape, dtype=dtype, device="cuda")
@@ -401,8 +406,17 @@ def cufft() -> None:
 
 @step
 def cusolver() -> None:
-    with refused("CUSOLVER", "cusolver"):
-        torch.linalg.cholesky(torch.eye(4).cuda().mT)  # laid out by columns already, as cuSOLVER has them
+    """Of what PyTorch has of it that which calls none of its own kernels."""
+    for real in (True, False):
+        a, b, c = (x if real else torch.complex(x, x.flip(0)) for x in (noise(7, 4), noise(7, 2), noise(4, 4)))
+        factors, tau = torch.geqrf(a)
+        there = torch.geqrf(columns(a))
+        assert same(there[0], factors)
+        assert same(there[1], tau)
+        assert same(torch.linalg.householder_product(*there), torch.linalg.householder_product(factors, tau))
+        assert same(torch.ormqr(*there, columns(b)), torch.ormqr(factors, tau, b))
+        factor = torch.linalg.cholesky(c @ c.mH + 4 * torch.eye(4))
+        assert same(torch.cholesky_solve(columns(b[:4]), columns(factor)), torch.cholesky_solve(b[:4], factor))
 
 
 @step

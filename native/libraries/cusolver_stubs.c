@@ -2095,6 +2095,14 @@ API int cusolverDnGetMathMode(void *handle, void *mode) {
     return DONE();
 }
 
+API int cusolverDnGetStream(void *handle, void **streamId) {
+    READY(cusolverDnGetStream);
+    KNOWN(NAMED(handle));
+    NOT_NULL(streamId);
+    *streamId = object_of(NAMED(handle))->stream;
+    return 0;
+}
+
 API int cusolverDnSetAdvOptions(void *params, int which, int algo) {
     CALL(cusolverDnSetAdvOptions);
     OBJECT(cusolver_params, params, NAMED(params));
@@ -2130,10 +2138,12 @@ API int cusolverDnSetStream(void *handle, void *streamId) {
     CALL(cusolverDnSetStream);
     OBJECT(cusolver, handle, NAMED(handle));
     STREAM(streamId);
+    struct library_object *object = object_of(NAMED(handle));
     BEGIN(8 + 8, false);
     put_word(&call.out, wire_handle);
     put_word(&call.out, wire_streamId);
     FINISH();
+    object->stream = streamId;
     return DONE();
 }
 
@@ -5201,7 +5211,6 @@ REFUSED(cusolverDnGetEmulationStrategy)
 REFUSED(cusolverDnGetFixedPointEmulationMantissaBitOffset)
 REFUSED(cusolverDnGetFixedPointEmulationMantissaControl)
 REFUSED(cusolverDnGetFixedPointEmulationMaxMantissaBitCount)
-REFUSED(cusolverDnGetStream)
 REFUSED(cusolverDnSetEmulationSpecialValuesSupport)
 REFUSED(cusolverDnSetEmulationStrategy)
 REFUSED(cusolverDnSetFixedPointEmulationMantissaBitOffset)

@@ -16,6 +16,8 @@ import pytest
 from egpu.adapters.simulator import machine as simulator
 from support.local_pool import LocalPool, local_pool
 from support.repository import ROOT
+from support.simulated_gpu import source
+from support.solver_programs import LEAST_SQUARES
 
 SECONDS = 300.0
 STEPS = 4
@@ -113,6 +115,13 @@ def test_what_cuda_core_s_examples_do_is_right(request: pytest.FixtureRequest, w
     done = run("-W", "ignore", PROGRAMS / "cuda_core_parts.py", *parts)
     assert (done.returncode, complaints(done)) == (0, [])
     assert json.loads(done.stdout) == dict.fromkeys(parts, True)
+
+
+def test_least_squares_come_to_the_same_bit_for_bit(in_slice: Runner, over_the_pool: Runner) -> None:
+    """By cuSOLVER and cuBLAS; what is right the program says itself."""
+    done = [run("-c", source(LEAST_SQUARES)) for run in (in_slice, over_the_pool)]
+    assert [(each.returncode, complaints(each)) for each in done] == [(0, [])] * 2
+    assert done[0].stdout == done[1].stdout
 
 
 def test_numba_s_plug_in_does_not_displace_another(over_the_pool: Runner) -> None:

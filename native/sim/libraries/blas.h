@@ -6,6 +6,7 @@
  *   elements.c  elements of every type
  *   product.c   matrix products
  *   cublas.c, cublaslt.c   the interfaces
+ *   cublas_solvers.c       cuBLAS's own solvers, by the simulated cuSOLVER's methods (solver.h)
  */
 #ifndef EGPU_SIM_BLAS_H
 #define EGPU_SIM_BLAS_H
@@ -21,6 +22,12 @@
 /* cublasStatus_t, cublasOperation_t: the few that are used. */
 enum { OK = 0, NOT_INITIALIZED = 1, NO_MEMORY = 3, INVALID = 7, FAILED = 13, NOT_SUPPORTED = 15 };
 enum { PLAIN = 0, TRANSPOSED = 1 };
+
+struct handle {
+    CUstream stream;
+    int pointer_mode, math_mode;
+    CUdeviceptr workspace;
+};
 
 /* A factor: its value, or where on the card it will be when the work is done. */
 struct factor {

@@ -7,12 +7,6 @@
 #define WORKSPACE_BYTES (4u << 20) /* the original has some, too */
 #define VERSION 130400
 
-struct handle {
-    CUstream stream;
-    int pointer_mode, math_mode;
-    CUdeviceptr workspace;
-};
-
 API int cublasCreate_v2(struct handle **out) {
     CUcontext context = NULL;
     if (out == NULL) return INVALID;

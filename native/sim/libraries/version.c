@@ -1,5 +1,6 @@
-/* Whose names these are, of a library that has nothing but names: programs look at versions before
- * they decide what they do without it. PROPERTY: the function that says; VERSION: its answers. */
+/* Whose names these are, of a library that has few of them or none: programs look at versions
+ * before they decide what they do without it. PROPERTY: the function that says; VERSION: its
+ * answers. */
 int PROPERTY(int which, int *value);
 
 __attribute__((visibility("default"))) int PROPERTY(int which, int *value) {

@@ -33,8 +33,13 @@ static void do_work(void *data) {
 }
 
 CUresult queue(CUstream stream, void (*run)(void *), const void *what, size_t bytes) {
+    return queue_with_room(stream, run, what, bytes, 0);
+}
+
+CUresult queue_with_room(CUstream stream, void (*run)(void *), const void *what, size_t bytes,
+                         size_t room) {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    struct work *work = malloc(sizeof *work + bytes);
+    struct work *work = malloc(sizeof *work + bytes + room);
     if (work == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     have_context();
     work->run = run;

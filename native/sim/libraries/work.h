@@ -19,6 +19,9 @@ bool on_card(const void *at, int64_t bytes);
 
 /* Queues `run` with a copy of `what`. */
 CUresult queue(CUstream stream, void (*run)(void *), const void *what, size_t bytes);
+/* The same, with so many bytes behind the copy. */
+CUresult queue_with_room(CUstream stream, void (*run)(void *), const void *what, size_t bytes,
+                         size_t room);
 
 #pragma GCC visibility pop
 #endif
