@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.report import Options, Report
 
 #: Modules of this package with `run(report) -> dict`, in the order in which they run.
-MODULES = ("isolation", "placement", "extender", "view", "remote", "idle", "repartitioning")
+MODULES = ("isolation", "placement", "hollow", "extender", "view", "remote", "idle", "repartitioning")
 
 
 def main() -> int:

@@ -76,15 +76,14 @@ def _show(report: Report, found: Pairs, figures: Mapping[str, Any], prefix: str 
     report.table(
         f"{prefix}pods a second (wall time on this computer)",
         ("", "plain", "GPU", "ratio"),
-        [(what, plain.per_second, gpu.per_second, f"{_ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
+        [(what, plain.per_second, gpu.per_second, f"{ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
     )
     for what, (plain, gpu) in found.items():
         rows = [(name, plain.processor_ms[name], gpu.processor_ms[name]) for name in gpu.processor_ms]
         sums = ("all", sum(plain.processor_ms.values()), sum(gpu.processor_ms.values()))
         report.table(f"{prefix}processor ms a pod, {what}", ("", "plain", "GPU"), [*rows, sums])
-        ratio = _ratio(plain, gpu)
-        goal = f"at least {GOAL_RATIO:g}"
-        report.verdict(f"{prefix}GPU pods to plain pods, {what}", f"{ratio:.2f}", goal, ratio >= GOAL_RATIO)
+        found_ratio, goal = ratio(plain, gpu), f"at least {GOAL_RATIO:g}"
+        report.verdict(f"{prefix}GPU pods to plain pods, {what}", f"{found_ratio:.2f}", goal, found_ratio >= GOAL_RATIO)
     report.table(f"{prefix}memory of the processes", ("", "MiB"), figures["memory_mib"].items())
 
 
@@ -112,7 +111,7 @@ async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str
         figures[what] = {
             "plain_pods_per_second": round(plain.per_second, 1),
             "gpu_pods_per_second": round(gpu.per_second, 1),
-            "ratio_to_plain": round(_ratio(plain, gpu), 3),
+            "ratio_to_plain": round(ratio(plain, gpu), 3),
             "plain_processor_ms": _rounded(plain.processor_ms),
             "gpu_processor_ms": _rounded(gpu.processor_ms),
         }
@@ -167,13 +166,13 @@ class Measured:
         stand still. They are gone when it returns."""
         pods = [_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
         with _still(self.cluster, resting):
-            began, before = time.monotonic(), _spent_seconds(self.cluster)
+            began, before = time.monotonic(), spent_seconds(self.cluster)
             await asyncio.gather(*(manifests.create(self.client, [pod]) for pod in pods))
             while there(prefix) < self.pods:
                 if time.monotonic() - began > DEADLINE_SECONDS:
                     raise TimeoutError(f"{there(prefix)} of {self.pods} {prefix} pods after {DEADLINE_SECONDS:g} s")
                 await asyncio.sleep(LOOK_SECONDS)
-            seconds, after = time.monotonic() - began, _spent_seconds(self.cluster)
+            seconds, after = time.monotonic() - began, spent_seconds(self.cluster)
         for pod in pods:
             await self.client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
         await self._until_gone(prefix)
@@ -220,7 +219,7 @@ def _processes(running: Cluster) -> list[tuple[str, int]]:
     return [(kind, pid) for kind, pid in found if pid is not None]
 
 
-def _spent_seconds(running: Cluster) -> dict[str, float]:
+def spent_seconds(running: Cluster) -> dict[str, float]:
     """Processor time by component so far, of its children that ended too (proc(5): utime, stime, cutime, cstime)."""
     spent = defaultdict[str, float](float)
     for kind, pid in _processes(running):
@@ -237,7 +236,8 @@ def _memory_mib(running: Cluster) -> dict[str, float]:
     return weights
 
 
-def _ratio(plain: Placed, gpu: Placed) -> float:
+def ratio(plain: Placed, gpu: Placed) -> float:
+    """GPU pods for each plain pod, in the same time."""
     return gpu.per_second / plain.per_second
 
 

@@ -177,7 +177,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         kept = stack.enter_context(_kept_in_memory(state_dir, node_names))
         stack.enter_context(_janitor(state, [kept, *(one.state for one in machines)]))
         progress("starting the API server")
-        addresses = _Addresses(*(taken.take() for _ in range(2)))
+        addresses = Addresses(*(taken.take() for _ in range(2)))
         credentials = extender_credentials(state_dir / EXTENDER_PKI)
         plane: ServerHandle | kubernetes.ControlPlane
         if config.kubernetes is None:
@@ -202,7 +202,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
             if isinstance(plane, kubernetes.ControlPlane):
                 await plane.lead_to_loopback(client, NAMESPACE, WEBHOOK_SERVICE)
             progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
-            specs = _specs(running, machines, addresses)
+            specs = component_specs(running, machines, addresses)
             await fleet.start([one for one in specs if one.name not in agents])
             if isinstance(plane, kubernetes.ControlPlane):
                 for node, (name, user) in zip(node_names, agents.items(), strict=True):
@@ -218,7 +218,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
 
 
 @dataclass(frozen=True)
-class _Addresses:
+class Addresses:
     """Ports of what the control plane asks."""
 
     webhook: int
@@ -278,7 +278,7 @@ def _kept_in_memory(state_dir: Path, nodes: Sequence[str]) -> Generator[Path, No
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _Addresses) -> list[ChildSpec]:
+def component_specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: Addresses) -> list[ChildSpec]:
     """What to run, each component exactly as on a real cluster but for its addresses and directories."""
     config, state_dir = running.config, running.state_dir
     take = running.ports.take
