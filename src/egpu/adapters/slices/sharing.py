@@ -40,7 +40,7 @@ CALM_SECONDS = 0.5
 #: long as a glance takes, at least.
 STILL_SECONDS = 0.04
 STILL_PART = 0.02
-REST = 100.0
+REST = 40.0
 #: After so long without anything done.
 STILL_AFTER_SECONDS = 0.5
 #: Slots come and go at the pace of containers; while all is still, their directories say when.
@@ -181,7 +181,8 @@ class TimeSharing:
             return False
         since = now - self._scanned_at
         if since >= RESCAN_SECONDS and self._stamp() != self._scanned:
-            return False  # who comes or goes does nothing by that
+            self._moved_at = now
+            return False
         if since >= STILL_RESCAN_SECONDS:
             return False
         self._looked_at = now
