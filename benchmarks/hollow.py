@@ -31,7 +31,7 @@ from egpu.embedded.installation import install
 from egpu.embedded.ports import ports
 from egpu.embedded.processes import Fleet
 
-NODES, PODS = 1000, 300
+NODES, PODS = 1000, 700
 AT_ONCE = 32
 SETTLE_SECONDS = 20.0
 DEADLINE_SECONDS = 300.0
