@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from egpu.apps.extender.mix import JobMix
+from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.learning import FIRST_PRICES_AT, LearnedMix
+from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Mix
 from egpu.runtime import elsewhere
@@ -57,7 +59,12 @@ def test_prices_are_computed_anew_when_other_pods_come_and_not_for_more_of_the_s
     """Each time costs as much as the placing of hundreds of pods."""
     cache, asked = cluster(cards=8), list[Mix]()
     ranking = cache.ranking
-    ranking.background = lambda mix, fleet: asked.append(mix)
+
+    def compute(mix: Mix, fleet: Fleet) -> None:
+        asked.append(mix)
+        ranking.use_prices(compute_prices(mix, fleet))
+
+    ranking.background = compute
     ranking.prepare(Policies.named("price", "price"))
     for number in range(10 * FIRST_PRICES_AT):
         ranking.see(f"alike-{number}", cache.request(slice_pod("alike", core=10)))
@@ -66,3 +73,13 @@ def test_prices_are_computed_anew_when_other_pods_come_and_not_for_more_of_the_s
         ranking.see(f"other-{number}", cache.request(slice_pod("other", core=20)))
     assert len(asked) > 1
     assert len(asked[1].weights) == 2
+
+
+def test_prices_that_never_came_are_asked_for_again() -> None:
+    """What computes them is another process, which may be killed."""
+    cache, asked = cluster(cards=8), list[Mix]()
+    cache.ranking.background = lambda mix, fleet: asked.append(mix)
+    cache.ranking.prepare(Policies.named("price", "price"))
+    for number in range(10 * FIRST_PRICES_AT):
+        cache.ranking.see(f"alike-{number}", cache.request(slice_pod("alike", core=10)))
+    assert len(asked) > 1

@@ -179,7 +179,8 @@ class Ranking:
             mix = self.learned.mix()
             for placer in self._placers.values():
                 placer.policy.mix_changed(mix)
-            if any(placer.policy.priced for placer in self._placers.values()) and not mix.is_like(self._priced):
+            known = self._prices is not None and mix.is_like(self._priced)
+            if any(placer.policy.priced for placer in self._placers.values()) and not known:
                 self._compute_prices()
 
     def use_mix(self, learned: LearnedMix) -> None:
