@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -73,18 +73,37 @@ def run(report: Report) -> dict[str, Any]:
 
 
 def _show(report: Report, found: Pairs, figures: Mapping[str, Any], prefix: str = "") -> None:
+    show(report, found, prefix)
+    report.table(f"{prefix}memory of the processes", ("", "MiB"), figures["memory_mib"].items())
+
+
+def show(report: Report, found: Pairs, prefix: str = "") -> None:
+    """Tables of what was found, each title beginning so, and whether the goal is met."""
     report.table(
         f"{prefix}pods a second (wall time on this computer)",
         ("", "plain", "GPU", "ratio"),
-        [(what, plain.per_second, gpu.per_second, f"{ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
+        [(what, plain.per_second, gpu.per_second, f"{_ratio(plain, gpu):.2f}") for what, (plain, gpu) in found.items()],
     )
     for what, (plain, gpu) in found.items():
         rows = [(name, plain.processor_ms[name], gpu.processor_ms[name]) for name in gpu.processor_ms]
         sums = ("all", sum(plain.processor_ms.values()), sum(gpu.processor_ms.values()))
         report.table(f"{prefix}processor ms a pod, {what}", ("", "plain", "GPU"), [*rows, sums])
-        found_ratio, goal = ratio(plain, gpu), f"at least {GOAL_RATIO:g}"
-        report.verdict(f"{prefix}GPU pods to plain pods, {what}", f"{found_ratio:.2f}", goal, found_ratio >= GOAL_RATIO)
-    report.table(f"{prefix}memory of the processes", ("", "MiB"), figures["memory_mib"].items())
+        ratio, goal = _ratio(plain, gpu), f"at least {GOAL_RATIO:g}"
+        report.verdict(f"{prefix}GPU pods to plain pods, {what}", f"{ratio:.2f}", goal, ratio >= GOAL_RATIO)
+
+
+def figures_of(found: Pairs) -> dict[str, Any]:
+    """The same, for JSON."""
+    return {
+        what: {
+            "plain_pods_per_second": round(plain.per_second, 1),
+            "gpu_pods_per_second": round(gpu.per_second, 1),
+            "ratio_to_plain": round(_ratio(plain, gpu), 3),
+            "plain_processor_ms": _rounded(plain.processor_ms),
+            "gpu_processor_ms": _rounded(gpu.processor_ms),
+        }
+        for what, (plain, gpu) in found.items()
+    }
 
 
 async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str, Any]]:
@@ -92,7 +111,7 @@ async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str
     began = time.monotonic()
     async with cluster(config) as running, running.client() as client:
         ready_seconds = time.monotonic() - began
-        async with _counts(running, client) as (bound, running_):
+        async with counts(running, client) as (bound, running_):
             measured = Measured(running, client, pods)
             found = {
                 "whole cluster, bound": await measured.pair("bound", bound),
@@ -106,20 +125,13 @@ async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str
         "pods": pods,
         "cluster_ready_seconds": round(ready_seconds, 2),
         "memory_mib": memory,
+        **figures_of(found),
     }
-    for what, (plain, gpu) in found.items():
-        figures[what] = {
-            "plain_pods_per_second": round(plain.per_second, 1),
-            "gpu_pods_per_second": round(gpu.per_second, 1),
-            "ratio_to_plain": round(ratio(plain, gpu), 3),
-            "plain_processor_ms": _rounded(plain.processor_ms),
-            "gpu_processor_ms": _rounded(gpu.processor_ms),
-        }
     return found, figures
 
 
 @contextlib.asynccontextmanager
-async def _counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Count, Count], None]:
+async def counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Count, Count], None]:
     """How many pods are bound, and how many run. Our own server's store is looked into, because to watch would be
     a part of what is measured; Kubernetes's has to be watched, and the time that it takes is shown."""
     if not isinstance(running.plane, ControlPlane):
@@ -151,28 +163,29 @@ async def _counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Coun
 
 @dataclass(frozen=True)
 class Measured:
-    """Places pods of both kinds, one kind after the other."""
+    """Places pods of both kinds, one kind after the other. `at_once`: how many are created beside each other."""
 
     cluster: Cluster
     client: Client
     pods: int
+    at_once: int = 1 << 20
 
     async def pair(self, prefix: str, there: Count, *, resting: Sequence[str] = ()) -> tuple[Placed, Placed]:
         plain = await self._placed(f"{prefix}-plain", {}, there, resting)
         return plain, await self._placed(f"{prefix}-gpu", GPU, there, resting)
 
     async def _placed(self, prefix: str, limits: Mapping[str, str], there: Count, resting: Sequence[str]) -> Placed:
-        """Create pods at once; from the first creation until the last of them is there, while the components `resting`
-        stand still. They are gone when it returns."""
+        """Create pods; from the first creation until the last of them is there, while the components `resting` stand
+        still. They are gone when it returns."""
         pods = [_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
         with _still(self.cluster, resting):
-            began, before = time.monotonic(), spent_seconds(self.cluster)
-            await asyncio.gather(*(manifests.create(self.client, [pod]) for pod in pods))
+            began, before = time.monotonic(), _spent_seconds(self.cluster)
+            await some_at_once(self.at_once, (manifests.create(self.client, [pod]) for pod in pods))
             while there(prefix) < self.pods:
                 if time.monotonic() - began > DEADLINE_SECONDS:
                     raise TimeoutError(f"{there(prefix)} of {self.pods} {prefix} pods after {DEADLINE_SECONDS:g} s")
                 await asyncio.sleep(LOOK_SECONDS)
-            seconds, after = time.monotonic() - began, spent_seconds(self.cluster)
+            seconds, after = time.monotonic() - began, _spent_seconds(self.cluster)
         for pod in pods:
             await self.client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
         await self._until_gone(prefix)
@@ -185,6 +198,17 @@ class Measured:
                 return
             await asyncio.sleep(0.1)
         raise TimeoutError(f"the {prefix} pods were not gone within {DEADLINE_SECONDS:g} s")
+
+
+async def some_at_once(at_most: int, work: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Do all of it, so many beside each other."""
+    gate = asyncio.Semaphore(at_most)
+
+    async def one(each: Coroutine[Any, Any, Any]) -> None:
+        async with gate:
+            await each
+
+    await asyncio.gather(*map(one, work))
 
 
 @contextlib.contextmanager
@@ -219,7 +243,7 @@ def _processes(running: Cluster) -> list[tuple[str, int]]:
     return [(kind, pid) for kind, pid in found if pid is not None]
 
 
-def spent_seconds(running: Cluster) -> dict[str, float]:
+def _spent_seconds(running: Cluster) -> dict[str, float]:
     """Processor time by component so far, of its children that ended too (proc(5): utime, stime, cutime, cstime)."""
     spent = defaultdict[str, float](float)
     for kind, pid in _processes(running):
@@ -236,8 +260,7 @@ def _memory_mib(running: Cluster) -> dict[str, float]:
     return weights
 
 
-def ratio(plain: Placed, gpu: Placed) -> float:
-    """GPU pods for each plain pod, in the same time."""
+def _ratio(plain: Placed, gpu: Placed) -> float:
     return gpu.per_second / plain.per_second
 
 

@@ -72,17 +72,24 @@ def occupy(directory: Path) -> int:
     returned is closed, or we end. Blocks for OCCUPIED_SECONDS at most. Raises Unavailable: another process has it.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    deadline = time.monotonic() + OCCUPIED_SECONDS
+    if not lock_within(handle, OCCUPIED_SECONDS):
+        os.close(handle)
+        raise Unavailable(f"another process has {directory}: end it, or use another directory")
+    return handle
+
+
+def lock_within(handle: int, seconds: float) -> bool:
+    """Lock an open file or directory alone, as soon as nobody else has it; returns whether that was in time. Blocks."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except BlockingIOError:
             if time.monotonic() >= deadline:
-                os.close(handle)
-                raise Unavailable(f"another process has {directory}: end it, or use another directory") from error
+                return False
             time.sleep(0.05)
         else:
-            return handle
+            return True
 
 
 def open_own(path: Path, access: int = os.O_RDONLY) -> BinaryIO:

@@ -23,16 +23,14 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
-from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY
 from egpu.core.policies.registry import Policies
 from egpu.embedded import janitor, kubernetes
 from egpu.embedded.apiserver import Config, ServerHandle, serve
@@ -48,7 +46,7 @@ from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.readiness import wait_ready
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
-from egpu.embedded.statedir import StateDir, state_directory
+from egpu.embedded.statedir import StateDir, kept_in_memory, state_directory
 from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
 from egpu.runtime.keeping import seldom_searched
 
@@ -162,6 +160,20 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         Unavailable: a component did not start; the message holds the end of its log.
     """
     config.check()
+    async with _started(config, progress) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def without_nodes(config: ClusterConfig) -> AsyncGenerator[Cluster, None]:
+    """A control plane with all that belongs to it and no node, for nodes that are but objects. Raises as `cluster`."""
+    config.check()
+    async with _started(replace(config, nodes=0, cpu_nodes=0), lambda _: None) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def _started(config: ClusterConfig, progress: Progress) -> AsyncGenerator[Cluster, None]:
     node_names = tuple(f"node-{number}" for number in range(1, config.nodes + config.cpu_nodes + 1))
     users = {
         name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
@@ -174,10 +186,10 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         taken = stack.enter_context(ports())
         progress("simulating the cards")
         machines = [_machine(stack, state_dir, node, config) for node in node_names]
-        kept = stack.enter_context(_kept_in_memory(state_dir, node_names))
+        kept = stack.enter_context(kept_in_memory(state_dir, node_names))
         stack.enter_context(_janitor(state, [kept, *(one.state for one in machines)]))
         progress("starting the API server")
-        addresses = Addresses(*(taken.take() for _ in range(2)))
+        addresses = _Addresses(*(taken.take() for _ in range(2)))
         credentials = extender_credentials(state_dir / EXTENDER_PKI)
         plane: ServerHandle | kubernetes.ControlPlane
         if config.kubernetes is None:
@@ -202,7 +214,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
             if isinstance(plane, kubernetes.ControlPlane):
                 await plane.lead_to_loopback(client, NAMESPACE, WEBHOOK_SERVICE)
             progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
-            specs = component_specs(running, machines, addresses)
+            specs = _specs(running, machines, addresses)
             await fleet.start([one for one in specs if one.name not in agents])
             if isinstance(plane, kubernetes.ControlPlane):
                 for node, (name, user) in zip(node_names, agents.items(), strict=True):
@@ -218,7 +230,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
 
 
 @dataclass(frozen=True)
-class Addresses:
+class _Addresses:
     """Ports of what the control plane asks."""
 
     webhook: int
@@ -259,26 +271,7 @@ def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, confi
     return machine
 
 
-@contextlib.contextmanager
-def _kept_in_memory(state_dir: Path, nodes: Sequence[str]) -> Generator[Path, None, None]:
-    """A directory of what nodes keep in memory: /run, where container runtimes have what they know of a container that
-    runs, and control groups. Each start of a container makes dozens of small files, and on a disk that is what takes
-    longest."""
-    path = tempfile.mkdtemp(prefix="egpu-nodes-", dir=DEFAULT_SHARED_MEMORY)
-    try:
-        for node in nodes:
-            kubelet_dir = state_dir / "nodes" / node / "kubelet"
-            kubelet_dir.mkdir(parents=True)
-            for name in ("run", "cgroup"):
-                place = Path(path, node, name)
-                place.mkdir(parents=True)
-                (kubelet_dir / name).symlink_to(place)
-        yield Path(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def component_specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: Addresses) -> list[ChildSpec]:
+def _specs(running: Cluster, machines: Sequence[simulator.Machine], addresses: _Addresses) -> list[ChildSpec]:
     """What to run, each component exactly as on a real cluster but for its addresses and directories."""
     config, state_dir = running.config, running.state_dir
     take = running.ports.take

@@ -5,17 +5,16 @@ a kill, waits until the dead one's processes and files are gone.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.private import private_directory
+from egpu.adapters.private import lock_within, private_directory
+from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY
 from egpu.errors import InvalidInput, NotPrivate, Unavailable
 
 LOCK: Final = "egpu-cluster.lock"
@@ -57,6 +56,25 @@ def state_directory(wanted: Path | None) -> Generator[StateDir, None, None]:
             shutil.rmtree(path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def kept_in_memory(state_dir: Path, nodes: Sequence[str]) -> Generator[Path, None, None]:
+    """A directory of what nodes keep in memory: /run, where container runtimes have what they know of a container that
+    runs, and control groups. Each start of a container makes dozens of small files, and on a disk that is what takes
+    longest."""
+    path = tempfile.mkdtemp(prefix="egpu-nodes-", dir=DEFAULT_SHARED_MEMORY)
+    try:
+        for node in nodes:
+            kubelet_dir = state_dir / "nodes" / node / "kubelet"
+            kubelet_dir.mkdir(parents=True)
+            for name in ("run", "cgroup"):
+                place = Path(path, node, name)
+                place.mkdir(parents=True)
+                (kubelet_dir / name).symlink_to(place)
+        yield Path(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _temporary() -> Path:
     # Where $TMPDIR is too deep for sockets, /tmp still serves.
     long = len(os.fsencode(tempfile.gettempdir())) + len("/egpu-12345678") > _room()
@@ -89,17 +107,9 @@ def _locked(path: Path) -> Generator[int, None, None]:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidInput("state-dir", f"{path} is not writable: {error.strerror}") from error
-    deadline = time.monotonic() + WAIT_SECONDS
     try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    reason = f"another cluster runs in {path}: end it, or use another directory"
-                    raise InvalidInput("state-dir", reason) from error
-                time.sleep(0.05)
+        if not lock_within(lock, WAIT_SECONDS):
+            raise InvalidInput("state-dir", f"another cluster runs in {path}: end it, or use another directory")
         yield lock
     finally:
         os.close(lock)
