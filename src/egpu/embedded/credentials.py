@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from egpu.adapters.certificates import issue
+from egpu.adapters.certificates import Certificates, issue
 from egpu.adapters.files import write_atomically
 from egpu.apps.extender.scheduler_config import SERVER_NAME
 
@@ -38,7 +38,12 @@ class ExtenderCredentials:
 
 def extender_credentials(directory: Path) -> ExtenderCredentials:
     """New ones, which only their owner can read."""
-    made = issue([LOOPBACK, SERVER_NAME], now=datetime.now(UTC), client="kube-scheduler")
+    store(directory, issue([LOOPBACK, SERVER_NAME], now=datetime.now(UTC), client="kube-scheduler"))
+    return ExtenderCredentials(directory)
+
+
+def store(directory: Path, made: Certificates) -> None:
+    """Write certificates of a server and of its client, which only their owner can read."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, content in (
         ("ca.crt", made.ca_bundle),
@@ -49,4 +54,3 @@ def extender_credentials(directory: Path) -> ExtenderCredentials:
         ("client.key", made.client_key),
     ):
         write_atomically(directory / name, content, mode=0o600)
-    return ExtenderCredentials(directory)

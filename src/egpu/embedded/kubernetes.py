@@ -33,6 +33,7 @@ from egpu.api.kubernetes import Node
 from egpu.apps.extender.scheduler_config import scheduler_config
 from egpu.embedded.apiserver.access import ADMIN, NODE_NAME, write_kubeconfig
 from egpu.embedded.apiserver.calls import User
+from egpu.embedded.credentials import store
 from egpu.embedded.ports import Ports
 from egpu.embedded.processes import ChildSpec, Fleet
 from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
@@ -40,6 +41,11 @@ from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 ENVIRONMENT: Final = "EGPU_KUBERNETES"
 """Names the directory of programs for whatever is not told otherwise: the demo, the tests."""
+PKI: Final = "pki"
+ETCD: Final = "etcd"
+SERVER: Final = "server"
+ACCOUNTS_KEY: Final = "accounts.key"
+"""Certificates by folder, and what signs the tokens of service accounts."""
 USERS: Final = {
     "controllers": User("system:kube-controller-manager"),
     "scheduler": User("system:kube-scheduler"),
@@ -47,8 +53,6 @@ USERS: Final = {
 """Kubernetes's own, by the names of their kubeconfigs."""
 START_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.2
-MOST_RESTARTS: Final = 3
-"""Of one program while it starts."""
 TOKEN_SECONDS: Final = 24 * 3600
 """How long a token that is bound to a node is good: longer than anybody tries things for."""
 
@@ -92,9 +96,9 @@ class ControlPlane:
 
     def kubelet_flags(self, port: int) -> tuple[str, ...]:
         """By which a kubelet answers kube-apiserver, and nobody else, at a port."""
-        pki = self.directory / "pki"
-        files = {"tls-cert-file": "server.crt", "tls-private-key-file": "server.key", "client-ca-file": "ca.crt"}
-        return f"--port={port}", *(f"--{flag}={pki / name}" for flag, name in files.items())
+        folder = self.directory / PKI / SERVER
+        files = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "client-ca-file": "ca.crt"}
+        return f"--port={port}", *(f"--{flag}={folder / name}" for flag, name in files.items())
 
     async def lead_to_loopback(self, client: Client, namespace: str, service: str) -> None:
         """A Service that is but another name for this machine: whoever asks for it says the port."""
@@ -143,10 +147,10 @@ async def control_plane(
     """
     check(programs)
     directory = state_dir / "kubernetes"
-    for one in (directory, directory / "pki"):
-        one.mkdir(mode=0o700, parents=True)
+    (directory / PKI).mkdir(mode=0o700, parents=True)
+    directory.chmod(0o700)
     fleet = Fleet(pid_dir)
-    url, ca = f"https://127.0.0.1:{port or ports.take()}", _certificates(directory / "pki")
+    url, ca = f"https://127.0.0.1:{port or ports.take()}", _certificates(directory / PKI)
     plane = ControlPlane(url, directory, fleet, ca)
     static = {"admin": ADMIN, **USERS, **{name: user for name, user in users.items() if not _node(user)}}
     for name, user in static.items():
@@ -173,34 +177,24 @@ def _node(user: User) -> str:
 
 
 def _certificates(pki: Path) -> bytes:
-    """Write what the programs need; returns the authority of kube-apiserver's certificates, by one of which it is known
-    to kubelets."""
+    """Write what the programs need: by folder, what a server and its one client show each other, kube-apiserver being
+    etcd's client and kubelets'. Returns the authority of kube-apiserver's own."""
     now = datetime.now(UTC)
     hosts = ["127.0.0.1", "localhost", "kubernetes.default.svc"]
     etcd, server = (issue(hosts, now=now, client="kube-apiserver") for _ in range(2))
+    store(pki / ETCD, etcd)
+    store(pki / SERVER, server)
     key = ec.generate_private_key(ec.SECP256R1())
     # In the one form of which kube-apiserver reads the public half as well.
     form = serialization.PrivateFormat.TraditionalOpenSSL
     private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    for name, content in (
-        ("etcd-ca.crt", etcd.ca_bundle),
-        ("etcd.crt", etcd.certificate),
-        ("etcd.key", etcd.key),
-        ("etcd-client.crt", etcd.client_certificate),
-        ("etcd-client.key", etcd.client_key),
-        ("ca.crt", server.ca_bundle),
-        ("server.crt", server.certificate),
-        ("server.key", server.key),
-        ("client.crt", server.client_certificate),
-        ("client.key", server.client_key),
-        ("accounts.key", private),
-    ):
-        write_atomically(pki / name, content, mode=0o600)
+    write_atomically(pki / ACCOUNTS_KEY, private, mode=0o600)
     return server.ca_bundle
 
 
 def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]:
-    directory, pki = plane.directory, plane.directory / "pki"
+    directory, pki = plane.directory, plane.directory / PKI
+    etcd, server, accounts = pki / ETCD, pki / SERVER, pki / ACCOUNTS_KEY
     client, peer = (f"https://127.0.0.1:{ports.take()}" for _ in range(2))
 
     def spec(name: str, flags: Mapping[str, object]) -> ChildSpec:
@@ -211,7 +205,7 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
     def quiet() -> dict[str, object]:
         return {"bind-address": "127.0.0.1", "secure-port": ports.take()}
 
-    authority, certificate, key = pki / "etcd-ca.crt", pki / "etcd.crt", pki / "etcd.key"
+    authority, certificate, key = (etcd / name for name in ("ca.crt", "tls.crt", "tls.key"))
     return [
         spec("etcd", {
             "data-dir": directory / "etcd", "log-level": "warn", "unsafe-no-fsync": "true",
@@ -224,21 +218,21 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
         spec("kube-apiserver", {
             "bind-address": "127.0.0.1", "secure-port": plane.url.rpartition(":")[2],
             "etcd-servers": client, "etcd-cafile": authority,
-            "etcd-certfile": pki / "etcd-client.crt", "etcd-keyfile": pki / "etcd-client.key",
-            "tls-cert-file": pki / "server.crt", "tls-private-key-file": pki / "server.key",
+            "etcd-certfile": etcd / "client.crt", "etcd-keyfile": etcd / "client.key",
+            "tls-cert-file": server / "tls.crt", "tls-private-key-file": server / "tls.key",
             "token-auth-file": directory / "tokens.csv", "anonymous-auth": "false",
             "service-account-issuer": "https://kubernetes.default.svc",
-            "service-account-key-file": pki / "accounts.key", "service-account-signing-key-file": pki / "accounts.key",
-            "kubelet-certificate-authority": pki / "ca.crt", "kubelet-preferred-address-types": "InternalIP",
-            "kubelet-client-certificate": pki / "client.crt", "kubelet-client-key": pki / "client.key",
+            "service-account-key-file": accounts, "service-account-signing-key-file": accounts,
+            "kubelet-certificate-authority": server / "ca.crt", "kubelet-preferred-address-types": "InternalIP",
+            "kubelet-client-certificate": server / "client.crt", "kubelet-client-key": server / "client.key",
             "authorization-mode": "Node,RBAC", "enable-admission-plugins": "NodeRestriction",
             # Loopback is no address of an Endpoints object, and nobody here asks for the Service `kubernetes`.
             "endpoint-reconciler-type": "none", "service-cluster-ip-range": "10.96.0.0/16",
         }),
         spec("kube-controller-manager", {
             **quiet(), "kubeconfig": plane.kubeconfigs["controllers"], "leader-elect": "false",
-            "use-service-account-credentials": "true", "root-ca-file": pki / "ca.crt",
-            "service-account-private-key-file": pki / "accounts.key",
+            "use-service-account-credentials": "true", "root-ca-file": server / "ca.crt",
+            "service-account-private-key-file": accounts,
         }),
         spec("kube-scheduler", {**quiet(), "config": directory / "scheduler.yaml"}),
     ]  # fmt: skip
@@ -252,9 +246,7 @@ async def _until_answered(plane: ControlPlane, program: str, path: str) -> None:
             with contextlib.suppress(ElasticGPUError):
                 await client.text(path)
                 return
-            for name, child in plane.fleet.children.items():
-                if child.restarts >= MOST_RESTARTS:
-                    raise Unavailable(f"{name} ends again and again; its log ends:\n{plane.fleet.log_tail(name)}")
+            plane.fleet.check_steady()
             if time.monotonic() > deadline:
                 tail = plane.fleet.log_tail(program)
                 raise Unavailable(f"{program} was not ready within {START_SECONDS:g} s; its log ends:\n{tail}")

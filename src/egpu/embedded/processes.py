@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.processes import Process, descendants, start_time
+from egpu.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +29,9 @@ RESTART_PAUSE_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 STEADY_SECONDS = 10.0
 """A child that ran this long is healthy again: its next pause is the first one."""
+
+MOST_RESTARTS = 3
+"""Of one child while the cluster starts."""
 
 STOP_GRACE_SECONDS = 6.0
 """From SIGTERM to SIGKILL. The apps promise to shut down within 5 s."""
@@ -167,6 +171,13 @@ class Fleet:
         """Stop the named children, or all of them."""
         chosen = list(self.children) if names is None else list(names)
         await asyncio.gather(*(self.children.pop(name).stop() for name in chosen))
+
+    def check_steady(self) -> None:
+        """Raises Unavailable, with the end of its log, for a child that ends again and again while all start."""
+        for name, child in self.children.items():
+            if child.restarts >= MOST_RESTARTS:
+                tail = self.log_tail(name, lines=5)
+                raise Unavailable(f"{name} ends again and again while the cluster starts; its log ends:\n{tail}")
 
     def log_tail(self, name: str, lines: int = 20) -> str:
         """The end of a child's log, for an error message."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
-MOST_RESTARTS = 3
-"""Of one component while the cluster starts."""
 
 
 async def wait_ready(running: Cluster, client: Client) -> None:
@@ -60,12 +58,7 @@ async def _missing(running: Cluster, client: Client) -> str | None:
 
 
 async def _again(running: Cluster, deadline: float, what: str, culprit: str) -> None:
-    crashing = [name for name, child in running.fleet.children.items() if child.restarts >= MOST_RESTARTS]
-    if crashing:
-        raise Unavailable(
-            f"{crashing[0]} ends again and again while the cluster starts; its log ends:\n"
-            + running.fleet.log_tail(crashing[0], lines=5)
-        )
+    running.fleet.check_steady()
     if time.monotonic() > deadline:
         raise Unavailable(
             f"the cluster did not start within {START_SECONDS:g} s ({what}); the log of {culprit} ends:\n"
