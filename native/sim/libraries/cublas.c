@@ -1,5 +1,6 @@
 /* The interface of cuBLAS, as far as a small network uses it. */
 #include "blas.h"
+#include "handles.h"
 
 #include "libraries/cublas_copies.h"
 #include "libraries/cublas_status.h"
@@ -8,13 +9,8 @@
 #define VERSION 130400
 
 API int cublasCreate_v2(struct handle **out) {
-    CUcontext context = NULL;
     if (out == NULL) return INVALID;
-    if (cuInit(0) != CUDA_SUCCESS || cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-        return NOT_INITIALIZED;
-    if (context == NULL && (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-                            cuCtxSetCurrent(context) != CUDA_SUCCESS))
-        return NOT_INITIALIZED;
+    if (!open_context()) return NOT_INITIALIZED;
     struct handle *handle = calloc(1, sizeof *handle);
     if (handle == NULL || cuMemAlloc(&handle->workspace, WORKSPACE_BYTES) != CUDA_SUCCESS) {
         free(handle);
@@ -32,19 +28,6 @@ API int cublasDestroy_v2(struct handle *handle) {
     return OK;
 }
 
-#define SETS(symbol, type, field)                       \
-    API int symbol(struct handle *handle, type value) { \
-        if (handle == NULL) return NOT_INITIALIZED;     \
-        handle->field = value;                          \
-        return OK;                                      \
-    }
-#define GETS(symbol, type, field)                        \
-    API int symbol(struct handle *handle, type *value) { \
-        if (handle == NULL) return NOT_INITIALIZED;      \
-        if (value == NULL) return INVALID;               \
-        *value = handle->field;                          \
-        return OK;                                       \
-    }
 SETS(cublasSetStream_v2, CUstream, stream)
 GETS(cublasGetStream_v2, CUstream, stream)
 SETS(cublasSetPointerMode_v2, int, pointer_mode)

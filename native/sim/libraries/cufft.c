@@ -26,12 +26,8 @@ static struct plan *plan_of(int number) {
 }
 
 API int cufftCreate(int *number) {
-    CUcontext context = NULL;
     if (number == NULL) return INVALID;
-    if (cuInit(0) != CUDA_SUCCESS || cuCtxGetCurrent(&context) != CUDA_SUCCESS) return SETUP_FAILED;
-    if (context == NULL && (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-                            cuCtxSetCurrent(context) != CUDA_SUCCESS))
-        return SETUP_FAILED;
+    if (!open_context()) return SETUP_FAILED;
     pthread_mutex_lock(&lock);
     int free_one = 1;
     while (free_one < MOST_PLANS && plans[free_one] != NULL) free_one++;

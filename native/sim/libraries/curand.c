@@ -106,14 +106,9 @@ static int generate(struct generator *generator, struct drawing d) {
 /* ---- the interface ---- */
 
 API int curandCreateGenerator(struct generator **out, int type) {
-    CUcontext context = NULL;
     if (out == NULL || type < PSEUDO_DEFAULT) return WRONG_TYPE;
     if (type > PSEUDO_LAST) return ARCH_MISMATCH;
-    if (cuInit(0) != CUDA_SUCCESS || cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-        return INITIALIZATION_FAILED;
-    if (context == NULL && (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-                            cuCtxSetCurrent(context) != CUDA_SUCCESS))
-        return INITIALIZATION_FAILED;
+    if (!open_context()) return INITIALIZATION_FAILED;
     *out = calloc(1, sizeof **out);
     return *out == NULL ? NO_MEMORY : OK;
 }

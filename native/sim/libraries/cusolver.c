@@ -1,5 +1,6 @@
 /* The interface of cuSOLVER: its handles and other objects. */
 #include "cusolver.h"
+#include "handles.h"
 
 /* ---- problems ---- */
 
@@ -38,13 +39,8 @@ int tell_room(struct handle *handle, int64_t m, int64_t n, int64_t pitch, int *e
 /* ---- handles ---- */
 
 API int cusolverDnCreate(struct handle **out) {
-    CUcontext context = NULL;
     if (out == NULL) return INVALID;
-    if (cuInit(0) != CUDA_SUCCESS || cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-        return NOT_INITIALIZED;
-    if (context == NULL && (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-                            cuCtxSetCurrent(context) != CUDA_SUCCESS))
-        return NOT_INITIALIZED;
+    if (!open_context()) return NOT_INITIALIZED;
     *out = calloc(1, sizeof **out);
     return *out == NULL ? NO_MEMORY : OK;
 }
@@ -55,19 +51,6 @@ API int cusolverDnDestroy(struct handle *handle) {
     return OK;
 }
 
-#define SETS(symbol, type, field)                       \
-    API int symbol(struct handle *handle, type value) { \
-        if (handle == NULL) return NOT_INITIALIZED;     \
-        handle->field = value;                          \
-        return OK;                                      \
-    }
-#define GETS(symbol, type, field)                        \
-    API int symbol(struct handle *handle, type *value) { \
-        if (handle == NULL) return NOT_INITIALIZED;      \
-        if (value == NULL) return INVALID;               \
-        *value = handle->field;                          \
-        return OK;                                       \
-    }
 SETS(cusolverDnSetStream, CUstream, stream)
 GETS(cusolverDnGetStream, CUstream, stream)
 SETS(cusolverDnSetDeterministicMode, int, deterministic) /* it always is */

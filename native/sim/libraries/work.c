@@ -3,11 +3,14 @@
 
 /* A thread without a context, such as one of a framework's own, gets the first device's primary
  * one: the originals have a runtime in them that does that. */
-static void have_context(void) {
+static bool have_context(void) {
     CUcontext context = NULL;
-    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context != NULL) return;
-    if (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS) cuCtxSetCurrent(context);
+    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS) return false;
+    return context != NULL || (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+                               cuCtxSetCurrent(context) == CUDA_SUCCESS);
 }
+
+bool open_context(void) { return cuInit(0) == CUDA_SUCCESS && have_context(); }
 
 bool on_card(const void *at, int64_t bytes) {
     CUdeviceptr base;

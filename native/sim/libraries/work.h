@@ -14,6 +14,10 @@
 
 #define API __attribute__((visibility("default")))
 
+/* For who makes a handle: CUDA is there, and the calling thread has a context, its own or the first
+ * device's primary one. */
+bool open_context(void);
+
 /* Whether all of these bytes are memory of the card: what is not would end this process. */
 bool on_card(const void *at, int64_t bytes);
 
