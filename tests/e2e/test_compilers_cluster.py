@@ -11,21 +11,11 @@ from egpu.embedded import manifests
 from egpu.embedded.cluster import ClusterConfig, cluster
 from support.programs import WITHOUT_GPUS
 from support.repository import ROOT
+from support.simulated_gpu import STORE_SEVEN
 from support.waiting import until
 
 NUMBA = ["-W", "ignore", str(ROOT / "tests/integration/programs/numba_six.py")]
 OWN = "/of/the/pod"
-KERNEL = """.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 at)
-{
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [at];
-    st.global.u32 [%d1], 7;
-    ret;
-}
-"""
 ASSEMBLED = f"""
 import json, os, shutil, subprocess, tempfile
 import numpy as np
@@ -40,7 +30,7 @@ ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(ok(d.cuDeviceGet(0))))))
 said = []
 out = tempfile.mkdtemp() + "/k"
 for assembler in (os.environ["TRITON_PTXAS_PATH"], shutil.which("ptxas")):
-    subprocess.run([assembler, "-arch=sm_80", "/dev/stdin", "-o", out], input={KERNEL.encode()!r}, check=True)
+    subprocess.run([assembler, "-arch=sm_80", "/dev/stdin", "-o", out], input={STORE_SEVEN.encode()!r}, check=True)
     at = ok(d.cuMemAlloc(4))
     argument = np.array([int(at)], dtype=np.uint64)
     pointers = np.array([argument.ctypes.data], dtype=np.uint64)

@@ -6,20 +6,9 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
-from support.simulated_gpu import machine, run
+from support.simulated_gpu import STORE_SEVEN, machine, run
 
-KERNEL = """.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 at)
-{
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [at];
-    st.global.u32 [%d1], 7;
-    ret;
-}
-"""
-EXTERN = KERNEL.replace(".visible", ".extern .func f();\n.visible", 1).replace("    ret;", "    call f;\n    ret;")
+EXTERN = STORE_SEVEN.replace(".visible", ".extern .func f();\n.visible", 1).replace("    ret;", "    call f;\n    ret;")
 
 
 def ptxas(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -30,7 +19,7 @@ def ptxas(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "k.ptx"
-    path.write_text(KERNEL)
+    path.write_text(STORE_SEVEN)
     return path
 
 
@@ -55,7 +44,7 @@ def test_what_it_takes_goes_on_as_it_is_and_runs(tmp_path: Path, source: Path, o
     done = ptxas(*options, source, "-o", out)
     assert done.returncode == 0, done
     assert ("'k'" in done.stderr) == ("-v" in options)
-    assert out.read_bytes() == KERNEL.encode() + b"\0"
+    assert out.read_bytes() == STORE_SEVEN.encode() + b"\0"
     with machine(tmp_path / "sim", "A100-80G") as made:
         said = run(
             made,
@@ -76,9 +65,9 @@ def test_what_it_takes_goes_on_as_it_is_and_runs(tmp_path: Path, source: Path, o
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        (KERNEL.replace("st.global", "st.globe"), [], "line 8"),
-        (KERNEL.replace("ret;", "tcgen05.fence::before_thread_sync; ret;"), [], "tcgen05"),
-        (KERNEL, ["-arch=sm_75"], ".target is higher"),
+        (STORE_SEVEN.replace("st.global", "st.globe"), [], "line 8"),
+        (STORE_SEVEN.replace("ret;", "tcgen05.fence::before_thread_sync; ret;"), [], "tcgen05"),
+        (STORE_SEVEN, ["-arch=sm_75"], ".target is higher"),
         (EXTERN, [], "f"),
         ("", [], ""),
     ],

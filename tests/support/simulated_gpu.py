@@ -96,6 +96,19 @@ DONE:
 }
 """
 
+# What a compiler hands to its assembler: a kernel that stores 7.
+STORE_SEVEN = """.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 at)
+{
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [at];
+    st.global.u32 [%d1], 7;
+    ret;
+}
+"""
+
 # A kernel that stores its argument and takes a declared time.
 STORE = r"""
 .version 8.0

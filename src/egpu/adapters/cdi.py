@@ -110,12 +110,12 @@ def files(directories: Sequence[Path], *, but: str = "") -> Iterator[os.DirEntry
     for directory in directories:
         try:
             with os.scandir(directory) as found:
-                entries = [each for each in found if each.name.endswith(SUFFIXES)]
+                entries = [
+                    each for each in found if each.name.endswith(SUFFIXES) and not (but and each.name.startswith(but))
+                ]
         except (FileNotFoundError, NotADirectoryError):
             continue
-        yield from sorted(
-            (each for each in entries if not (but and each.name.startswith(but))), key=lambda each: each.name
-        )
+        yield from sorted(entries, key=lambda each: each.name)
 
 
 def newer(one: str, other: str) -> str:

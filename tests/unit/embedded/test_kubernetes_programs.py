@@ -105,6 +105,9 @@ async def test_everything_authenticates_and_listens_on_loopback(
     assert server["bind-address"] == "127.0.0.1"
     assert server["anonymous-auth"] == "false"
     assert server["etcd-servers"] == etcd["listen-client-urls"]
+    files = [Path(value) for flags in (etcd, server) for value in flags.values() if value.endswith((".crt", ".key"))]
+    assert len(files) > 10
+    assert [str(file) for file in files if not file.is_file() or file.stat().st_mode & 0o077] == []
     rows = known_by_token(Path(server["token-auth-file"]))
     assert rows["kubelet-node-1"][1:] == ["system:node:node-1", "kubelet-node-1", "system:nodes,system:authenticated"]
     assert rows["admin"][3].split(",")[0] == "system:masters"

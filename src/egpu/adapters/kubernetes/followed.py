@@ -34,7 +34,7 @@ class FollowedCache:
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)
         self.nodes.on_change(self._node)
-        self.pods.on_change(self._pod)
+        self.pods.on_change(self._pod_told)
 
     def cards(self, node: str) -> list[ElasticGPU]:
         """The cards that the node's agent published; none for a node without."""
@@ -64,6 +64,10 @@ class FollowedCache:
             self.cache.claim_deleted(change.subject.uid)
         else:
             self.cache.claim_changed(change.new)
+
+    def _pod_told(self, change: Change[Pod]) -> None:
+        if not tells_only_how_it_does(change):
+            self._pod(change)
 
     def _pod(self, change: Change[Pod]) -> None:
         if change.new is None:
@@ -123,8 +127,6 @@ class FollowedView(FollowedCache):
             self.live.claim_changed(change.new)
 
     def _pod(self, change: Change[Pod]) -> None:
-        if tells_only_how_it_does(change):
-            return
         super()._pod(change)
         if change.new is None:
             self.live.pod_deleted(change.subject.uid)

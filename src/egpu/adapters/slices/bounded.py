@@ -29,7 +29,7 @@ class UsageRoom:
         self._directory.chmod(0o700)
         self._room = self._directory / "room"
         self._room.mkdir(exist_ok=True)
-        while _unmounted(self._room):
+        while unmount_bounded(self._room):
             pass  # whoever was killed while he made one
         self._place = self._directory / "place"
         self._place.unlink(missing_ok=True)  # what shows one file of an earlier process can show no other's
@@ -58,12 +58,9 @@ class UsageRoom:
         mounts.bind(source, path)
 
 
-def unmount_bounded(path: Path) -> None:
-    """Leave what it was mounted on at `path`, which can then be removed; nothing happens where no mount is."""
-    _unmounted(path)
-
-
-def _unmounted(path: Path) -> bool:
+def unmount_bounded(path: Path) -> bool:
+    """Leave what it was mounted on at `path`, which can then be removed; nothing happens where no mount is. Returns
+    whether one was."""
     with contextlib.suppress(OSError):
         mounts.unmount(path)
         return True

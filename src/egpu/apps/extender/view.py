@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Change, Client
-from egpu.adapters.kubernetes.followed import FollowedCache, tells_only_how_it_does
+from egpu.adapters.kubernetes.followed import FollowedCache
 from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
@@ -80,8 +80,6 @@ class View(FollowedCache):
 
     def _pod(self, change: Change[Pod]) -> None:
         uid, new = change.subject.uid, change.new
-        if tells_only_how_it_does(change):
-            return
         if new is None:
             self.population.gone(uid)
         else:
