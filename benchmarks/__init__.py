@@ -1,4 +1,4 @@
-"""What things cost, beside what they could cost. Some of it runs what the tests make: a pool, a remote driver."""
+"""Costs, beside what they could be at best. Some benchmarks use the tests' pool and remote driver."""
 
 import sys
 from pathlib import Path

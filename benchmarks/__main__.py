@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.report import Options, Report
 
 #: Modules of this package with `run(report) -> dict`, in the order in which they run.
-MODULES = ("isolation", "placement", "hollow", "extender", "view", "remote", "idle", "repartitioning")
+MODULES = ("isolation", "placement", "hollow", "overfill", "extender", "view", "remote", "idle", "repartitioning")
 
 
 def main() -> int:
@@ -23,9 +23,9 @@ def main() -> int:
     parser.add_argument("--kubernetes", type=Path, help="Kubernetes's own programs, to place pods with as well")
     options = parser.parse_args()
     if unknown := set(options.names) - set(MODULES):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}")
     if options.peer and not options.peer.is_file():
-        parser.error(f"--peer: there is no {options.peer}")
+        parser.error(f"--peer: {options.peer} does not exist")
     found: dict[str, Any] = {}
     cores = os.cpu_count()
     print(f"{cores} processor cores, load {os.getloadavg()[0]:.1f}; simulated GPUs, no real one", flush=True)

@@ -1,26 +1,28 @@
-"""How fast pods are bound on Kubernetes's own control plane, over many nodes that are nothing but objects.
+"""The speed of binding pods on Kubernetes's own control plane, over many nodes that are only objects.
 
-Only with `--kubernetes DIR` (see `egpu.embedded.kubernetes`). etcd, kube-apiserver and kube-scheduler as they come, our
-webhook, extender and controller beside them, all on this computer; no kubelets, so nothing but the control plane is
-measured. Plain pods are bound by kube-scheduler, which sends no more than 50 requests a second unless it is told
-otherwise; the extender binds GPU pods. So both are measured as it comes, and without that limit.
+Only with `--kubernetes DIR` (see `egpu_sim.cluster.kubernetes`): unchanged etcd, kube-apiserver and kube-scheduler,
+with our webhook, extender and controller beside them, all on this computer. Without kubelets, only the control plane is
+measured. kube-scheduler binds plain pods, with at most 50 requests a second by default; the extender binds GPU pods. So
+both are measured with the default, and without that limit; and with a kube-scheduler of our own for GPU pods, as is
+the default of an installation, and with one for all.
 """
 
 import asyncio
 import copy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
 from benchmarks.extender.world import World
 from benchmarks.placement import Measured, Pairs, Placed, counts, figures_of, show, some_at_once
 from benchmarks.report import Report
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Node
-from egpu.embedded.cluster import ClusterConfig, without_nodes
-from egpu.embedded.kubernetes import ControlPlane
+from egpu.core.schedulers import OWN_SCHEDULER
+from egpu.laptop.cluster import OWN_CONFIGURATION, ClusterConfig, without_nodes
+from egpu_base.api.kubernetes import Node
+from egpu_base.kubernetes import Client
+from egpu_sim.cluster.kubernetes import ControlPlane
 
 NODES, PODS = 1000, 700
 AT_ONCE = 32
@@ -29,6 +31,8 @@ UNLIMITED = 5000.0
 """Requests a second."""
 PUBLISHED: Final = {names.SLOT: "800", names.GPU_CORE: "800", names.GPU_MEMORY: str(8 * 46_068)}
 Json = dict[str, Any]
+Mode = Literal["own", "existing"]
+"""Where GPU pods go: to a kube-scheduler of our own, or to the only one."""
 
 
 def run(report: Report) -> dict[str, Any]:
@@ -39,38 +43,43 @@ def run(report: Report) -> dict[str, Any]:
         return {}
     nodes, pods = (NODES // 10, PODS // 3) if report.options.quick else (NODES, PODS)
     found: Pairs = {}
+    modes: tuple[Mode, ...] = ("own", "existing")
     for what, qps in (("50 requests a second", None), ("no limit", UNLIMITED)):
-        report.progress(f"{nodes} nodes of 8 cards, {pods} pods of each kind, kube-scheduler with {what}")
-        found[what] = asyncio.run(_measured(programs, nodes, pods, qps))
+        for mode in modes:
+            case = f"{mode} scheduler, {what}"
+            report.progress(f"{nodes} nodes of 8 cards, {pods} pods of each kind: {case}")
+            found[case] = asyncio.run(_measured(programs, nodes, pods, mode, qps))
     show(report, found, f"{nodes} nodes on Kubernetes's own control plane: ")
     return {"nodes": nodes, "pods": pods, **figures_of(found)}
 
 
-async def _measured(programs: Path, nodes: int, pods: int, qps: float | None) -> tuple[Placed, Placed]:
-    """`qps`: kube-scheduler's limit of requests a second; None: as it comes."""
-    config = ClusterConfig(kubernetes=programs, log_level="warning")
+async def _measured(programs: Path, nodes: int, pods: int, mode: Mode, qps: float | None) -> tuple[Placed, Placed]:
+    """Measure. `qps`: the kube-schedulers' limit of requests a second; None: its default."""
+    config = ClusterConfig(kubernetes=programs, scheduler=mode, log_level="warning")
     async with without_nodes(config) as running, running.client() as client:
         assert isinstance(running.plane, ControlPlane)
         # Its controllers would find that no kubelet writes for the nodes.
         await running.plane.fleet.stop(["kube-controller-manager"])
         if qps is not None:
-            await _limit(running.plane, qps)
-        await _fill(client, World(nodes, running=0))
+            await _limit(running.plane.directory / "scheduler.yaml", qps)
+            running.plane.fleet.children["kube-scheduler"].kill()
+            if mode == "own":
+                await _limit(running.state_dir / OWN_CONFIGURATION, qps)
+                running.fleet.children[OWN_SCHEDULER].kill()
+        await fill(client, World(nodes, running=0))
         await asyncio.sleep(SETTLE_SECONDS)
         async with counts(running, client) as (bound, _):
             await Measured(running, client, pods // 5, AT_ONCE).pair("warm", bound)
             return await Measured(running, client, pods, AT_ONCE).pair("hollow", bound)
 
 
-async def _limit(plane: ControlPlane, qps: float) -> None:
-    file = plane.directory / "scheduler.yaml"
+async def _limit(file: Path, qps: float) -> None:
     configuration = yaml.safe_load(await asyncio.to_thread(file.read_text))
     configuration["clientConnection"] |= {"qps": qps, "burst": int(qps)}
     await asyncio.to_thread(file.write_text, yaml.safe_dump(configuration))
-    plane.fleet.children["kube-scheduler"].kill()
 
 
-async def _fill(client: Client, world: World) -> None:
+async def fill(client: Client, world: World) -> None:
     """Make the nodes and cards."""
 
     async def node(one: Json) -> None:
@@ -91,7 +100,7 @@ async def _fill(client: Client, world: World) -> None:
 
 
 def _bare(one: Json) -> Json:
-    """As somebody creates it."""
+    """Return the object as a user creates it."""
     made = copy.deepcopy(one)
     for key in ("uid", "resourceVersion"):
         del made["metadata"][key]

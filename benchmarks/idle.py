@@ -1,5 +1,5 @@
-"""What an agent and a serving daemon cost while nothing is done, beside processes that do nothing but wait: processor
-time, from the kernel's account of it."""
+"""The cost of an idle agent and an idle serving daemon, beside processes that only wait: processor time, by the
+kernel's account."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from benchmarks.extender.caller import processor_seconds
 from benchmarks.report import Report
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.processes import descendants
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+from egpu_base.system.processes import descendants
 from support.local_pool import local_pool
 
 SLICES: Final = 4
@@ -28,11 +28,12 @@ AT_ONCE: Final = 25
 CARDS: Final = 16
 SECONDS, QUICK_SECONDS = 20.0, 10.0
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25.0, 5.0
-"""What looks more and more seldom while nothing is done looks as seldom as it ever does after so long."""
+"""The time after which idle loops look as seldom as they ever do."""
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 60.0
 RENEW_SECONDS: Final = 8.0
 GOAL_PERCENT, DAEMON_GOAL_PERCENT = 0.5, 3.0
+GOAL_END_SECONDS: Final = 15.0
 WAITING_PYTHON: Final = (sys.executable, "-c", "import asyncio; asyncio.run(asyncio.Event().wait())")
 WAITING_C: Final = ("sleep", "infinity")
 
@@ -42,16 +43,19 @@ def run(report: Report) -> dict[str, Any]:
     leases = QUICK_LEASES if report.options.quick else LEASES
     agent, daemon = f"agent, {SLICES} idle slices", f"serving daemon, {leases} idle leases"
     goals = {agent: GOAL_PERCENT, daemon: DAEMON_GOAL_PERCENT}
-    found = asyncio.run(_measured(report, agent, daemon, leases))
+    found, end_seconds = asyncio.run(_measured(report, agent, daemon, leases))
     rows = [(what, f"{goals[what]:g}" if what in goals else "", f"{found[what]:.3f}") for what in found]
     report.table("idle, % of a core", ("", "goal at most", "figure"), rows)
     for what, goal in goals.items():
         report.verdict(what, f"{found[what]:.2f} %", f"≤ {goal} %", found[what] <= goal)
-    return {"percent": {what: round(percent, 3) for what, percent in found.items()}, "leases": leases, "slices": SLICES}
+    ends = f"end of a daemon with {leases} leases"
+    report.verdict(ends, f"{end_seconds:.1f} s", f"≤ {GOAL_END_SECONDS:g} s", end_seconds <= GOAL_END_SECONDS)
+    percent = {what: round(percent, 3) for what, percent in found.items()}
+    return {"percent": percent, "end_seconds": round(end_seconds, 1), "leases": leases, "slices": SLICES}
 
 
-async def _measured(report: Report, agent: str, daemon: str, leases: int) -> dict[str, float]:
-    """Percent of a core, all of them at the same time."""
+async def _measured(report: Report, agent: str, daemon: str, leases: int) -> tuple[dict[str, float], float]:
+    """Return percent of a core, all measured at the same time, and the seconds in which the daemon ended."""
     quick = report.options.quick
     settle, seconds = (QUICK_SETTLE_SECONDS, QUICK_SECONDS) if quick else (SETTLE_SECONDS, SECONDS)
     async with contextlib.AsyncExitStack() as stack:
@@ -59,12 +63,16 @@ async def _measured(report: Report, agent: str, daemon: str, leases: int) -> dic
         pids = {agent: [await stack.enter_async_context(_agent())]}
         report.progress(f"a serving daemon with {leases} leases")
         serving = await stack.enter_async_context(_daemon(leases))
-        pids |= {daemon: [serving], f"its {leases} executors": [child.pid for child in descendants(serving)]}
+        pids[daemon] = [serving.pid]
         pids["floor: asyncio that waits"] = [stack.enter_context(_process(WAITING_PYTHON))]
         pids["floor: a program in C that waits"] = [stack.enter_context(_process(WAITING_C))]
         report.progress(f"{settle:g} s until they rest, then {seconds:g} s")
         await asyncio.sleep(settle)
-        return await _percent(pids, seconds)
+        # Now, since processes that only start others have ended.
+        pids[f"its {leases} executors"] = [child.pid for child in descendants(serving.pid)]
+        found = await _percent(pids, seconds)
+        report.progress("the daemon's end")
+        return found, await asyncio.to_thread(_end, serving)
 
 
 async def _percent(pids: Mapping[str, Sequence[int]], seconds: float) -> dict[str, float]:
@@ -87,8 +95,8 @@ def _process(command: Sequence[str]) -> Generator[int]:
 
 
 @contextlib.asynccontextmanager
-async def _daemon(leases: int) -> AsyncGenerator[int]:
-    """The pid of a daemon whose leases are held, and renewed, by a program that does nothing with them."""
+async def _daemon(leases: int) -> AsyncGenerator[subprocess.Popen[bytes]]:
+    """Run a daemon whose leases a program holds and renews without using them."""
     with local_pool(tls=False) as pool:
         await asyncio.to_thread(pool.broker)
         await asyncio.to_thread(pool.serve, "one", CARDS)
@@ -99,12 +107,19 @@ async def _daemon(leases: int) -> AsyncGenerator[int]:
         try:
             for first in range(0, leases, AT_ONCE):
                 held += await asyncio.gather(*(_lease(client, str(first + each)) for each in range(AT_ONCE)))
-            yield pool.processes["one"].pid
+            yield pool.processes["one"]
         finally:
             renewing.cancel()
-            pool.processes["one"].send_signal(signal.SIGINT)  # it ends its executors itself
-            await asyncio.to_thread(pool.processes["one"].wait, END_SECONDS)
+            await asyncio.to_thread(_end, pool.processes["one"])
             await client.close()
+
+
+def _end(serving: subprocess.Popen[bytes]) -> float:
+    """End a daemon and its executors; return the seconds that it took."""
+    began = time.monotonic()
+    serving.send_signal(signal.SIGINT)
+    serving.wait(END_SECONDS)
+    return time.monotonic() - began
 
 
 async def _lease(client: PoolClient, request: str) -> str:
@@ -114,14 +129,14 @@ async def _lease(client: PoolClient, request: str) -> str:
 
 async def _renew(client: PoolClient, held: Sequence[str]) -> None:
     while True:
-        for lease in tuple(held):
-            await client.renew(lease)
+        for first in range(0, len(held), AT_ONCE):
+            await asyncio.gather(*map(client.renew, held[first : first + AT_ONCE]))
         await asyncio.sleep(RENEW_SECONDS)
 
 
 @contextlib.asynccontextmanager
 async def _agent() -> AsyncGenerator[int]:
-    """The pid of the agent of a node, once the slices of its pods run."""
+    """Run the agent of a node; yield its pid once the slices of its pods run."""
     async with cluster(ClusterConfig(nodes=1, cards_per_node=1, log_level="warning")) as running:
         async with running.client() as client, asyncio.timeout(START_SECONDS):
             await manifests.create(client, [_pod(f"idle-{number}") for number in range(SLICES)])

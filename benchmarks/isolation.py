@@ -1,9 +1,9 @@
-"""What the interposer costs per call, and how exactly and how fast it holds a share; beside the bare driver.
+"""The interposer's cost per call, and how exactly and how fast it enforces a share, beside the bare driver.
 
 No GPU: costs are measured on the simulated driver, and on one that does next to nothing (native/tests/interposer), as
-processor time of the calling thread, so that other programs of the computer are not in it. Shares are those of a GPU
-and a clock that exist only here (virtual time: benchmarks/isolation_pace.c), under the real code of the interposer and
-of the agent. Starting and the last table take wall time and measure this computer as well.
+processor time of the calling thread, to exclude other programs. Shares are those of a GPU and a clock in virtual time
+(benchmarks/isolation_pace.c), under the real code of interposer and agent. Start-up and the last table take wall time
+and measure this computer as well.
 
 With a peer's interposer its columns stand beside ours. It gets the environment of this program: set its limits there.
 """
@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from benchmarks.report import Report, median
 from egpu.adapters import native
-from egpu.adapters.simulator.machine import Machine, create_machine, destroy
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.adapters.slices.sharing import BUSY_SECONDS
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu_sim.machines.machine import Machine, create_machine, destroy
 
 ROOT: Final = Path(__file__).parents[1]
 HERE: Final = Path(__file__).parent
@@ -43,7 +43,7 @@ KERNELS_US: Final = (20, 100, 500, 5_000)
 MIXES: Final = ((30, 70), (10, 90), (50, 50), (25, 25, 25, 25), (20, 30, 50))
 CHANGES: Final = ((20, 60), (80, 20), (10, 90))
 GRAPH_KERNELS: Final = 10
-#: Launches of 50 ms: measured, but of no goal. What several processes do at once is told apart over 100 ms only.
+#: Launches of 50 ms: measured without a goal. Concurrent processes can be separated over 100 ms only.
 BEYOND: Final = (5_000, 10)
 ALLOC_GOAL_NS, FREE_LAUNCH_GOAL_NS, CAPPED_LAUNCH_GOAL_NS = 60, 8, 40
 ALONE_GOAL_POINTS, CONTENDED_GOAL_POINTS = 1.0, 3.0
@@ -51,7 +51,7 @@ CHANGE_GOAL_MS, RECLAIM_GOAL_MS = 200, 50
 RECLAIMED: Final = 0.95
 LONG_US: Final = 2_000  # the agent gives kernels of that length windows of a longer period
 BUCKET_MS: Final = 10
-#: Shares are judged over so long; kernels of 5 ms make steps of 2.5 points of it.
+#: The time over which shares are judged; kernels of 5 ms make steps of 2.5 points of it.
 JUDGED_MS: Final = 200
 NEVER: Final = float("inf")
 
@@ -86,7 +86,7 @@ def _include() -> Path:
 
 
 def _build(folder: Path) -> Path:
-    """The measuring programs, and in `empty/` the driver that does nothing."""
+    """Build the measuring programs, and in `empty/` the driver that does nothing."""
     programs = folder / "programs"
     (programs / "empty").mkdir(parents=True)
     common = [shutil.which("gcc") or "cc", "-O2", f"-I{_include()}", "-pthread"]
@@ -97,7 +97,7 @@ def _build(folder: Path) -> Path:
     parts = [
         HERE / "isolation_pace.c",
         PACE / "pace_world.c",
-        INTERPOSER / "compute.c",
+        *sorted((INTERPOSER / "compute").glob("*.c")),
         INTERPOSER / "bucket.c",
     ]
     subprocess.run([*common, *virtual, "-o", programs / "pace", *parts, "-lm"], check=True)
@@ -109,7 +109,7 @@ def _build(folder: Path) -> Path:
 
 @dataclass
 class _Bed:
-    """Where programs run: a driver, and what is loaded before it."""
+    """The place of programs: a driver, and the libraries loaded before it."""
 
     folder: Path
     driver: Path
@@ -121,7 +121,7 @@ class _Bed:
         return ("bare", "egpu", "peer") if self.peer else ("bare", "egpu")
 
     def environment(self, rival: str, core: int) -> dict[str, str]:
-        """For a program in a fresh slice, in the peer's, or in none."""
+        """Return the environment for a program in a fresh slice, in the peer's, or in none."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.driver)}
         environment.pop("LD_PRELOAD", None)
         if rival == "peer":
@@ -165,12 +165,12 @@ def _costs(report: Report, folder: Path, programs: Path, machine: Machine) -> No
         for what, core, arguments, goal in cases:
             report.progress(f"cost of {what} on the {driver}")
             measured: dict[str, list[float]] = {rival: [] for rival in bed.rivals()}
-            for _ in range(rounds):  # in turn, so that a slow minute is everybody's
+            for _ in range(rounds):  # in turn, so that a slow minute affects all
                 for rival in bed.rivals():
                     measured[rival].append(_probe(programs, bed.environment(rival, core), *arguments))
             row: dict[str, Any] = {"driver": driver, "what": what, "goal_ns": goal, "bare_ns": median(measured["bare"])}
             for rival in bed.rivals()[1:]:
-                # Of pairs that ran next to each other: each core has a fast and a slow state, and takes minutes in one.
+                # Of pairs that ran next to each other: cores are in a fast or a slow state for minutes.
                 pairs = zip(measured[rival], measured["bare"], strict=True)
                 row[f"{rival}_added_ns"] = median(one - bare for one, bare in pairs)
             found.append(row)
@@ -228,7 +228,7 @@ def _starts(report: Report, folder: Path, programs: Path, machine: Machine) -> N
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container in virtual time. `pause_ms`: from when to when it launches nothing."""
+    """A container in virtual time. `pause_ms`: the time in which it launches nothing."""
 
     core: int
     kernel_us: int
@@ -251,12 +251,12 @@ class _World:
     tenants: Sequence[Tenant]
     arbitration: str = "fifo"
     agent: bool = False
-    #: At this time the first tenant's cap becomes another.
+    #: The time at which the first tenant's cap changes.
     change: tuple[int, int] | None = None
     _now: float = 0.0
 
     def run(self, milliseconds: int) -> list[list[float]]:
-        """Of each tenant, the percentage of each 10 ms that it had."""
+        """Return the percentage that each tenant had of each 10 ms."""
         slots = Slots(Path(tempfile.mkdtemp(dir=self.folder)))
         places = [self._slot(slots, number, tenant) for number, tenant in enumerate(self.tenants)]
         sharing = ComputeSharing(slots, clock=lambda: self._now)
@@ -324,7 +324,7 @@ def _mean(busy: Sequence[float], from_ms: int, to_ms: int) -> float:
 
 
 def _settled_ms(busy: Sequence[float], since_ms: int, wanted: float, points: float) -> float:
-    """After how long every stretch of JUDGED_MS is within so many points of what is wanted."""
+    """Return the time after which every stretch of JUDGED_MS is within so many points of the wanted share."""
     end = len(busy) * BUCKET_MS
     settled = NEVER
     for start in range(end - JUDGED_MS, since_ms - 1, -BUCKET_MS):
@@ -335,7 +335,7 @@ def _settled_ms(busy: Sequence[float], since_ms: int, wanted: float, points: flo
 
 
 def _reached_ms(busy: Sequence[float], since_ms: int, wanted: float, stretch_ms: int) -> float:
-    """After how long a stretch begins in which at least so much is used."""
+    """Return the time of the first stretch with at least so much use."""
     for start in range(since_ms, len(busy) * BUCKET_MS - stretch_ms + 1, BUCKET_MS):
         if _mean(busy, start, start + stretch_ms) >= wanted:
             return start - since_ms
@@ -365,7 +365,7 @@ def _alone(report: Report, folder: Path, programs: Path) -> None:
             for cap in caps:
                 (busy,) = _World(folder, programs, [Tenant(cap, kernel_us, kernels, processes)]).run(WARM_MS + length)
                 error = _mean(busy, WARM_MS, WARM_MS + length) - cap
-                # A launch that is running when a stretch ends is in it in part: long ones make large steps.
+                # A launch that runs at the end of a stretch counts in part: long ones make large steps.
                 step = 100.0 * kernel_us * kernels / 1000 / JUDGED_MS
                 settled = _settled_ms(busy, 0, cap, CONTENDED_GOAL_POINTS + step)
                 slowest = max(slowest, settled)
@@ -460,7 +460,7 @@ def _lent(report: Report, folder: Path, programs: Path) -> None:
             world = _World(folder, programs, [Tenant(30, kernel_us, ceiling=100), lender], arbitration, agent=True)
             borrowed, lent = world.run(end)
             stretch = 50 if kernel_us < LONG_US else 100  # some periods of the windows
-            # What it had queued when it stopped runs on for a while: the card is idle from then on.
+            # Its queued work runs on for a while after its stop: the card is idle from then on.
             last = max(at for at in range(stop, resume, BUCKET_MS) if lent[at // BUCKET_MS] > 0 or at == stop)
             used = _reached_ms(borrowed, last, 100 * RECLAIMED, stretch)
             back = _reached_ms(lent, resume, 70 * RECLAIMED, stretch)

@@ -1,5 +1,5 @@
-/* What a call costs, on whatever libcuda.so.1 is found; prints one number: the median of batches,
- * in nanoseconds a call.
+/* Measures the cost of a call, on the libcuda.so.1 that the loader finds. Prints one number: the
+ * median of batches, in nanoseconds a call.
  *
  *   isolation_probe alloc LIVE     cuMemAlloc and cuMemFree of 512 bytes, while LIVE others are
  *                                  held (and one more in any case: a driver that has nothing gives
@@ -7,7 +7,7 @@
  *   isolation_probe launch         cuLaunchKernel of a kernel that stores a word
  *   isolation_probe start          cuInit, a context, free memory; prints nothing
  *
- * Time is the thread's own processor time: what other programs take away is not in it.
+ * Time is the thread's own processor time, without that of other programs.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL

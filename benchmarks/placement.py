@@ -1,8 +1,8 @@
-"""How fast pods are placed and started, where the processes' time goes, and what they weigh.
+"""The speed of placing and starting pods, the processes' time, and their memory.
 
-The baseline is the same number of pods without a GPU in the same cluster: no webhook and no extender is asked about
-them, so the ratio says what our part costs. Everything runs on this one computer, where kubelets and agents start pods
-while others are being bound; in a real cluster those are other computers. Hence three figures:
+The baseline is the same number of pods without a GPU in the same cluster: they need neither webhook nor extender, so
+the ratio shows the cost of our part. Everything runs on this one computer, where kubelets and agents start pods while
+others are being bound; in a real cluster those are other computers. Hence three figures:
 
     control plane alone      until all are bound, while the nodes' processes stand still
     whole cluster, bound     until all are bound, whatever the nodes have started by then
@@ -24,12 +24,12 @@ from typing import Any, Final
 
 from benchmarks.extender.caller import memory_mib
 from benchmarks.report import Report
-from egpu.adapters.kubernetes import Client, Reflector
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.embedded.kubernetes import ControlPlane
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client, Reflector
+from egpu_sim.cluster.kubernetes import ControlPlane
 
 NODES, CARDS_PER_NODE = 4, 8
 PODS = 200
@@ -38,25 +38,25 @@ LOOK_SECONDS = 0.02
 GOAL_RATIO = 0.8
 GPU: Final = {names.GPU_CORE: "10", names.GPU_MEMORY: "1000"}
 EMBEDDED: Final = "API server, scheduler loop"
-"""They are in the process of this benchmark, and so is what creates the pods."""
+"""They run in the process of this benchmark, and so does the creation of pods."""
 BENCHMARK: Final = "this benchmark"
 OF_NODES: Final = ("kubelet", "shim", "agent")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 Count = Callable[[str], int]
-"""How many pods whose names begin so have come as far as is asked."""
+"""A count of pods with this prefix that have reached the wanted state."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Pods of one kind. `processor_ms`: of one pod until all were there, by component, with children that ended."""
+    """Pods of one kind. `processor_ms` of one pod until all were there, by component, with ended children."""
 
     per_second: float
     processor_ms: Mapping[str, float]
 
 
 Pairs = dict[str, tuple[Placed, Placed]]
-"""By what was timed, plain pods and GPU pods."""
+"""Plain pods and GPU pods, by the timed state."""
 
 
 def run(report: Report) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _show(report: Report, found: Pairs, figures: Mapping[str, Any], prefix: str 
 
 
 def show(report: Report, found: Pairs, prefix: str = "") -> None:
-    """Tables of what was found, each title beginning so, and whether the goal is met."""
+    """Print tables of the results, with titles that begin with `prefix`, and whether the goal is met."""
     report.table(
         f"{prefix}pods a second (wall time on this computer)",
         ("", "plain", "GPU", "ratio"),
@@ -93,7 +93,7 @@ def show(report: Report, found: Pairs, prefix: str = "") -> None:
 
 
 def figures_of(found: Pairs) -> dict[str, Any]:
-    """The same, for JSON."""
+    """Return the results for JSON."""
     return {
         what: {
             "plain_pods_per_second": round(plain.per_second, 1),
@@ -132,8 +132,8 @@ async def _measured(pods: int, kubernetes: Path | None) -> tuple[Pairs, dict[str
 
 @contextlib.asynccontextmanager
 async def counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Count, Count], None]:
-    """How many pods are bound, and how many run. Our own server's store is looked into, because to watch would be
-    a part of what is measured; Kubernetes's has to be watched, and the time that it takes is shown."""
+    """Count bound pods and running pods. Our own server's store is read directly, because a watch would be a part of
+    the measurement; Kubernetes's has to be watched, and its time is shown."""
     if not isinstance(running.plane, ControlPlane):
         shelf = running.server.store.shelf("pods")
 
@@ -163,7 +163,7 @@ async def counts(running: Cluster, client: Client) -> AsyncGenerator[tuple[Count
 
 @dataclass(frozen=True)
 class Measured:
-    """Places pods of both kinds, one kind after the other. `at_once`: how many are created beside each other."""
+    """Places pods of both kinds, one kind after the other. `at_once`: the number created in parallel."""
 
     cluster: Cluster
     client: Client
@@ -175,8 +175,8 @@ class Measured:
         return plain, await self._placed(f"{prefix}-gpu", GPU, there, resting)
 
     async def _placed(self, prefix: str, limits: Mapping[str, str], there: Count, resting: Sequence[str]) -> Placed:
-        """Create pods; from the first creation until the last of them is there, while the components `resting` stand
-        still. They are gone when it returns."""
+        """Create pods; measure from the first creation until the last of them is there, while the components `resting`
+        stand still. They are gone when it returns."""
         pods = [_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
         with _still(self.cluster, resting):
             began, before = time.monotonic(), _spent_seconds(self.cluster)
@@ -201,7 +201,7 @@ class Measured:
 
 
 async def some_at_once(at_most: int, work: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Do all of it, so many beside each other."""
+    """Do all of it, so many at a time."""
     gate = asyncio.Semaphore(at_most)
 
     async def one(each: Coroutine[Any, Any, Any]) -> None:
@@ -213,7 +213,7 @@ async def some_at_once(at_most: int, work: Iterable[Coroutine[Any, Any, Any]]) -
 
 @contextlib.contextmanager
 def _still(running: Cluster, kinds: Sequence[str]) -> Generator[None]:
-    """Inside, the processes of these components are stopped."""
+    """Stop the processes of these components inside the block."""
     stopped = [child.pid for name, child in running.fleet.children.items() if name.split("-")[0] in kinds and child.pid]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -233,7 +233,7 @@ def _pod(name: str, limits: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _processes(running: Cluster) -> list[tuple[str, int]]:
-    """The component of each process, and its pid."""
+    """Return the component and the pid of each process."""
     own = {name: child.pid for name, child in running.fleet.children.items()}
     ours = EMBEDDED
     theirs: dict[str, int | None] = {}
@@ -244,7 +244,7 @@ def _processes(running: Cluster) -> list[tuple[str, int]]:
 
 
 def _spent_seconds(running: Cluster) -> dict[str, float]:
-    """Processor time by component so far, of its children that ended too (proc(5): utime, stime, cutime, cstime)."""
+    """Return processor time by component so far, with ended children (proc(5): utime, stime, cutime, cstime)."""
     spent = defaultdict[str, float](float)
     for kind, pid in _processes(running):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -253,7 +253,7 @@ def _spent_seconds(running: Cluster) -> dict[str, float]:
 
 
 def _memory_mib(running: Cluster) -> dict[str, float]:
-    """Proportional set size by component, MiB; of kubelets and agents the largest."""
+    """Return the proportional set size by component, in MiB; the largest one of kubelets and agents."""
     weights: dict[str, float] = {}
     for kind, pid in _processes(running):
         weights[kind] = max(weights.get(kind, 0.0), round(memory_mib(pid), 1))

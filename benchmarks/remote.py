@@ -1,12 +1,12 @@
-"""The remote pair against what it is made of, in the same run: bare rings, batched sends, ping-pongs, loopback, memcpy.
+"""The remote pair against its parts in the same run: bare rings, batched sends, ping-pongs, loopback, memcpy.
 
-The programs under test are C: one measures calls of `libcuda.so.1` over a lease, or the bare thing (remote_client.c),
-the other calls of our runtime and of carried libraries beside the driver's (runtime_client.c). Each round measures
-everything once, what is compared one right after the other: processors of virtual machines change their distance. The
-figures are medians of the rounds, and so are the ratios. Single calls are compared where the driver of the executor
-does nothing (remote_null.c), since whoever answers a bare ping-pong does nothing, either. Links with a longer way are
-made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this machine, all
-of which, the program and its GPU share its processors.
+The programs under test are C. One measures calls of `libcuda.so.1` over a lease, or the bare part (remote_client.c);
+the other measures calls of our runtime and of carried libraries beside the driver's (runtime_client.c). Each round
+measures everything once, with compared cases one right after the other, because processors of virtual machines change
+their distance. Figures and ratios are medians of the rounds. Single calls are compared on an executor whose driver does
+nothing (remote_null.c), as the other side of a bare ping-pong does nothing, either. A proxy that delays every byte
+makes longer links. TLS goes through two relays and a daemon's listener on this machine, and all of these, the program
+and its GPU share its processors.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import Bridge, Target
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
-from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from egpu.core.provisioners.preparation import RUNTIMES
+from egpu_sim.machines.machine import Machine
 from support.remote_gpu import remote
 from support.simulated_gpu import environment, machine
 
@@ -40,9 +40,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
 LIBRARY_GOAL: Final = 1.3
-"""What a library's call that returns nothing may cost, of what one of the driver's as long on the wire costs."""
+"""The allowed cost of a library's call without result, relative to a driver's call of the same length."""
 RUNTIME_GOAL_NS: Final = 15.0
-"""What a call of the runtime may add to the driver's call that it makes."""
+"""The allowed addition of a runtime call to its driver call."""
 RUNTIME_CALLS: Final = {"launch": "cudaLaunchKernel", "copy": "cudaMemcpyAsync", "query": "cudaStreamQuery"}
 SHARE_PERCENT: Final = 30
 SHARE_GOAL_POINTS: Final = 3.0
@@ -83,13 +83,13 @@ def run(report: Report) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Nothing:
-    """Stands for a machine whose driver does nothing."""
+    """The stand-in for a machine whose driver does nothing."""
 
     driver_dir: Path
 
 
 def _build(folder: Path) -> tuple[Path, Path, Nothing]:
-    """The measuring programs, and a driver that does nothing, which is a cuBLAS that does nothing as well."""
+    """Build the measuring programs, and a driver that does nothing, also as cuBLAS."""
     driver = folder / "nothing/libcuda.so.1"
     driver.parent.mkdir()
     programs = [folder / "remote_client", folder / "runtime_client"]
@@ -104,7 +104,7 @@ def _build(folder: Path) -> tuple[Path, Path, Nothing]:
 
 
 def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Figures:
-    """One run of the program; it prints one JSON object."""
+    """Run the program once; it prints one JSON object."""
     done = subprocess.run(
         [program, what, scale], env=dict(env), capture_output=True, text=True, timeout=300, check=False
     )
@@ -116,7 +116,7 @@ def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Fi
 def _cases(
     sim: Machine, nothing: Nothing, program: Path, over: Path, scale: str
 ) -> dict[str, Callable[[Path], Figures]]:
-    """`program` uses the driver, `over` the runtime and libraries over it."""
+    """Return the cases; `program` uses the driver, `over` the runtime and libraries over it."""
     steps = ((program, "calls"), (program, "client"), (over, "loop"))
 
     def all_of(env: Mapping[str, str]) -> Figures:
@@ -178,7 +178,7 @@ def _cases(
 
 @contextlib.contextmanager
 def _delay(program: Path, port: int, delay_us: int) -> Generator[str]:
-    """A proxy for `port` that adds to the round trip; gives its own port."""
+    """Run a proxy for `port` that adds to the round trip; yield its own port."""
     with subprocess.Popen([program, "delay", str(port), str(delay_us)], stdout=subprocess.PIPE, text=True) as proxy:
         assert proxy.stdout
         try:
@@ -189,7 +189,7 @@ def _delay(program: Path, port: int, delay_us: int) -> Generator[str]:
 
 @contextlib.contextmanager
 def _relayed(folder: Path, client: Path) -> Generator[None]:
-    """The lease of `client` through a bridge, TLS and a listener, as between two machines."""
+    """Lead the lease of `client` through a bridge, TLS and a listener, as between two machines."""
     (client / "lease.sock").unlink()
     server, ann = (authority.issue(folder / "pki", role, "bench") for role in ("server", "client"))
     up, over = threading.Event(), threading.Event()
@@ -228,7 +228,7 @@ def _relayed(folder: Path, client: Path) -> Generator[None]:
 
 
 def _trips(sim: Machine, program: Path, folder: Path) -> int:
-    """How often a small program waits for the executor until its first kernel is launched."""
+    """Count how often a small program waits for the executor until its first kernel is launched."""
     with remote(sim, folder / "start", "bridge") as (client, _, bridge):
         env = environment(client)
         with subprocess.Popen([program, "start"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as small:
@@ -241,7 +241,7 @@ def _trips(sim: Machine, program: Path, folder: Path) -> int:
 
 
 def _deaths(sim: Machine, program: Path, folder: Path, transport: Any, rounds: int) -> list[float]:
-    """Seconds from the SIGKILL of the session's process to the error in a program that uses the GPU all the time."""
+    """Return seconds from the SIGKILL of the session's process to the error in a busy program."""
     found: list[float] = []
     for number in range(rounds):
         with (
@@ -260,7 +260,7 @@ def _deaths(sim: Machine, program: Path, folder: Path, transport: Any, rounds: i
 
 
 def _shares(sim: Machine, folder: Path, way: str, rounds: int) -> list[float]:
-    """What a program got of the card's time that may have SHARE_PERCENT of it, each over one second."""
+    """Measure the part of the card's time that a program with SHARE_PERCENT of it gets, each over one second."""
     directory = folder / f"slice-{way}"
     directory.mkdir()
     policy = DevicePolicy(

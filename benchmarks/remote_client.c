@@ -40,8 +40,8 @@ static void open_driver(void) {
     OK(init(0)), OK(retain(&context, 0)), OK(set_current(context));
 }
 
-/* Calls that return nothing: what the program's thread pays, as long as the pipe is not full; and
- * calls that wait for their answer. */
+/* The thread's time for calls without result, as long as the pipe is not full, and for calls that
+ * wait for their answer. */
 static void calls(double scale) {
     void *event;
     open_driver();
@@ -66,8 +66,7 @@ static void calls(double scale) {
     printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f}\n", async_ns, middle(each, rounds));
 }
 
-/* Asks until the other side is dead, and says when that was known: seconds of the monotonic
- * clock. */
+/* Calls until the other side is dead, and prints when it knew: seconds of the monotonic clock. */
 static void outlive(void) {
     open_driver();
     puts("ready");
@@ -145,8 +144,8 @@ static void client(double scale) {
         (started - begin) * 1e3);
 }
 
-/* ---- bare rings: frames of 32 bytes, as anybody would write them: head, tail, a fence before the
- * look whether the reader sleeps ---- */
+/* ---- bare rings: frames of 32 bytes, in the simplest form: head, tail, a fence before the check
+ * for a sleeping reader ---- */
 
 #define RING (1u << 20)
 struct bare_ring {
@@ -320,8 +319,7 @@ struct way {
 };
 #define PIECES 256
 
-/* Spins: being woken would take longer than what is to be added. So it needs a processor of its
- * own. */
+/* Spins, because a wake-up takes longer than the delay. So it needs a processor of its own. */
 static void delay(int target, double round_trip_us) {
     int port, listener = listen_on(&port), one = 1;
     printf("%d\n", port);

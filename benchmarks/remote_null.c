@@ -1,5 +1,5 @@
-/* A driver that does nothing, for an executor whose calls are measured: what is left is the way
- * there and back. See remote.py. */
+/* A driver that does nothing, to measure an executor's calls: only the way there and back remains.
+ * See remote.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *byt
     if (index > 3) return INVALID_VALUE;
     return (void)function, *offset = of[index], *bytes = of[index + 1] - of[index], SUCCESS;
 }
-/* Of a kernel for any block, and for no cluster of them. */
+/* Attributes of a kernel for any block, without clusters. */
 int cuFuncGetAttribute(int *value, int attribute, void *function) {
     return (void)function, *value = attribute == 0 ? 1024 : 0, SUCCESS;
 }
@@ -66,7 +66,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
            (void)stream, (void)arguments, (void)extra, SUCCESS;
 }
 
-/* What a runtime over it takes besides. */
+/* Further functions that a runtime needs. */
 int cuCtxGetCurrent(void **current) { return *current = &context, SUCCESS; }
 int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
     return (void)to, (void)from, (void)bytes, (void)stream, SUCCESS;
@@ -87,7 +87,7 @@ int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned lo
     return *found == NULL ? NOT_FOUND : SUCCESS;
 }
 
-/* As much of cuBLAS, for calls that are carried to the server's own library. */
+/* Such a cuBLAS, for calls that the server's own library runs. */
 int cublasCreate_v2(void **made) { return *made = &event, SUCCESS; }
 int cublasGetPointerMode_v2(void *handle, int *mode) { return (void)handle, *mode = 0, SUCCESS; }
 int cublasSaxpy_v2(void *handle, int n, const float *alpha, const float *x, int incx, float *y,

@@ -1,7 +1,7 @@
-"""How often cards in MIG mode are cut anew in a day of jobs, beside the fewest times with which anybody could run them.
+"""Count how often cards in MIG mode are repartitioned in a day of jobs, beside a lower bound.
 
-The jobs ask for parts of a card as the pods of the openb trace do, and come at random; the extender's own scheduling
-places them, and what an agent would then make and destroy is counted. Nothing is timed.
+The jobs request parts of a card as the pods of the openb trace do, and arrive at random. The extender's own scheduling
+places them, and this counts the instances that an agent would make and destroy. It measures no times.
 """
 
 import heapq
@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks.report import Report
 from egpu.adapters.traces import read_pods
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.mig import InstancePlace, InstanceProfile, Mig
 from egpu.core.mig import in_the_way, smallest
 from egpu.core.placement.cache import rebuild
 from egpu.core.policies.patterns import solver
 from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import WHOLE_CARD
+from egpu_base.api.kubernetes import Pod
 from support.mig import mig_card, mig_profiles
 from support.objects import container, pod
 
@@ -32,18 +32,18 @@ MODEL: Final = "A100-40G"
 NODES, CARDS = 4, 4
 DAY_SECONDS: Final = 24 * 3600
 JOB_SECONDS: Final = 3600
-"""How long a job runs, on average."""
+"""The mean running time of a job."""
 LOADS: Final = (0.5, 0.7, 0.9)
-"""Slices of memory asked for at a time, of all, on average."""
+"""The mean part of all slices of memory that jobs request at a time."""
 SEEDS: Final = (1, 2, 3)
 LOOKED_AT: Final = 8
-"""Of the jobs that wait, how many are tried whenever one ends."""
+"""The number of waiting jobs that are tried whenever one ends."""
 PODS: Final = Path(__file__).parents[1] / "data/openb/pods.csv"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What it asks for, when it comes, and how long it runs."""
+    """A job: its request, its arrival and its running time."""
 
     profile: InstanceProfile
     comes: float
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass
 class Replay:
-    """What was done. `spans` are when jobs ran, by the name of the profile: (from, until)."""
+    """The result. `spans` are the running times of jobs, by the name of the profile: (from, until)."""
 
     made: int = 0
     destroyed: int = 0
@@ -60,7 +60,7 @@ class Replay:
 
 
 def day_of_jobs(load: float, seed: int, seconds: float = DAY_SECONDS) -> list[Job]:
-    """As many as make that load, each like some pod of the trace that asks for one card or less, at a random time."""
+    """Return jobs for that load, each like a pod of the trace that requests one card or less, at a random time."""
     rng = random.Random(seed)
     known = mig_profiles(MODEL)
     shapes = [shape for shape in read_pods(PODS) if shape.cards == 1]
@@ -75,7 +75,7 @@ def day_of_jobs(load: float, seed: int, seconds: float = DAY_SECONDS) -> list[Jo
 
 
 class Cluster:
-    """Cards in MIG mode, as the scheduler sees them, and agents that do at once what it says."""
+    """Cards in MIG mode, as the scheduler sees them, with agents that act at once."""
 
     def __init__(self) -> None:
         self._nodes = [f"node-{number}" for number in range(NODES)]
@@ -87,7 +87,7 @@ class Cluster:
         self.replay = Replay()
 
     def start(self, job: Pod) -> bool:
-        """Whether there was room for it; where there was, it has its instance."""
+        """Start a job if there is room, giving it an instance; return whether there was."""
         request = self.cache.request(job)
         fitting = self.cache.filter(request, self._nodes).fits
         if not fitting:
@@ -113,7 +113,7 @@ def _pod(number: int, profile: str) -> Pod:
 
 
 def replayed(jobs: Sequence[Job]) -> Replay:
-    """The jobs one after the other; those without room wait, and the first of them that have it then go first."""
+    """Run the jobs in order; those without room wait, and the first of them with room then goes first."""
     cluster = Cluster()
     running: list[tuple[float, str]] = []
     waiting: list[tuple[int, Job]] = []
@@ -142,16 +142,16 @@ def replayed(jobs: Sequence[Job]) -> Replay:
 
 
 def fewest_made(spans: Sequence[tuple[str, float, float]], known: Sequence[InstanceProfile], cards: int) -> float:
-    """A lower bound of how many instances are made by whoever runs the jobs at these times, wherever he puts them.
+    """Return a lower bound of the instances that any placement makes for jobs at these times.
 
-    A linear programme: of each profile as many instances exist at any time as jobs of it run, all together have no more
-    slices of memory and compute than all cards, and each increase is instances made. That an instance lies on one card,
-    at one of its places, and is whole, it leaves out.
+    A linear programme: of each profile as many instances exist at any time as its jobs run; all together they have no
+    more slices of memory and compute than all cards; each increase counts as made instances. It ignores that an
+    instance lies on one card, at one of its places, as a whole.
     """
     used = [each for each in known if any(name == each.name for name, _, _ in spans)]
     demands = list(_demands(spans))
     count, width = len(demands), len(used)
-    # Columns: how many exist, time by time and profile by profile; then how many are made. Rows: what is made; slices.
+    # Columns: existing instances, by time and profile; then made ones. Rows: made instances; slices.
     rows: list[Mapping[int, float]] = []
     upper: list[float] = []
     for at in range(count):
@@ -171,7 +171,7 @@ def fewest_made(spans: Sequence[tuple[str, float, float]], known: Sequence[Insta
 
 
 def _demands(spans: Sequence[tuple[str, float, float]]) -> Iterator[Counter[str]]:
-    """How many jobs of each profile run, whenever one has just begun."""
+    """Count the running jobs of each profile, whenever one has just begun."""
     events = sorted([(end, 0, name) for name, _, end in spans] + [(begin, 1, name) for name, begin, _ in spans])
     running = Counter[str]()
     for _, begins, name in events:
@@ -183,7 +183,7 @@ def _demands(spans: Sequence[tuple[str, float, float]]) -> Iterator[Counter[str]
 def _solved(
     cost: Sequence[float], lower: Sequence[float], rows: Sequence[Mapping[int, float]], upper: Sequence[float]
 ) -> float:
-    """The least cost of columns of at least `lower`, whose `rows` are at most `upper`."""
+    """Return the least cost of columns of at least `lower`, whose `rows` are at most `upper`."""
     highspy = solver()
     programme: Any = highspy.HighsLp()
     programme.num_col_, programme.num_row_ = len(cost), len(rows)

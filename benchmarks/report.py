@@ -1,4 +1,4 @@
-"""What benchmarks are asked for, and how they say what they found: progress on stderr, tables, goals."""
+"""Options of benchmarks, and their output: progress on stderr, tables, goals."""
 
 import statistics
 import sys
@@ -31,11 +31,11 @@ class Report:
     console: Console = field(default_factory=lambda: Console(width=None if sys.stdout.isatty() else 150))
 
     def progress(self, what: str) -> None:
-        """One line per step, on stderr: stdout is for tables."""
+        """Print one line per step, on stderr: stdout is for tables."""
         print(f"… {what}", file=sys.stderr, flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table; plain text when nobody looks."""
+        """Print a table; plain text unless on a terminal."""
         self.console.print(title, style="bold", soft_wrap=True, highlight=False)
         made = Table(box=None, pad_edge=False)
         for number, column in enumerate(columns):
@@ -46,11 +46,11 @@ class Report:
         self.console.print()
 
     def verdict(self, what: str, figure: str, goal: str, met: bool) -> None:
-        """A goal of the design, and whether this run reached it."""
+        """Print a goal of the design, and whether this run reached it."""
         self.verdicts.append((what, figure, goal, met))
 
     def summary(self) -> None:
-        """All goals at the end."""
+        """Print all goals at the end."""
         if not self.verdicts:
             return
         rows = [(what, figure, goal, "met" if met else "NOT MET") for what, figure, goal, met in self.verdicts]
@@ -67,5 +67,5 @@ def _text(value: object) -> str:
 
 
 def median(values: Iterable[float]) -> float:
-    """Of rounds: what other programs of the machine took away is in some of them only."""
+    """Return the median of rounds: other programs of the machine disturb only some of them."""
     return statistics.median(values)

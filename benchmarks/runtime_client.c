@@ -1,5 +1,5 @@
-/* Measures what programs pay that use CUDA's runtime and its libraries, beside the calls of the
- * driver that they could have made. Prints one JSON object. See remote.py. */
+/* Measures calls of CUDA's runtime and its libraries, beside the equivalent calls of the driver.
+ * Prints one JSON object. See remote.py. */
 #include "measure.h"
 
 struct dim3 {
@@ -7,11 +7,11 @@ struct dim3 {
 };
 enum { HOST_TO_DEVICE = 1 };
 
-/* `count` calls in a burst: as many as a program makes between two times that it waits, and few
- * enough that no pipe is full of them: from then on, who reads it would be measured. */
+/* `count` calls in a burst: as many as a program makes between two waits, and too few to fill a
+ * pipe, because a full pipe would measure its reader. */
 enum { BURST = 100 };
 
-/* How long a call takes: the middle one of `rounds` bursts, in ns. */
+/* The time of a call: the median of `rounds` bursts, in ns. */
 #define MEASURE(each, r, call)                                \
     do {                                                      \
         double begin_ = now();                                \
@@ -52,7 +52,7 @@ static void **(*register_binary)(const void *);
 static void (*register_function)(void **, const char *, char *, const char *, int, void *, void *,
                                  void *, void *, int *);
 
-/* What nvcc compiles a kernel to: a function that stands for it, and a binary in a wrapper. */
+/* A kernel as nvcc compiles it: a function that stands for it, and a binary in a wrapper. */
 static const char stub;
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -94,7 +94,7 @@ static void *open_blas(void) {
     return handle;
 }
 
-/* Calls of the runtime and the driver's that each makes, where the driver does nothing. */
+/* Calls of the runtime, and their driver calls, on a driver that does nothing. */
 static void runtime_calls(double scale) {
     enum { KINDS = 6 };
     void *module, *function, *at = NULL;
@@ -121,9 +121,8 @@ static void runtime_calls(double scale) {
     puts("}");
 }
 
-/* Calls of a library that return nothing, and calls of the driver that are as long on the wire: one
- * that has nothing but a handle or two, and one with a scalar and two vectors beside a launch with
- * as many arguments. */
+/* A library's calls without result, beside driver calls of the same length on the wire: one with a
+ * handle or two, and one with a scalar and two vectors beside a launch with as many arguments. */
 static void library_calls(double scale) {
     enum { KINDS = 4 };
     void *event, *module, *function;

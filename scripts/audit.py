@@ -1,9 +1,8 @@
-"""Look every pinned package up among known vulnerabilities: those in requirements/advisories.json, without a network.
+"""Look up every pinned package among known vulnerabilities, those in requirements/advisories.json, without a network.
 
 The file is an excerpt (identifiers and affected versions of packages that we pin) of the PyPA advisory database, which
-is CC-BY-4.0. It is as old as it says, which each run repeats: what became known later is not found. A pin that is
-affected fails the check, unless ACCEPTED says why it may stay. A package that was not pinned when the file was made is
-named, and not looked up.
+is CC-BY-4.0. Each run prints its age: later advisories are not found. An affected pin fails the check, unless ACCEPTED
+has a reason for it. A package that was not pinned when the file was made is listed as not looked up.
 
 Usage: python scripts/audit.py
        python scripts/audit.py --update DIRECTORY     from a git clone of github.com/pypa/advisory-database
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from locks import DEV, IMAGE, MUTANTS, REQUIREMENTS, RUN, Pin, normalised, pins
+from locks import DEV, DOCS, IMAGE, MUTANTS, REQUIREMENTS, RUN, Pin, normalised, pins
 from packaging.version import Version
 
 DATA: Final = REQUIREMENTS / "advisories.json"
@@ -28,7 +27,7 @@ ACCEPTED: Final[Mapping[str, str]] = {}
 
 
 def affected(pin: Pin, advisory: Mapping[str, Any]) -> bool:
-    """Whether an advisory of this package names its version."""
+    """Return whether an advisory of this package names its version."""
     version = Version(pin.version)
     return pin.version in advisory["versions"] or any(
         (start == "0" or version >= Version(start)) and (end is None or version < Version(end))
@@ -37,7 +36,7 @@ def affected(pin: Pin, advisory: Mapping[str, Any]) -> bool:
 
 
 def found(pinned: Iterable[Pin], advisories: Iterable[Mapping[str, Any]]) -> list[tuple[Pin, str]]:
-    """Affected pins, with the advisory's names. What is accepted is left out."""
+    """Return affected pins, with the advisory's names, without accepted ones."""
     return [
         (pin, ", ".join([advisory["id"], *advisory["aliases"]]))
         for pin in pinned
@@ -47,7 +46,7 @@ def found(pinned: Iterable[Pin], advisories: Iterable[Mapping[str, Any]]) -> lis
 
 
 def report(pinned: list[Pin], data: Mapping[str, Any], today: date) -> tuple[int, list[str]]:
-    """The exit status, and what to say."""
+    """Return the exit status, and the lines to print."""
     age = (today - date.fromisoformat(data["asOf"])).days
     unknown = [pin for pin in pinned if pin.name not in data["packages"]]
     looked_up = [pin for pin in pinned if pin.name in data["packages"]]
@@ -56,13 +55,13 @@ def report(pinned: list[Pin], data: Mapping[str, Any], today: date) -> tuple[int
     lines += [f"not looked up, the data is older than the pin: {pin.name} {pin.version}" for pin in unknown]
     lines.append(
         f"{len(looked_up)} pinned packages, {len(data['advisories'])} advisories as of {data['asOf']}, {age} days old: "
-        f"{len(bad)} affected; what became known since is not in it"
+        f"{len(bad)} affected; later advisories are not included"
     )
     return (1 if bad else 0), lines
 
 
 def excerpt(directory: Path, pinned: list[Pin]) -> dict[str, Any]:
-    """What a clone of the database says of the packages that we pin."""
+    """Return a clone's advisories of the packages that we pin."""
     log = ["git", "-C", str(directory), "log", "-1", "--format=%cI"]
     changed = subprocess.run(log, capture_output=True, check=True, text=True).stdout.strip()
     names = sorted({pin.name for pin in pinned})
@@ -80,7 +79,7 @@ def excerpt(directory: Path, pinned: list[Pin]) -> dict[str, Any]:
 
 
 def advisory_of(name: str, said: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One entry of the database in our form; None for one that was withdrawn."""
+    """Return one entry of the database in our form; None for a withdrawn one."""
     if "withdrawn" in said:
         return None
     ranges: list[tuple[str, str | None]] = []
@@ -108,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", type=Path, metavar="DIRECTORY")
     update: Path | None = parser.parse_args().update
-    pinned = pins(IMAGE, RUN, DEV, MUTANTS)
+    pinned = pins(IMAGE, RUN, DEV, MUTANTS, DOCS)
     if update is not None:
         made = excerpt(update, pinned)
         entries = ",\n".join(f"    {json.dumps(each)}" for each in made.pop("advisories"))

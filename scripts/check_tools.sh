@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says what set-up needs and this machine has not, before anything is fetched or built: check_tools.sh [PYTHON]
+# Check for a C compiler and Python before anything is fetched or built: check_tools.sh [PYTHON]
 missing=""
 if [ -z "$1" ] || ! "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
     missing="$missing python3.11"
@@ -10,5 +10,5 @@ for compiler in "${CC:-cc}" gcc clang; do
 done
 [ -n "$found" ] || missing="$missing gcc"
 [ -z "$missing" ] && exit 0
-echo "not here, and needed:$missing; install it first (Debian 12: sudo apt-get install$missing), or name another: make PYTHON=… CC=…" >&2
+echo "missing:$missing. Install it first (Debian 12: sudo apt-get install$missing), or name another: make PYTHON=… CC=…" >&2
 exit 1

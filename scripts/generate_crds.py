@@ -1,10 +1,5 @@
-"""Write deploy/crds/*.yaml from the types of egpu.api.objects; with --check, only say whether they are up to date.
+"""deploy/crds/*.yaml, from the types of egpu.api.objects."""
 
-Usage: python scripts/generate_crds.py [--check]
-"""
-
-import argparse
-import sys
 from pathlib import Path
 
 import yaml
@@ -22,32 +17,9 @@ class _NoAliases(yaml.SafeDumper):
         return True
 
 
-def rendered() -> dict[Path, str]:
+def files() -> dict[Path, str]:
     files: dict[Path, str] = {}
     for definition in definitions():
         body = yaml.dump(definition, Dumper=_NoAliases, sort_keys=False, width=110, allow_unicode=True)
         files[TARGET / f"{definition['metadata']['name'].partition('.')[0]}.yaml"] = HEADER + body
     return files
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
-    check = parser.parse_args().check
-    stale = [path for path, text in rendered().items() if not path.exists() or path.read_text() != text]
-    if check:
-        for path in stale:
-            print(
-                f"{path.relative_to(TARGET.parent.parent)} is not what the types say; run make generate",
-                file=sys.stderr,
-            )
-        return 1 if stale else 0
-    TARGET.mkdir(parents=True, exist_ok=True)
-    for path in stale:
-        path.write_text(rendered()[path])
-        print(f"wrote {path.relative_to(TARGET.parent.parent)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,9 @@
-#!/usr/bin/env python3
-"""Generate or check native/driver/driver_table.{inc,json}, the one list of CUDA driver functions.
+"""native/driver/generated/driver_table.{inc,json}, the one list of CUDA driver functions.
 
-    scripts/generate_driver_table.py                    add what the installed headers declare, and write
-    scripts/generate_driver_table.py --include DIR ...  the same for other releases' headers, oldest first
-    scripts/generate_driver_table.py --check            change nothing; exit 1 and say what is missing or differs
+    scripts/generate_driver_table.py --include DIR ...  add what other releases' headers declare, oldest first
+    scripts/generate_driver_table.py --check            change nothing; exit 1 and name each function that differs
 
-What earlier headers taught stays: the checked-in JSON is read first, so that one wheel is enough.
+Earlier headers may be missing: the checked-in JSON remembers them, so that one wheel is enough.
 """
 
 from __future__ import annotations
@@ -13,23 +11,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from driver_table import classes, headers, render, table
+from generate import ToolError, update
 
 WHEEL = "nvidia-cuda-runtime"
 FOLDER = Path(__file__).resolve().parents[1] / "native" / "driver"
 
 
-class ToolError(Exception):
-    """Something to tell the user and exit 1."""
-
-
 def installed_include() -> Path:
-    """The folder of cuda.h in the installed wheel of NVIDIA's CUDA runtime."""
+    """Return the folder of cuda.h in the installed wheel of NVIDIA's CUDA runtime."""
     try:
         files = metadata.files(WHEEL) or []
     except metadata.PackageNotFoundError:
@@ -41,7 +35,7 @@ def installed_include() -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the tool; returns the exit code."""
+    """Run the tool; return the exit code."""
     parser = argparse.ArgumentParser(description="Generate the table of CUDA driver functions.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if the table is not up to date")
     parser.add_argument(
@@ -50,15 +44,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where classes.yaml and the table are")
     options = parser.parse_args(arguments)
     try:
-        return run(options.include or [installed_include()], options.folder, check=options.check)
-    except (ToolError, headers.HeaderError, classes.ClassError, OSError) as error:
-        print(f"{error}\nThe table is not up to date; see docs/driver-table.md.", file=sys.stderr)
+        found = files(options.include or (), options.folder, check=options.check)
+    except ToolError as error:
+        print(error, file=sys.stderr)
         return 1
+    stale = update(found, check=options.check)
+    for path in stale:
+        print(f"{path} is not up to date." if options.check else f"wrote {path}", file=sys.stderr)
+    return int(options.check and bool(stale))
 
 
-def run(includes: list[Path], folder: Path, *, check: bool) -> int:
-    """Merge the headers of `includes` into the table of `folder`; write it, or with `check` compare."""
-    known, releases = _checked_in(folder / "driver_table.json")
+def files(includes: Sequence[Path] = (), folder: Path = FOLDER, *, check: bool = False) -> dict[Path, str]:
+    """Return the table of `folder`, with the declarations in the headers of `includes`, or in the installed ones. With
+    `check`, raise ToolError where they differ from the table."""
+    try:
+        return _files(includes or [installed_include()], folder, check=check)
+    except (headers.HeaderError, classes.ClassError, OSError) as error:
+        raise ToolError(f"{error}\nSee docs/internals/driver-table.md.") from error
+
+
+def _files(includes: Sequence[Path], folder: Path, *, check: bool) -> dict[Path, str]:
+    known, releases = _checked_in(folder / "generated" / "driver_table.json")
     before = dict(known)
     for include in includes:
         found = headers.read(include, cc=os.environ.get("CC", "cc"))
@@ -66,21 +72,12 @@ def run(includes: list[Path], folder: Path, *, check: bool) -> int:
         if changed and found.version not in releases:
             releases.append(found.version)
         print(f"CUDA {found.version // 1000}.{found.version % 1000 // 10}: {len(found.functions)} symbols in {include}")
-        if check:
-            problems = table.disagreements(before, found)
-            # A new function is worth more words than "missing": say what it looks like, too.
-            if problems:
-                raise ToolError("\n".join([*problems, *_unclassified(known, releases, folder)]))
+        # Describe a new function, too, instead of only "missing".
+        if check and (problems := table.disagreements(before, found)):
+            raise ToolError("\n".join([*problems, *_unclassified(known, releases, folder)]))
     built = table.build(known, releases, classes.read(folder / "classes.yaml"))
     outputs = {"driver_table.inc": render.c_table(built), "driver_table.json": render.json_table(built)}
-    stale = [name for name, text in outputs.items() if _text(folder / name) != text]
-    if check and stale:
-        raise ToolError(f"{' and '.join(stale)}: not what the headers and classes.yaml give; run the generator")
-    for name in stale:
-        (folder / name).write_text(outputs[name])
-        print(f"wrote {folder / name}")
-    print(f"{len(built.rows)} symbols of {len({r.function.name for r in built.rows})} functions, all classified")
-    return 0
+    return {folder / "generated" / name: text for name, text in outputs.items()}
 
 
 def _checked_in(path: Path) -> tuple[dict[str, table.Known], list[int]]:
@@ -93,10 +90,6 @@ def _unclassified(known: dict[str, table.Known], releases: list[int], folder: Pa
     except classes.ClassError as error:
         return error.problems
     return []
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
 
 
 if __name__ == "__main__":

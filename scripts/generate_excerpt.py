@@ -1,7 +1,7 @@
 """Write the README's excerpt of `make demo` from a real run: its figures, times and bars are that run's.
 
-What is shown is chosen in the README, by its words; `…` stands for what is left out. Words that the demo no longer
-prints are named and nothing is written: choose anew then. Whether the excerpt is still true, the tests of the demo say.
+The README selects, by words, the text to show; `…` stands for omitted text. If the demo no longer prints a word, this
+names it and writes nothing: select again then. The demo's tests check that the excerpt is still true.
 
 Usage: python scripts/generate_excerpt.py      # or: make excerpt
 """
@@ -16,12 +16,12 @@ from walk_docs import ANY, ROOT, Step, blocks, difference, pieces
 README: Final = ROOT / "README.md"
 COMMAND: Final = "make demo"
 CHOSEN: Final = ("…", " ")
-"""Kinds of parts that are kept as they are written: what is left out, and gaps, which follow from columns left out."""
+"""The kinds of parts that stay as written: omissions, and gaps, which follow from omitted columns."""
 
 
 def filled(step: Step, printed: str) -> str:
-    """The excerpt with what was printed in place of what differs from run to run. Raises ValueError: some of its words
-    were not printed."""
+    """Return the excerpt with printed text in place of parts that differ between runs. Raises ValueError: some of its
+    words were not printed."""
     if lacking := difference(step, printed, excerpt=True):
         raise ValueError(f"`{step.command}` does not print\n{lacking}")
     paragraphs: list[str] = []

@@ -1,11 +1,5 @@
-"""Write the tables of series in docs/monitoring.md from what components publish; with --check, only say whether they
-are up to date.
+"""The tables of series in docs/reference/metrics.md, from what components publish."""
 
-Usage: python scripts/generate_metrics_table.py [--check]
-"""
-
-import argparse
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -15,8 +9,7 @@ import httpx2
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.nvml import CardProcess, CardReading
+from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
@@ -27,8 +20,9 @@ from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
 from egpu.apps.webhook import server as webhook
 from egpu.core.view import ClusterView
+from egpu_base.kubernetes import Client
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "monitoring.md"
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
 QUESTIONS: Final[Mapping[str, Sequence[str]]] = {
     "what a container may use: memory, compute": ("container_memory_limit_bytes", "container_core_limit_ratio"),
     "what it uses: memory, compute": ("container_memory_used_bytes", "container_gpu_seconds_total",
@@ -51,12 +45,12 @@ QUESTIONS: Final[Mapping[str, Sequence[str]]] = {
     "the card itself, where there is no DCGM": ("card_temperature_celsius", "card_power_watts", "card_busy_ratio",
                                                 "card_memory_driver_bytes"),
 }  # fmt: skip
-"""What people ask, and which series say it; `elasticgpu_` is before each."""
+"""Questions of users, and the series that answer them, without `elasticgpu_`."""
 BEGIN, END = "<!-- series: begin -->", "<!-- series: end -->"
 
 
 class NoCards:
-    """A driver that knows of no card: which series there are does not hang on it."""
+    """A driver without cards: the list of series does not depend on them."""
 
     def read(self) -> tuple[CardReading, ...]:
         return ()
@@ -72,7 +66,7 @@ class NoCards:
 
 
 def published() -> Mapping[str, list[Metric]]:
-    """What each component publishes, by the component; of ours only."""
+    """Return the series that each component publishes, by component; only ours."""
     assert webhook.reviews
     service = LeaseService(policy="default", settle_seconds=0)
     pool = service.acquisitions.registry
@@ -98,17 +92,17 @@ def _ours(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def series(metric: Metric) -> str:
-    """The name that a query has: a counter's ends with _total."""
+    """Return the name in queries: a counter's ends with _total."""
     return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 
 def questions(known: Set[str]) -> str:
-    """Raises KeyError for a series that nobody publishes."""
+    """Return the table by question. Raises KeyError for a series that no component publishes."""
     rows: list[str] = []
     for what, names in QUESTIONS.items():
         told = [f"elasticgpu_{name}" for name in names]
         if missing := set(told) - known:
-            raise KeyError(f"nobody publishes {', '.join(missing)}")
+            raise KeyError(f"no component publishes {', '.join(missing)}")
         rows.append(f"| {what} | {', '.join(f'`{name}`' for name in told)} |")
     head = "### By question\n\n| question | series |\n|---|---|\n"
     return head + "\n".join(rows) + "\n"
@@ -123,20 +117,8 @@ def tables() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when it is not up to date")
+def files() -> dict[Path, str]:
     text = TARGET.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    fresh = f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
-    if parser.parse_args().check:
-        if text != fresh:
-            print(f"{TARGET} is not up to date: run scripts/generate_metrics_table.py", file=sys.stderr)
-        return int(text != fresh)
-    TARGET.write_text(fresh)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {TARGET: f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"}

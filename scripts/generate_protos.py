@@ -1,48 +1,39 @@
-"""Generate the Python modules of our .proto files; with --check, compare only."""
+"""The Python modules of our .proto files."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from pathlib import Path
 
+from generate import ToolError
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src"
-SERVICES = ("egpu/adapters/kubelet/deviceplugin.proto", "egpu/adapters/kubelet/podresources.proto")
-MESSAGES = ("egpu/embedded/apiserver/kubernetes.proto", "egpu/embedded/apiserver/openapi.proto")
+KUBELET = ("deviceplugin.proto", "dra.proto", "pluginregistration.proto", "podresources.proto")
+PACKAGES = {
+    "base/src": ("egpu_base/kubelet", "", KUBELET, "--grpc_python_out"),
+    "simulator/src": ("egpu_sim/cluster/apiserver", "http", ("kubernetes.proto", "openapi.proto"), ""),
+}
+"""By source folder: the package with `generated`, its folder of .proto files, these, and the option for services."""
+GENERATED = "generated"
 
 
-def generate(into: Path) -> list[Path]:
-    """Write the modules under `into` and return their paths relative to it."""
-    arguments = ["protoc", f"-I{SOURCE}", f"--python_out={into}", f"--pyi_out={into}"]
-    if protoc.main([*arguments, f"--grpc_python_out={into}", *SERVICES]) or protoc.main([*arguments, *MESSAGES]):
-        sys.exit("protoc refused the .proto files")
-    return sorted(path.relative_to(into) for path in into.rglob("*_pb2*") if path.suffix in {".py", ".pyi"})
+def generate(into: Path) -> dict[Path, Path]:
+    """Write the modules under `into`; return the fresh file of each checked-in one."""
+    found: dict[Path, Path] = {}
+    for source, (package, folder, files, services) in PACKAGES.items():
+        fresh = into / source
+        fresh.mkdir(parents=True)
+        # protoc names modules by the paths of their sources: so these seem to be where the modules go.
+        arguments = ["protoc", f"-I{package}/{GENERATED}={ROOT / source / package / folder}", f"--python_out={fresh}"]
+        arguments += [f"--pyi_out={fresh}", *([f"{services}={fresh}"] if services else [])]
+        if protoc.main([*arguments, *(f"{package}/{GENERATED}/{file}" for file in files)]):
+            raise ToolError("protoc refused the .proto files")
+        made = sorted(path for path in fresh.rglob("*_pb2*") if path.suffix in {".py", ".pyi"})
+        found |= {ROOT / source / path.relative_to(fresh): path for path in made}
+    return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the checked-in modules differ")
-    check = parser.parse_args().check
+def files() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as scratch:
-        fresh = Path(scratch)
-        modules = generate(fresh)
-        stale = [
-            module
-            for module in modules
-            if not (SOURCE / module).is_file() or (SOURCE / module).read_bytes() != (fresh / module).read_bytes()
-        ]
-        if check:
-            for module in stale:
-                print(f"src/{module} differs from a fresh generation: run scripts/generate_protos.py", file=sys.stderr)
-            return 1 if stale else 0
-        for module in stale:
-            (SOURCE / module).write_bytes((fresh / module).read_bytes())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return {ours: fresh.read_text() for ours, fresh in generate(Path(scratch)).items()}

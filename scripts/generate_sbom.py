@@ -1,25 +1,21 @@
-"""Write requirements/sbom.cdx.json, the software bill of materials (CycloneDX 1.6), from the lock files; with --check,
-only say whether it is up to date.
+"""requirements/sbom.cdx.json, the software bill of materials (CycloneDX 1.6), from the lock files.
 
-Required is what the image has, optional what only other set-ups run with, excluded what only builds and tests. Names,
-versions and hashes are those of the lock files; what is not Python (the base image's packages, the NVIDIA driver) is
-chosen by whoever builds and runs an image, and not in it.
-
-Usage: python scripts/generate_sbom.py [--check]
+Required are the image's packages, optional those of other set-ups only, excluded those for building and testing. Names,
+versions and hashes are those of the lock files. Other parts (the base image's packages, the NVIDIA driver) depend on
+the builder and user of an image, and are not listed.
 """
 
-import argparse
 import json
-import sys
 import tomllib
 import uuid
+from pathlib import Path
 from typing import Any
 
-from locks import DEV, IMAGE, MUTANTS, REQUIREMENTS, RUN, Pin, pins
+from locks import DEV, DOCS, IMAGE, MUTANTS, REQUIREMENTS, RUN, Pin, pins
 
 TARGET = REQUIREMENTS / "sbom.cdx.json"
 OURS = uuid.UUID("8d8ac610-566d-4ef0-9c22-186b2a5ed793")
-"""A name space: the same lock files have the same serial number everywhere."""
+"""A name space, so that the same lock files have the same serial number everywhere."""
 
 
 def component(pin: Pin, scope: str) -> dict[str, Any]:
@@ -40,7 +36,7 @@ def rendered() -> str:
     image, run = set(pins(IMAGE)), set(pins(IMAGE, RUN))
     components = [
         component(pin, "required" if pin in image else "optional" if pin in run else "excluded")
-        for pin in pins(IMAGE, RUN, DEV, MUTANTS)
+        for pin in pins(IMAGE, RUN, DEV, MUTANTS, DOCS)
     ]
     lines = ",\n".join(f"    {json.dumps(each)}" for each in components)
     ours = {
@@ -61,18 +57,5 @@ def rendered() -> str:
     return f'{{\n{text}  "components": [\n{lines}\n  ]\n}}\n'
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    text = rendered()
-    if not check:
-        TARGET.write_text(text)
-    elif not TARGET.exists() or TARGET.read_text() != text:
-        print(f"{TARGET} is not what the lock files have; run python scripts/generate_sbom.py", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> dict[Path, str]:
+    return {TARGET: rendered()}

@@ -1,8 +1,7 @@
-"""Writes what deploy/admission has from the functions that know our resources: webhooks.yaml, and in own-node.yaml the
-names that an agent may offer; --check only compares."""
+"""Write deploy/admission/webhooks.yaml, and in own-node.yaml the names that an agent may offer, from the functions that
+know our resources."""
 
 import re
-import sys
 import textwrap
 from pathlib import Path
 
@@ -19,7 +18,7 @@ HEADER = """\
 # then, and while no webhook answers, GPU pods are refused.
 """
 OURS = re.compile(r"(    - name: ours # [^\n]*\n      expression: >-\n)        \[.*?\]\n", re.DOTALL)
-"""In own-node.yaml."""
+"""The list in own-node.yaml."""
 
 
 def configurations() -> str:
@@ -28,24 +27,12 @@ def configurations() -> str:
 
 
 def own_node(text: str) -> str:
-    """The policy, with every name that some node may offer."""
+    """Return the policy, with every name that a node may offer."""
     listed = ", ".join(f'"{name}"' for name in node_capacity((), 1, OPTIONAL))
     lines = textwrap.fill(f"[{listed}]", 112, break_long_words=False, break_on_hyphens=False)
     return OURS.sub(lambda found: found.group(1) + textwrap.indent(lines, " " * 8) + "\n", text)
 
 
-def main() -> int:
+def files() -> dict[Path, str]:
     policy = ADMISSION / "own-node.yaml"
-    written = {ADMISSION / "webhooks.yaml": configurations(), policy: own_node(policy.read_text())}
-    stale = [path for path, text in written.items() if path.read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path} is not what scripts/generate_webhooks.py writes; run it", file=sys.stderr)
-        return bool(stale)
-    for path in stale:
-        path.write_text(written[path])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {ADMISSION / "webhooks.yaml": configurations(), policy: own_node(policy.read_text())}

@@ -1,9 +1,9 @@
-"""What JAX does on a card, in small steps, each of them passed or failed by name.
+"""Test JAX on a card, in small steps, each of them passed or failed by name.
 
     jax_steps.py MODEL MEMORY_MIB
 
-MODEL and MEMORY_MIB are what the card has to say of itself. Each step prints `step NAME: passed`, or why not; the next
-one goes on after it in the same process. Imports nothing but JAX and numpy: its interpreter has none of ours.
+MODEL and MEMORY_MIB are the expected values of the card. Each step prints `step NAME: passed`, or the reason; the next
+one follows in the same process. Imports nothing but JAX and numpy: its interpreter has none of our packages.
 """
 
 import sys
@@ -21,7 +21,7 @@ CPU = jax.devices("cpu")[0]
 
 
 def step(function: Step) -> Step:
-    """A step: what is false in it, or raised, is why it failed."""
+    """Register a step; a false assertion or any error in it fails it."""
     STEPS.append(function)
     return function
 
@@ -31,7 +31,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]
 
 
 def same(compute: Callable[..., Any], *inputs: Any, within: float = 1e-4) -> None:
-    """What is computed on the card is what the processor comes to."""
+    """Check that card and processor compute the same."""
     with jax.default_device(CPU):
         expected = jax.tree.map(np.asarray, compute(*map(jnp.asarray, inputs)))
     found = compute(*map(jnp.asarray, inputs))

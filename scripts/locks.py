@@ -1,4 +1,4 @@
-"""What the lock files pin: names, versions and hashes. For the scripts beside it."""
+"""Names, versions and hashes of the lock files, for the scripts beside it."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 REQUIREMENTS: Final = Path(__file__).resolve().parent.parent / "requirements"
-IMAGE, RUN, DEV, MUTANTS = (REQUIREMENTS / f"{name}.txt" for name in ("image", "run", "dev", "mutants"))
+IMAGE, RUN, DEV, MUTANTS, DOCS = (REQUIREMENTS / f"{name}.txt" for name in ("image", "run", "dev", "mutants", "docs"))
 
 
 @dataclass(frozen=True, order=True)
@@ -19,7 +19,7 @@ class Pin:
 
 
 def pins(*files: Path) -> list[Pin]:
-    """All that these lock files pin, each once, by name."""
+    """Return all pins of these lock files, each once, by name."""
     found: dict[tuple[str, str], Pin] = {}
     for file in files:
         for block in re.split(r"\n(?=\S)", file.read_text()):
@@ -30,5 +30,5 @@ def pins(*files: Path) -> list[Pin]:
 
 
 def normalised(name: str) -> str:
-    """A package's name as indexes compare it (PEP 503)."""
+    """Return a package's name as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

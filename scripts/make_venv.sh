@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a virtual environment: make_venv.sh PYTHON DIRECTORY
-# Debian ships Python without the part that makes them; as root it is installed, otherwise the command is said.
+# Make a virtual environment: make_venv.sh PYTHON DIRECTORY
+# Debian packages venv apart from Python. As root it is installed, otherwise an error names the command.
 set -e
 python=$1
 directory=$2
@@ -8,7 +8,7 @@ directory=$2
 if ! "$python" -c 'import ensurepip' 2> /dev/null; then
     package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
     if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
-        echo "$python cannot make virtual environments; install its package first: sudo apt-get install $package" >&2
+        echo "$python cannot make virtual environments. Install its package first: sudo apt-get install $package" >&2
         exit 1
     fi
     echo "installing $package"

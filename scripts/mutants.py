@@ -1,18 +1,17 @@
-"""Mutation testing of the rules of core: do the tests notice when a rule is changed? (`make mutants`)
+"""Run mutation tests of the rules of core: the tests should notice each changed rule (`make mutants`).
 
-Every operator, number, name and argument of the modules below is changed, one at a time, and the tests that reach it
-are run: those of tests/unit/core, and the property of leases for what they let pass, with the same examples every time
-(the profile `mutants` of tests/conftest.py). A change that no test notices is a survivor: either a test is missing, or
-code that nobody needs. The table says how many there are of each module; more than `MOST_SURVIVORS_PERCENT` of them is
-a failure.
+It changes every operator, number, name and argument of the modules below, one at a time, and runs the tests that reach
+it: those of tests/unit/core, and the property of leases for the rest, with the same examples every time (the profile
+`mutants` of tests/conftest.py). A change that no test notices is a survivor: a test is missing, or the code is not
+needed. The table counts them for each module; more than `MOST_SURVIVORS_PERCENT` of them is a failure.
 
     make mutants                       all of it, about twenty minutes on two cores
     make mutants MUTANTS="gangs fit"   modules whose path contains one of these words
-    .venv/bin/mutmut show NAME         what a survivor is
+    .venv/bin/mutmut show NAME         the change of a survivor
 
-What is not changed: text, that is what a `raise` says, f-strings, and literals with a space in them, for it is for
-people; and what checks itself, that is asserts, and zip with `strict`, for no test can see them fail. mutmut itself
-leaves out annotations, decorated functions and module constants.
+Not changed are texts for people (the message of a `raise`, f-strings, literals with a space), and checks that no test
+can see fail (asserts, zip with `strict`). mutmut itself leaves out annotations, decorated functions and module
+constants.
 """
 
 import shutil
@@ -43,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in type(one).__module__]
     modules = [path for path in config().only_mutate if not words or any(word in path for word in words)]
     config().only_mutate[:] = modules
-    shutil.rmtree("mutants", ignore_errors=True)  # a file that was copied unchanged before would stay so
+    shutil.rmtree("mutants", ignore_errors=True)  # else a file copied unchanged before would stay
     cli.main(["run", "--max-children", str(WORKERS)], standalone_mode=False)
     return report(modules)
 
@@ -75,7 +74,7 @@ def report(modules: Sequence[str]) -> int:
         print(f"{path.removeprefix('src/egpu/core/'):<34} {killed:>6} {survived:>8}   {share:.1f} %")
     if failed:
         print(
-            f"more than {MOST_SURVIVORS_PERCENT:g} % survived in {failed} modules: .venv/bin/mutmut results names them"
+            f"more than {MOST_SURVIVORS_PERCENT:g} % survived in {failed} modules: .venv/bin/mutmut results lists them"
         )
     return 1 if failed else 0
 

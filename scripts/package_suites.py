@@ -1,12 +1,12 @@
-"""Run a pinned part of other packages' own tests on a simulated card, and see that no fewer pass than ever did.
+"""Run a pinned part of other packages' own tests on a simulated card; the number that passes may not fall.
 
     scripts/package_suites.py numba --python PYTHON
     scripts/package_suites.py cupy --python PYTHON --source DIR [--cuda /usr/local/cuda]
 
-PYTHON is an interpreter that has the package (`requires` in scripts/package_suites.yaml says which version, and what
-else); it is no requirement of this repository, since the packages are large. DIR is CuPy's source of that version:
-its tests are not in the package. CuPy's package has NVIDIA's runtime linked in, which runs over NVIDIA's driver alone;
-so its one module that calls it is compiled anew here, from DIR, against ours. The rest is the package's own.
+PYTHON is an interpreter that has the package (`requires` in scripts/package_suites.yaml has its version and its needs).
+It is not a requirement of this repository, since the packages are large. DIR is CuPy's source of that version: the
+package lacks its tests. CuPy's package has NVIDIA's runtime linked in, which runs only over NVIDIA's driver. So its one
+module that calls the runtime is compiled here, from DIR, against ours. The rest is the package's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final
 import yaml
 
 from egpu.adapters import native
-from egpu.adapters.simulator.machine import destroy, open_machine
+from egpu_sim.machines.machine import destroy, open_machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SUITES: Final = Path(__file__).with_suffix(".yaml")
@@ -33,7 +33,7 @@ BUILT: Final = ROOT / "build" / "package_suites"
 CARD: Final = ("--simulate", "A100-80G", "--memory", "8GiB")
 CUPY_RUNTIME: Final = "cupy_backends.cuda.api.runtime"
 
-# pytest, and before it (a plug-in of its own imports CuPy) the module that was compiled here in place of the package's.
+# pytest, after the module that was compiled here in place of the package's (a plug-in of pytest imports CuPy).
 RUNNER: Final = f"""
 import importlib.util, os, sys
 name = {CUPY_RUNTIME!r}
@@ -46,12 +46,12 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 class SuiteError(Exception):
-    """What is asked for is not there, or something that the tests need failed; the message says what."""
+    """Something is missing, or a need of the tests failed; the message says what."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many tests ran, those that were skipped aside, and how many of them passed."""
+    """The numbers of tests that ran, without skipped ones, and that passed."""
 
     passed: int
     ran: int
@@ -62,7 +62,7 @@ class Tally:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the tool; returns the exit code."""
+    """Run the tool; return the exit code."""
     suites: dict[str, Any] = yaml.safe_load(SUITES.read_text())
     parser = argparse.ArgumentParser(description="Run other packages' tests on a simulated card.")
     parser.add_argument("suite", choices=sorted(suites))
@@ -86,17 +86,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def verdict(found: Tally, best: int) -> int:
-    """The exit code, after a line where the figure of package_suites.yaml is not what was found."""
+    """Return the exit code, after a line if the figure of package_suites.yaml differs from the result."""
     if found.passed < best:
-        print(f"{best} did before: mend what no longer runs", file=sys.stderr)
+        print(f"{best} passed before: fix the failures", file=sys.stderr)
         return 1
     if found.passed > best:
-        print(f"{best} did before: write {found.passed} into {SUITES.name}")
+        print(f"{best} passed before: write {found.passed} into {SUITES.name}")
     return 0
 
 
 def tally(output: str) -> Tally:
-    """What the last lines of pytest or of unittest come to. Raises SuiteError: neither got to its end."""
+    """Return the tally of the last lines of pytest or unittest. Raises SuiteError: neither got to its end."""
     ran = re.search(r"^Ran (\d+) tests? in ", output, re.MULTILINE)
     if ran:
         counts = {word: int(n) for word, n in re.findall(r"([a-z][a-z ]*)=(\d+)", output[ran.end() :])}
@@ -113,7 +113,7 @@ def tally(output: str) -> Tally:
 
 
 def check_versions(python: Path, requires: Mapping[str, str]) -> None:
-    """Raises SuiteError: the interpreter has not what the figures are of."""
+    """Check the interpreter's packages. Raises SuiteError: they are not those of the figures."""
     for package, version in requires.items():
         code = f"import importlib.metadata as m; print(m.version({package!r}))"
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
@@ -123,15 +123,15 @@ def check_versions(python: Path, requires: Mapping[str, str]) -> None:
 
 
 def run_numba(python: Path, suite: Mapping[str, Any]) -> str:
-    """numba-cuda's own tests, by module; returns what they printed."""
+    """Run numba-cuda's own tests, by module; return their output."""
     modules = [f"numba.cuda.tests.cudapy.test_{name}" for name in suite["tests"]]
     return on_a_card([str(python), "-W", "ignore", "-m", "unittest", *modules], env={})
 
 
 def run_cupy(python: Path, suite: Mapping[str, Any], *, source: Path | None, cuda: Path) -> str:
-    """CuPy's own tests, by file; returns what they printed."""
+    """Run CuPy's own tests, by file; return their output."""
     if source is None or not (source / "tests" / "cupy_tests").is_dir():
-        raise SuiteError("--source has to be a folder with CuPy's source")
+        raise SuiteError("give --source, a folder with CuPy's source")
     build_cupy_runtime(python, source, cuda)
     pytest = [str(BUILT / "run_pytest.py"), "-q", "-p", "no:cacheprovider", "-o", "addopts="]
     tests = [f"cupy_tests/{name}" for name in suite["tests"]]
@@ -148,7 +148,7 @@ def run_cupy(python: Path, suite: Mapping[str, Any], *, source: Path | None, cud
 
 
 def build_cupy_runtime(python: Path, source: Path, cuda: Path) -> None:
-    """CuPy's module of the runtime's API over our library, and what runs pytest with it."""
+    """Compile CuPy's module of the runtime's API with our library, and write a runner for pytest with it."""
     BUILT.mkdir(parents=True, exist_ok=True)
     module = f"{CUPY_RUNTIME.replace('.', '/')}.pyx"
     defines = "CUPY_CUDA_VERSION=13000,CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0,CUPY_CUFFT_STATIC=0"
@@ -172,7 +172,7 @@ def build_cupy_runtime(python: Path, source: Path, cuda: Path) -> None:
 
 
 def on_a_card(command: list[str], *, env: Mapping[str, str], directory: Path | None = None) -> str:
-    """Run the command in a slice of a simulated card of its own, and show what it says; returns that."""
+    """Run the command in a slice of a simulated card of its own; show and return its output."""
     with tempfile.TemporaryDirectory(prefix="egpu-") as state:
         egpu = [sys.executable, "-m", "egpu", "run", "--state-dir", state, *CARD, "--", *command]
         child = subprocess.Popen(

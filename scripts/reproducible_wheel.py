@@ -1,8 +1,8 @@
-"""Build the wheel twice, in two folders with other names, and say whether both are the same, byte by byte.
+"""Build the wheel of each SOURCE folder twice, in two places, and compare the two byte by byte.
 
-What is in git goes in, and the time of the last commit is that of every file. The first wheel is left in DIRECTORY.
+Only files that git tracks go in. Every file has the time of the last commit. The first wheel is left in DIRECTORY.
 
-Usage: python scripts/reproducible_wheel.py DIRECTORY
+Usage: python scripts/reproducible_wheel.py DIRECTORY [SOURCE ...]
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def sources(folder: Path) -> Path:
-    """A copy of what is in git."""
+    """Copy the files that git tracks."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():
@@ -29,7 +29,7 @@ def sources(folder: Path) -> Path:
 
 
 def built(folder: Path, epoch: str) -> Path:
-    """The wheel of the sources in `folder`."""
+    """Build the wheel of the sources in `folder`."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps"]
     tools = str(Path(sys.executable).parent)  # cmake and ninja
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PATH": f"{tools}:{os.environ['PATH']}"}
@@ -41,7 +41,7 @@ def built(folder: Path, epoch: str) -> Path:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """The members that are not the same in both, or not there; the order and times of all where these are."""
+    """Return the members that differ or are missing, or that the archives' order or times differ."""
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
         names = [*first.namelist(), *second.namelist()]
         different = [
@@ -52,24 +52,38 @@ def differences(one: Path, other: Path) -> list[str]:
     return different
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    target: Path = parser.parse_args().directory
+def commit_time() -> str:
+    """Return the time of the last commit, in seconds since 1970."""
     log = ["git", "log", "-1", "--format=%ct"]
-    epoch = subprocess.run(log, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+    return subprocess.run(log, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def wheel(source: str, target: Path) -> Path:
+    """Build the wheel of a folder of the repository twice, and put it into `target`."""
     with tempfile.TemporaryDirectory() as folder:
         one = sources(Path(folder, "one"))
         other = shutil.copytree(one, Path(folder, "another-place"))
-        first, second = built(one, epoch), built(other, epoch)
+        first, second = (built(place / source, commit_time()) for place in (one, other))
         if different := differences(first, second):
-            print("not reproducible: " + ", ".join(different), file=sys.stderr)
-            return 1
+            sys.exit(f"the wheel of {source} is not reproducible: {', '.join(different)}")
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(first, target)
-        print(f"{hashlib.sha256(first.read_bytes()).hexdigest()}  {target / first.name}")
-    return 0
+        return Path(shutil.copy2(first, target))
+
+
+def checksum(file: Path) -> str:
+    """Return a file's line for `sha256sum --check`."""
+    with file.open("rb") as content:
+        return f"{hashlib.file_digest(content, 'sha256').hexdigest()}  {file.name}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("sources", nargs="*", default=["."])
+    arguments = parser.parse_args()
+    for source in arguments.sources:
+        print(checksum(wheel(source, arguments.directory)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,11 +1,10 @@
-"""What PyTorch does on a card, in small steps, each of them passed or failed by name.
+"""Test PyTorch on a card, in small steps, each of them passed or failed by name.
 
     torch_steps.py MODEL MEMORY_MIB [STORE RANK]
 
-MODEL and MEMORY_MIB are what the card has to say of itself. STORE and RANK make it one of two ranks, which meet in that
-file, and nothing else. Each step prints `step NAME: passed`, or why
-not; the next one goes on after it in the same process. Imports nothing but PyTorch and what comes with it: its
-interpreter has none of ours.
+MODEL and MEMORY_MIB are the expected values of the card. STORE and RANK make it one of two ranks, which meet in that
+file, and nothing else. Each step prints `step NAME: passed`, or the reason; the next one follows in the same process.
+Imports only PyTorch and its dependencies: its interpreter has none of our packages.
 """
 
 import copy
@@ -31,14 +30,14 @@ STEPS: list[Step] = []
 
 
 def step(function: Step) -> Step:
-    """A step: what is false in it, or raised, is why it failed."""
+    """Register a step; a false assertion or any error in it fails it."""
     STEPS.append(function)
     return function
 
 
 @contextmanager
 def refused(*words: str) -> Generator[None]:
-    """What is done here has to raise an error with one of these words, and leave the card as it is."""
+    """Expect an error with one of these words from the block, and check that the card still works."""
     try:
         yield
         torch.cuda.synchronize()
@@ -52,7 +51,7 @@ def refused(*words: str) -> Generator[None]:
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """0, 1, 2, … in host memory."""
+    """Return 0, 1, 2, … in host memory."""
     count = 1
     for each in shape:
         count *= each
@@ -60,39 +59,39 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether the numbers on the card are those."""
+    """Return whether the numbers on the card are those."""
     return torch.allclose(found.cpu(), expected)
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Normal random numbers in host memory, the same in every run."""
+    """Return normal random numbers in host memory, the same in every run."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
 def columns(matrix: torch.Tensor) -> torch.Tensor:
-    """It on the card, by columns already, as cuSOLVER has matrices: else a kernel of PyTorch's does it there."""
+    """Put it on the card, already by columns, as cuSOLVER needs: otherwise a kernel of PyTorch converts it there."""
     return matrix.mT.contiguous().cuda().mT
 
 
 def room(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Memory of the card, with nothing in it yet."""
+    """Return empty memory of the card."""
     return torch.empty(*shape, dtype=dtype, device="cuda")
 
 
 @contextmanager
 def compiler() -> Generator[None]:
-    """`torch.compile` without what it runs kernels of PyTorch's own for while it compiles."""
+    """Use `torch.compile` without the steps that run PyTorch's own kernels while it compiles."""
     torch.compiler.reset()
     with torch._inductor.config.patch(compile_threads=1, joint_graph_constant_folding=False):
         yield
 
 
 def trains(model: torch.nn.Module, loss: Callable[[torch.nn.Module], torch.Tensor]) -> None:
-    """Three steps of AdamW on the card, compiled whole, lose what they lose on the processor."""
+    """Check that three steps of AdamW on the card, compiled whole, have the processor's losses."""
     there = copy.deepcopy(model).cuda()
     here_steps, there_steps = (torch.optim.AdamW(each.parameters(), lr=0.01) for each in (model, there))
     compiled, update = torch.compile(lambda: loss(there)), torch.compile(there_steps.step)
-    one = torch.ones(()).cuda()  # backward() alone would make it there, by a kernel of PyTorch's
+    one = torch.ones(()).cuda()  # backward() alone would make it with a kernel of PyTorch's
     for _ in range(3):
         expected, found = loss(model), compiled()
         assert torch.allclose(found.cpu(), expected, rtol=2e-3), (found, expected)
@@ -105,7 +104,7 @@ def trains(model: torch.nn.Module, loss: Callable[[torch.nn.Module], torch.Tenso
 
 
 def exchange(store: torch.distributed.Store, *, rank: int, ranks: int) -> None:
-    """What a rank of data-parallel training does with its gradients."""
+    """Exchange gradients as a rank of data-parallel training."""
     torch.distributed.init_process_group("nccl", store=store, rank=rank, world_size=ranks)
     mine = (numbers(1000) + rank).cuda()
     torch.distributed.all_reduce(mine)
@@ -262,7 +261,7 @@ def triton_reductions() -> None:
 
 @step
 def triton_products() -> None:
-    """Every kind of tensor core, with the tiles of the next rounds copied ahead and without."""
+    """Multiply on every kind of tensor core, with and without prefetched tiles."""
     for dtype, sums, within in (
         (torch.float32, tl.float32, 3e-2),
         (torch.float16, tl.float32, 1e-3),
@@ -333,12 +332,12 @@ def compiled_training() -> None:
 
 
 def home(model: torch.nn.Module) -> torch.device:
-    """Where it lies."""
+    """Return its device."""
     return next(model.parameters()).device
 
 
 class Transformer(torch.nn.Module):
-    """A decoder of one block: what comes next, of 50 tokens."""
+    """A decoder of one block that predicts the next of 50 tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -385,7 +384,7 @@ def cudnn() -> None:
 
 @step
 def cudnn_attention() -> None:
-    """Forward and back, as cuDNN has it in graphs with the scale and the mask's value in host memory."""
+    """Run forward and back, as cuDNN has it in graphs with the scale and the mask's value in host memory."""
     shape, cudnn = (2, 3, 16, 32), torch.nn.attention.SDPBackend.CUDNN_ATTENTION
     given = [((numbers(*shape) * factor) % 17 / 17 - 0.5).half() for factor in (1, 3, 5, 7)]
     made: list[list[torch.Tensor]] = []
@@ -406,7 +405,7 @@ def cufft() -> None:
 
 @step
 def cusolver() -> None:
-    """Of what PyTorch has of it that which calls none of its own kernels."""
+    """Run PyTorch's functions of it that use no kernels of its own."""
     for real in (True, False):
         a, b, c = (x if real else torch.complex(x, x.flip(0)) for x in (noise(7, 4), noise(7, 2), noise(4, 4)))
         factors, tau = torch.geqrf(a)
@@ -449,7 +448,7 @@ def profiler() -> None:
 
 @step
 def graph() -> None:
-    """The last, for one that fails leaves its stream within a capture, where nothing else can be done."""
+    """Run last, because a failure leaves its stream within a capture, where nothing else works."""
     a = numbers(8, 8).cuda()
     out = torch.empty(8, 8, device="cuda")
     torch.mm(a, a, out=out)  # the library's workspace is there before the capture

@@ -1,9 +1,9 @@
-"""Run the console blocks of README and docs, and compare what is printed with what is written.
+"""Run the console blocks of README and docs, and compare the printed with the written text.
 
-In a block `$ ` begins a command, and what is below it is what it prints; where nothing is, anything may be printed.
-Figures, bars and the width of gaps may differ, and `…` stands for anything. The commands of a block are given to one
-shell; one that fails ends the walk of its block. How a block is to be walked stands before it, in a comment that no
-reader of the page sees:
+In a block `$ ` begins a command, and its output is below it; without such lines, it may print anything. Figures, bars
+and the width of gaps may differ; `…` stands for anything, and a line of `…` for any lines or none. One shell gets the
+commands of a block; a failure ends the walk of its block. A comment before the block, which readers of the page do not
+see, says how to walk it:
 
     <!-- walk: no, REASON -->   not at all: it needs what is not here, a cluster or a GPU, say
     <!-- walk: excerpt -->      one command; these paragraphs of what it prints are shown, in this order, `$` lines too
@@ -30,14 +30,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SECONDS: Final = 900
 MARK: Final = re.compile(r"no, \S.*|excerpt|slow|excerpt, slow|(slow, )?after\n[\s\S]*\S")
 ENDED: Final = "-- ended with"
-VOLATILE: Final = re.compile(r"…|\s+|[█░]+|\d[\w.]*")
-"""What differs from run to run, where it is written: each kind stands for any of its kind."""
+VOLATILE: Final = re.compile(r"\n…(?=\n|\Z)|…|\s+|[█░]+|\d[\w.]*")
+"""The parts that differ from run to run, by kind: each written part stands for any of its kind."""
 ANY: Final = {"…": r"[\s\S]*?", "█": "[█░]+", "0": r"\d[\w.]*", " ": r"\s+"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and what it is said to print."""
+    """A command, and its expected output."""
 
     command: str
     printed: str
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page. `mark` is what its comment says, or nothing; `before` what is run first."""
+    """A block of a page. `mark` is the comment, if any; `before` are commands to run first."""
 
     file: str
     line: int
@@ -73,7 +73,7 @@ class Block:
 
 
 def step(text: str) -> Step:
-    """The command goes on for as long as its lines end with a backslash."""
+    """Return a step; its command continues while its lines end with a backslash."""
     lines = text.split("\n")
     last = next(at for at, line in enumerate(lines) if not line.endswith("\\"))
     return Step("\n".join(lines[: last + 1]), "\n".join(lines[last + 1 :]))
@@ -88,30 +88,30 @@ def blocks(file: str, text: str) -> list[Block]:
 
 
 def script(block: Block) -> str:
-    """What one shell is told, so that after each command it says how that ended."""
+    """Return the input of one shell, which prints the status after each command."""
     said = f"status=$?; echo; echo '{ENDED}' $status; [ $status = 0 ] || exit 0"
     first = "trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT\n" + block.before
     return "\n".join([first, *(f"{step.command}\n{said}" for step in block.steps())])
 
 
 def pieces(written: str) -> list[tuple[str, str]]:
-    """It, part by part, each with its kind: a key of ANY, or nothing where it is to be printed as it is written."""
+    """Return the parts of the text, each with its kind: a key of ANY, or "" for text that must appear as written."""
     parts: list[tuple[str, str]] = []
     at = 0
     for match in VOLATILE.finditer(written):
-        kind = "0" if match[0][0].isdigit() else "█" if match[0][0] in "█░" else "…" if match[0] == "…" else " "
+        kind = "0" if match[0][0].isdigit() else "█" if match[0][0] in "█░" else "…" if "…" in match[0] else " "
         parts += [(written[at : match.start()], ""), (match[0], kind)]
         at = match.end()
     return [*parts, (written[at:], "")]
 
 
 def pattern(written: str) -> str:
-    """A regular expression for what may be printed where this is written."""
+    """Return a regular expression for the output that the text allows."""
     return "".join(ANY[kind] if kind else re.escape(text) for text, kind in pieces(written))
 
 
 def difference(step: Step, printed: str, *, excerpt: bool) -> str:
-    """The first paragraph (of an excerpt), or all that is written, which is not what was printed; nothing if it is."""
+    """Return the first paragraph (of an excerpt), or all written text, that differs from the output; "" if none."""
     paragraphs = re.split(r"\n\s*\n", step.printed.strip()) if excerpt else [step.printed.strip()]
     at = 0
     for paragraph in paragraphs:
@@ -123,7 +123,7 @@ def difference(step: Step, printed: str, *, excerpt: bool) -> str:
 
 
 def walk(block: Block, *, folder: Path, environment: Mapping[str, str], user: Sequence[str] = ()) -> str:
-    """What is wrong with the block, in words; nothing if it is as written."""
+    """Return the block's problem in words, or ""."""
     done = subprocess.run(
         [*user, "bash", "-c", script(block)], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=SECONDS, check=False,
@@ -139,11 +139,11 @@ def walk(block: Block, *, folder: Path, environment: Mapping[str, str], user: Se
 
 
 def pages() -> Iterable[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "simulator").glob("*.md"))]
 
 
 def place(kind: str, scratch: Path) -> tuple[Path, Path]:
-    """The folder in which commands run, and the one of the programs that they find."""
+    """Return the folder in which commands run, and the folder of their programs."""
     if kind == "tree":
         return ROOT, ROOT / ".venv/bin"
     clone = scratch / "clone"
@@ -161,7 +161,8 @@ def place(kind: str, scratch: Path) -> tuple[Path, Path]:
         "--no-deps",
     ]
     tools = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run([*build, "--wheel-dir", clone / "dist", clone], env=tools, check=True)
+    sources = [clone / "base", clone / "simulator", clone]
+    subprocess.run([*build, "--wheel-dir", clone / "dist", *sources], env=tools, check=True)
     environment = scratch / "environment"
     subprocess.run([clone / "scripts/make_venv.sh", sys.executable, environment], check=True)
     pip = [environment / "bin/pip", "--disable-pip-version-check", "-qq", "install", "--require-hashes"]
@@ -189,7 +190,7 @@ def main() -> int:
         environment |= {"EGPU_RUN_DIR": str(home / "run")}
         wrong = 0
         for path in options.files or pages():
-            for block in blocks(path.name, path.read_text()):
+            for block in blocks(path.resolve().relative_to(ROOT).as_posix(), path.read_text()):
                 made = options.kind == "wheel" and block.text.startswith("$ make ")
                 if not block.walked or made:
                     print(f"{block.file}:{block.line}: not walked: {block.mark or 'a wheel has no Makefile'}")

@@ -1,13 +1,13 @@
 # ruff: noqa: E402  the path is set before the imports
-"""Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps, in a slice and over the pool: none that passed
-may fail.
+"""Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps, in a slice and over the pool. A step that
+passed before may not fail.
 
     scripts/wheel_suite.py (torch|jax) --python PYTHON
 
 PYTHON is an interpreter that has the wheel (requirements/torch.txt, requirements/jax.txt; `make torch` and `make jax`
 make one). The steps are those of scripts/torch_steps.py or scripts/jax_steps.py, in one process for each place;
-scripts/torch_suite.yaml or scripts/jax_suite.yaml says which of them pass where. What is printed last is the table of
-docs/runtime.md.
+scripts/torch_suite.yaml or scripts/jax_suite.yaml lists those that pass in each place. At the end it prints the table
+of docs/internals/runtime.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 from package_suites import SuiteError, check_versions
 
-from egpu.adapters.simulator.machine import destroy, open_machine, profiles
+from egpu_sim.machines.machine import destroy, open_machine, profiles
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,11 +35,11 @@ MEMORY_MIB: Final = 8192
 SECONDS: Final = 1800.0
 
 Outcomes = Mapping[str, str]
-"""By step: `passed`, or why not."""
+"""By step: `passed`, or the reason of its failure."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; returns the exit code."""
+    """Run the tool; return the exit code."""
     parser = argparse.ArgumentParser(description="Run a CUDA wheel on a simulated card, step by step.")
     parser.add_argument("wheel", choices=WHEELS, help="whose steps")
     parser.add_argument("--python", required=True, type=Path, help="an interpreter that has this CUDA wheel")
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def in_a_slice(program: Sequence[str]) -> Outcomes:
-    """In a slice of a simulated card of this machine."""
+    """Run in a slice of a simulated card of this machine."""
     with tempfile.TemporaryDirectory(prefix="egpu-") as state:
         try:
             return steps(["-m", "egpu", "run", "--simulate", CARD, "--state-dir", state], program)
@@ -68,7 +68,7 @@ def in_a_slice(program: Sequence[str]) -> Outcomes:
 
 
 def over_the_pool(program: Sequence[str], *, start: Sequence[str]) -> Outcomes:
-    """On a card of a pool of this machine, whose `egpu` starts as `start` says."""
+    """Run on a card of a pool of this machine, whose `egpu` starts with `start`."""
     with local_pool(tls=False) as pool:
         pool.broker()
         pool.serve("one", 1, "--collectives")
@@ -84,7 +84,7 @@ PLACES: Final[Mapping[str, Callable[[Sequence[str]], Outcomes]]] = {
 
 
 def steps(run: Sequence[str], program: Sequence[str]) -> Outcomes:
-    """All steps, by `egpu run` as it is given here but for the slice's size."""
+    """Run all steps with `egpu run`, which needs only the slice's size."""
     card = [profiles()[CARD].name, str(MEMORY_MIB)]
     command = [sys.executable, *run, "--memory", f"{MEMORY_MIB}MiB", "--", *program, *card]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
@@ -92,7 +92,7 @@ def steps(run: Sequence[str], program: Sequence[str]) -> Outcomes:
 
 
 def outcomes(output: str, status: int) -> Outcomes:
-    """What the steps said. Raises SuiteError: they did not get to their end."""
+    """Return the outcomes of the steps. Raises SuiteError: they did not get to their end."""
     found = dict(re.findall(r"^step ([a-z ]+): (.+)$", output, re.MULTILINE))
     if status != 0 or not found:
         raise SuiteError(f"the steps ended with status {status}, after {list(found)[-1:] or 'none of them'}")
@@ -100,7 +100,7 @@ def outcomes(output: str, status: int) -> Outcomes:
 
 
 def table(found: Mapping[str, Outcomes]) -> list[str]:
-    """Lines of Markdown: a row for each step, a column for each place; and why, below, what failed did."""
+    """Return lines of Markdown: a row for each step, a column for each place; below them the reasons of failures."""
     names = list(dict.fromkeys(name for each in found.values() for name in each))
     marks = {name: ["yes" if each.get(name) == "passed" else "no" for each in found.values()] for name in names}
     lines = [f"| step | {' | '.join(found)} |", "|---" * (1 + len(found)) + "|"]
@@ -112,12 +112,12 @@ def table(found: Mapping[str, Outcomes]) -> list[str]:
 
 
 def verdict(found: Mapping[str, Outcomes], best: Mapping[str, Sequence[str]], written: str) -> int:
-    """The exit code, after a line for each place where the file `written` says something else than was found."""
+    """Return the exit code, after a line for each place where the file `written` differs from the results."""
     status = 0
     for place, each in found.items():
         passed = [name for name, said in each.items() if said == "passed"]
         if lost := [name for name in best.get(place, ()) if name not in passed]:
-            print(f"{place}: passed before, and no longer: {', '.join(lost)}", file=sys.stderr)
+            print(f"{place}: passed before, and fail now: {', '.join(lost)}", file=sys.stderr)
             status = 1
         if won := [name for name in passed if name not in best.get(place, ())]:
             print(f"{place}: write into {written}: {', '.join(won)}")

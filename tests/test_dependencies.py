@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -21,6 +21,10 @@ def test_lock_files_name_packages_and_hashes_alone() -> None:
 
 def project() -> dict[str, Any]:
     return tomllib.loads(text("pyproject.toml"))
+
+
+OURS: Final = frozenset({"egpu-base", "egpu-sim"})
+"""Built from this repository."""
 
 
 def packages_of(requirements: Iterable[str]) -> set[str]:
@@ -41,6 +45,7 @@ def test_lock_files_have_what_the_project_says_it_needs(lock: str, extras: list[
     wanted = packages_of(said["project"]["dependencies"])
     wanted |= {name for extra in extras for name in packages_of(optional[extra])}
     wanted |= {name for group in groups for name in packages_of(said["dependency-groups"][group])}
+    wanted -= OURS
     locked = packages_of(line for line in text(lock).splitlines() if "==" in line)
     wrong = sorted(wanted - locked)
     assert not wrong, listed(f"{lock} does not have it: make it again (CONTRIBUTING.md)", wrong)
@@ -48,6 +53,18 @@ def test_lock_files_have_what_the_project_says_it_needs(lock: str, extras: list[
     unwanted |= {name for group in {"build"} - set(groups) for name in packages_of(said["dependency-groups"][group])}
     wrong = sorted(unwanted & locked)
     assert not wrong, listed(f"{lock} is not to have it", wrong)
+
+
+def test_the_simulators_lock_has_its_packages_and_those_of_its_tests() -> None:
+    said = [
+        tomllib.loads(text(f"{folder}/pyproject.toml"))["project"]["dependencies"] for folder in ("base", "simulator")
+    ]
+    wanted = packages_of([*said[0], *said[1], *text("requirements/simulator.in").splitlines()]) - OURS
+    locked = {line for line in text("requirements/simulator.txt").splitlines() if "==" in line}
+    wrong = sorted(wanted - packages_of(locked))
+    assert not wrong, listed("requirements/simulator.txt does not have it: make it again (CONTRIBUTING.md)", wrong)
+    others = sorted(locked - set(text("requirements/dev.txt").splitlines()))
+    assert not others, listed("requirements/dev.txt has another version", others)
 
 
 @pytest.mark.parametrize("group", ["build", "dev"])

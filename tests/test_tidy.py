@@ -153,6 +153,12 @@ def anchors(file: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+def test_the_index_describes_each_page_once() -> None:
+    """`make docs` makes the site's navigation of these rows."""
+    rows = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \| \S.* \|$", text("docs/index.md"), re.MULTILINE)
+    assert sorted(f"docs/{row}" for row in rows) == sorted(set(of(".md", under="docs/")) - {"docs/index.md"})
+
+
 def test_trees_of_folders_are_as_drawn() -> None:
     """A block of code that begins with a folder of ours is a tree: what is indented by two more is in it."""
     lost: list[str] = []
@@ -172,30 +178,77 @@ def test_trees_of_folders_are_as_drawn() -> None:
 
 
 MOST_FILES = {
-    "a pod landed on a card": 4,
-    "cannot go over its memory": 5,
+    "a pod landed on a card": 7,
+    "cannot go over its memory": 9,
+    "a container's compute is limited": 13,
+    "a figure of the dashboard": 11,
     "a claim becomes Bound": 4,
     "a running slice gets another size": 4,
     "a call of a pooled program": 7,
-    "whom a pod evicts": 4,
-    "how a card is cut with MIG": 5,
-    "how programs share a card by MPS": 4,
+    "a library call of a program": 12,
+    "a kernel runs on a simulated card": 8,
+    "whom a pod evicts": 5,
+    "how a card is cut with MIG": 6,
+    "how programs share a card by MPS": 6,
+    "a ResourceClaim becomes a slice": 8,
     "a new technology": 2,
     "a new vocabulary": 2,
 }
-"""Files that a reader needs for each question of ARCHITECTURE.md: no more than when the house was last put in order."""
+"""The files that a reader needs for each question of ARCHITECTURE.md. A smaller number is better."""
+PROGRAM: Final = re.compile(r"\bnvidia-[a-z-]+\b|\begpu-[a-z-]+\b")
 
 
-def test_to_see_why_open_these() -> None:
-    """Each question is there once, and its line names files that exist, in the part after the comma and "open"."""
-    lines = [line for line in text("ARCHITECTURE.md").splitlines() if line.startswith("- To see ")]
-    assert len(lines) == len(MOST_FILES)
+def traces() -> dict[str, list[str]]:
+    """Return the lists of ARCHITECTURE.md: each "To see …, open:" line, and the path that begins each item below it."""
+    found: dict[str, list[str]] = {}
+    for line in text("ARCHITECTURE.md").splitlines():
+        if line.startswith("- To see "):
+            assert line.endswith(", open:"), line
+            found[line] = []
+        elif found and (item := re.fullmatch(r"  (\d+)\. `([^`]+)`: .+", line)):
+            steps = found[next(reversed(found))]
+            steps.append(item[2])
+            assert int(item[1]) == len(steps), line
+    return found
+
+
+def test_each_question_names_all_its_files() -> None:
+    questions = traces()
+    assert len(questions) == len(MOST_FILES)
     for question, most in MOST_FILES.items():
-        (line,) = (one for one in lines if question in one)
-        files_part = line.partition(", open ")[2].partition(": ")[0]
-        named = [Word("ARCHITECTURE.md", 0, each) for each in re.findall(r"`([^`]+)`", files_part)]
-        assert 1 <= len(named) <= most, line
-        assert all("/" in word.text and exists(word) for word in named), line
+        ((line, paths),) = ((one, paths) for one, paths in questions.items() if question in one)
+        assert len(paths) == len(set(paths)) == most, line
+        assert all("/" in path and exists(Word("ARCHITECTURE.md", 0, path)) for path in paths), line
+
+
+def test_the_files_of_a_question_are_connected() -> None:
+    """A value passes through them, so each one names, imports or calls another: no file stands apart from the rest."""
+    for question, paths in traces().items():
+        left = [next(f"{base}{path}" for base in ("", "src/egpu/") if f"{base}{path}" in files()) for path in paths]
+        near = [left.pop(0)]
+        while found := [one for one in left if any(uses(one, known) or uses(known, one) for known in near)]:
+            near += found
+            left = [one for one in left if one not in found]
+        assert not left, f"{question} {', '.join(left)}: no other file of the list names, imports or calls them"
+
+
+def uses(user: str, used: str) -> bool:
+    """Return whether the file `user` names `used`, imports it or its package, or calls what it defines."""
+    source, path = text(user), Path(used)
+    if path.suffix == ".py" and used.startswith("src/"):
+        module = used.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        package, _, name = module.rpartition(".")
+        whole = f"src/{package.replace('.', '/')}/__init__.py"
+        exported = whole in files() and module in text(whole) and f"from {package} import" in source
+        return exported or bool(re.search(rf"\b{re.escape(module)}\b|from {package} import .*\b{name}\b", source))
+    if path.name in source or (path.suffix == ".html" and re.search(rf'parts/{path.stem}|"{path.stem}"', source)):
+        return True
+    if path.name == "main.c" and set(PROGRAM.findall(source)) & set(PROGRAM.findall(text(used).partition("*/")[0])):
+        return True  # it starts this program
+    if path.suffix != ".c" or not user.endswith((".c", ".py")):
+        return False
+    defined = re.findall(r"(?m)^(?!static|extern|typedef|#)\w[\w *]*?\b(\w{6,})(?=\(|\[| =)", text(used))
+    return bool(set(defined) & set(re.findall(r"\w{6,}", source)))
 
 
 # ---- names in Python ----
@@ -247,7 +300,7 @@ def test_dotted_names_exist() -> None:
     for file in of(*readable):
         for number, line in enumerate(text(file).splitlines(), 1):
             if "egpu." in line and not re.match(r"\s*(from|import|package) egpu", line):
-                names = re.findall(r"(?<![\w./-])egpu(?!\.duration_us\b)(?:\.[A-Za-z_]\w*)+", line)
+                names = re.findall(r"(?<![\w./-])egpu(?!\.(?:duration_us|yaml)\b)(?:\.[A-Za-z_]\w*)+", line)
                 found += len(names)
                 lost += [f"{file}:{number}: {dotted}" for dotted in names if not is_defined(dotted)]
     assert found > 100, "there are more dotted names than that: this test no longer finds them"
@@ -270,6 +323,8 @@ def test_commands_of_egpu_exist_with_their_flags() -> None:
             if command is None:
                 lost.append(str(word))
                 continue
+            below = (rest.split() or [""])[0]
+            command = getattr(command, "commands", {}).get(below, command)
             known = {"-h", "--help"} | {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
             flags = re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", re.split(r" -- |\|", rest)[0])
             lost += [f"{word}: {flag}" for flag in flags if flag not in known]
@@ -297,7 +352,7 @@ def test_targets_of_make_and_benchmarks_exist() -> None:
 
 
 def test_the_tree_of_errors_is_as_drawn() -> None:
-    module = tree("src/egpu/errors.py")
+    module = tree("base/src/egpu_base/errors.py")
     classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
     bases_of = {node.name: ast.unparse(node.bases[0]) for node in classes}
     said = [node.name for node in classes if "retryable" in definitions(node.body)]

@@ -1,15 +1,15 @@
-"""What a pod with a GPU costs in the extender and in the webhook: filter, prioritize and bind over real HTTP.
+"""The cost of a pod with a GPU in the extender and in the webhook: filter, prioritize and bind over real HTTP.
 
-    world        a made-up cluster, half full, and pods that come to it
+    world        a made-up cluster, half full, and its new pods
     listing      the order in which kube-scheduler names nodes
     api_server   answers the extender at once
-    idle_server  the floor: the same bytes through the same server, which does nothing
-    processes    what is measured runs in processes of its own
-    caller       asks as kube-scheduler does, and reads what that cost
-    burst        very many pods at once
+    idle_server  the floor: the same bytes through an idle server
+    processes    the measured processes
+    caller       asks as kube-scheduler does, and measures
+    burst        a great many pods at once
 
-Latency is what a caller waits for; processor time is what the process spent, which a loaded machine disturbs less.
-Beside every figure stands the floor of the same run.
+Latency is the caller's waiting time. Processor time is that of the process; a loaded machine disturbs it less. Every
+figure stands beside the floor of the same run.
 """
 
 import tempfile
@@ -31,14 +31,14 @@ from benchmarks.report import Report
 SIZES: Final = (1_000, 5_000, 15_000)
 PODS: Final = 400
 WARM_UP: Final = 40
-"""Pods before the first that counts: the policy computes its first prices, shapes are met for the first time."""
+"""Pods before the first that counts: the policy computes its first prices, and meets shapes for the first time."""
 GOAL_P99_MS: Final = {1_000: 2.0, 5_000: 4.0, 15_000: 12.0}
-"""Of filter and prioritize together."""
+"""The goal for filter and prioritize together."""
 GOAL_EXTENDER_MS: Final = 3.0
 GOAL_WEBHOOK_MS: Final = 1.5
 GOAL_MEMORY_MIB: Final = 500.0
 Exchanges = Mapping[str, list[tuple[bytes, Asked]]]
-"""By verb, what was sent and what came back."""
+"""Requests and answers by verb."""
 
 
 def run(report: Report) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -
 
 
 def _review(webhook: Caller, pods: Sequence[Json]) -> Exchanges:
-    """The creation of each pod, as the API server asks about it: to be changed, then to be checked."""
+    """Ask about the creation of each pod, as the API server does: to change it, then to check it."""
     done: dict[str, list[tuple[bytes, Asked]]] = {"mutate": [], "validate": []}
     for number, pod in enumerate(pods):
         for verb, sent in (("mutate", bare(pod)), ("validate", pod)):
@@ -125,7 +125,7 @@ def _review(webhook: Caller, pods: Sequence[Json]) -> Exchanges:
 
 
 def _floor(folder: Path, exchanges: Exchanges) -> Exchanges:
-    """The same requests, and answers as long as those in the middle, from the server that does nothing."""
+    """Send the same requests to the idle server, with answers of the median length."""
     for verb, made in exchanges.items():
         middle = sorted(made, key=lambda one: len(one[1].body))[len(made) // 2]
         (folder / f"{verb}.answer").write_bytes(middle[1].body)
@@ -169,7 +169,7 @@ def _table(report: Report, title: str, exchanges: Exchanges, floor: Exchanges) -
 
 
 def _verdicts(report: Report, nodes: int, figures: Mapping[str, Any], extender_ms: float) -> None:
-    """The goals, and what has no goal beside them."""
+    """Report the goals, and the figures without a goal beside them."""
     p99, floor = figures["filter_and_prioritize_p99_ms"], figures["floor_filter_and_prioritize_p99_ms"]
     where = f"{nodes} nodes: "
     report.table(

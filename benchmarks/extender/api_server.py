@@ -1,9 +1,9 @@
 """An API server that answers at once, in a process of its own:
 `python -m benchmarks.extender.api_server NODES FOLDER`.
 
-It has the objects of a made-up cluster, lists them page by page, tells watches of pods, keeps one Lease, and says yes
-to every binding. What it costs is nobody's: it only must not be what the extender waits for. HTTP is read by hand, for
-its callers are two known clients that send whole requests.
+It has the objects of a made-up cluster, lists them page by page, reports pods to watches, keeps one Lease, and accepts
+every binding. Its own cost does not count; the extender just must not wait for it. It reads HTTP by hand, because its
+callers are two known clients that send whole requests.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ import msgspec
 
 from benchmarks.extender.world import Json, World, kept_mix
 from egpu.apps.extender import ExtenderConfig
-from egpu.apps.extender.mix import ANNOTATION
+from egpu.apps.extender.job_mix import ANNOTATION
 
 _WATCH: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 TENANT: Final = "tenant"
-"""His token and his name. He has one namespace, and may look at nodes and cards; others may do everything."""
+"""The user's token and name, with rights for one namespace, nodes and cards; others may do everything."""
 OF_TENANT: Final = "vision"
 
 
 def reviewed(spec: Json) -> Json:
-    """The status of a TokenReview or a SubjectAccessReview: everybody is called as his token is."""
+    """Return the status of a TokenReview or a SubjectAccessReview: each user has the name of the token."""
     if "token" in spec:
         return {"authenticated": True, "user": {"username": spec["token"]}}
     asked = spec.get("resourceAttributes") or {}
@@ -39,7 +39,7 @@ def reviewed(spec: Json) -> Json:
 
 
 class Objects:
-    """What the cluster has, as JSON, by plural; and who watches."""
+    """The cluster's objects, as JSON, by plural; and the watches."""
 
     def __init__(self, world: World) -> None:
         self.lists: dict[str, list[bytes]] = {
@@ -54,14 +54,14 @@ class Objects:
         self.version = 1
 
     def page(self, plural: str, query: dict[str, str]) -> bytes:
-        """One page of a list."""
+        """Return one page of a list."""
         found, start, size = self.lists.get(plural, []), int(query.get("continue", 0)), int(query.get("limit", 500))
         more = {"continue": str(start + size)} if start + size < len(found) else {}
         meta = json.dumps({"resourceVersion": str(self.version), **more}).encode()
         return b'{"metadata":%b,"items":[%b]}' % (meta, b",".join(found[start : start + size]))
 
     def tell(self, kind: str, pod: Json) -> None:
-        """A pod as it is now, to whoever watches pods."""
+        """Report a pod to the watches of pods."""
         self.version += 1
         pod["metadata"]["resourceVersion"] = str(self.version)
         line = msgspec.json.encode({"type": kind, "object": pod}) + b"\n"
@@ -69,7 +69,7 @@ class Objects:
             watch.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def changed(self, method: str, path: list[str], body: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer to a write."""
+        """Return status and body of the answer to a write."""
         sent: Json = json.loads(body)
         if path[-1] in ("tokenreviews", "subjectaccessreviews"):
             return 201, msgspec.json.encode(sent | {"status": reviewed(sent["spec"])})
@@ -135,7 +135,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def serve(world: World, folder: Path) -> None:
-    """For ever; writes its port when it answers."""
+    """Serve for ever; write the port when it answers."""
     objects = Objects(world)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")

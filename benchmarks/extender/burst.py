@@ -1,4 +1,4 @@
-"""A burst: very many pods at once, scheduled as kube-scheduler does, one after the other, and bound beside that."""
+"""A burst: a great many pods at once, scheduled one after the other, with bindings in parallel."""
 
 import threading
 from collections.abc import Sequence
@@ -16,19 +16,18 @@ from benchmarks.extender.world import Json, arrivals, bind_body, filter_body, no
 
 PODS: Final = 2000
 BINDERS: Final = 16
-"""Bindings under way at one time."""
+"""The number of bindings under way at one time."""
 GOAL_SLOWEST_SECONDS: Final = 5.0
-"""kube-scheduler gives up a request to an extender after so long."""
+"""The time after which kube-scheduler gives up a request to an extender."""
 
 
 ROUNDS: Final = 10
-"""In which those are scheduled again whose cards another got meanwhile: a pod's filter may be asked before the binding
-of the one before it is."""
+"""The time to reschedule pods whose cards another pod got meanwhile: a pod's filter may be called before the binding of
+the pod before it."""
 
 
 class Burst(NamedTuple):
-    """How many of the pods were bound, how often one had to be scheduled again, and how long the slowest request
-    took."""
+    """The number of bound pods and of repeated schedulings, and the duration of the slowest request."""
 
     placed: int
     again: int
@@ -36,8 +35,8 @@ class Burst(NamedTuple):
 
 
 def run(nodes: int, folder: Path) -> Burst:
-    """PODS of them, against an API server and an extender of their own. For pods with several cards each there would
-    not be room in the end."""
+    """Run PODS of them, against an API server and an extender of their own. Pods with several cards each would not have
+    room in the end."""
     pods = list(arrivals(PODS, seed=2, most_cards=1))
     listing = Listing([node_name(number) for number in range(nodes)])
     with ExitStack() as stack:
@@ -67,7 +66,7 @@ def _scheduled(pods: Sequence[Json], listing: Listing, extender: Process, folder
             return not asked(own.caller, "bind", bind_body(pod, node))["Error"]
 
         def schedule(pod: Json) -> Future[bool] | None:
-            """Its binding, which is under way; None where it fits nowhere."""
+            """Return its binding, which is under way, or None if it fits nowhere."""
             fits = asked(one_by_one, "filter", filter_body(pod, listing.next()))
             if fits["Error"] or not fits["NodeNames"]:
                 return None

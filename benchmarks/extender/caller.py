@@ -1,4 +1,4 @@
-"""Asks as kube-scheduler and an API server do: one request after another on one connection; and what that cost."""
+"""Ask as kube-scheduler and an API server do, one request after another on one connection, and measure the cost."""
 
 import gc
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 16 << 20
-"""Of a request or an answer."""
+"""The size limit of a request or an answer."""
 MAX_HEAD_BYTES: Final = 1 << 14
 
 
 class Asked(NamedTuple):
-    """An answer's body, how long it took, and what the process that gave it spent meanwhile."""
+    """An answer's body, its duration, and the server's processor time meanwhile."""
 
     body: bytes
     seconds: float
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of all threads of a process so far, to the nanosecond."""
+    """Return the processor time of all threads of a process so far, to the nanosecond."""
     spent = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         spent += int((thread / "schedstat").read_text().split()[0])
@@ -30,7 +30,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """Of a process, what is resident and nobody else's, MiB."""
+    """Return a process's own resident memory, in MiB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
@@ -40,8 +40,8 @@ def memory_mib(pid: int) -> float:
 class Caller:
     """One connection, in TLS with the certificates of `folder`, to the process `pid`. Context manager.
 
-    Its own memory is taken before the clock runs: half a megabyte that is sent or read, into memory that is new each
-    time, costs a millisecond of page faults, which would be measured as the server's.
+    Its own memory is allocated before the clock runs: half a megabyte in new memory for each request costs a
+    millisecond of page faults, which would count for the server.
     """
 
     def __init__(self, port: int, folder: Path, pid: int) -> None:
@@ -51,7 +51,7 @@ class Caller:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
         self._pid = pid
-        self._buffer = memoryview(bytearray(os.urandom(MAX_BYTES)))  # written to, and so really there
+        self._buffer = memoryview(bytearray(os.urandom(MAX_BYTES)))  # written to, and so allocated
 
     def __enter__(self) -> "Caller":
         return self
@@ -60,7 +60,7 @@ class Caller:
         self._socket.close()
 
     def post(self, path: str, body: bytes) -> Asked:
-        """Raises RuntimeError for any answer but a success."""
+        """Send a request. Raises RuntimeError for any answer but a success."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
@@ -79,7 +79,7 @@ class Caller:
         return Asked(found, took, spent)
 
     def _read(self) -> tuple[int, memoryview]:
-        """Status and body of the answer, which stays until the next."""
+        """Return status and body of the answer, which stays until the next."""
         size, end = 0, -1
         while end < 0:
             size = self._some(size)
@@ -94,8 +94,8 @@ class Caller:
         return int(head.split(b" ", 2)[1]), self._buffer[whole - length : whole]
 
     def _some(self, size: int) -> int:
-        """Reads on; how much is there now."""
+        """Read on; return how many bytes are there now."""
         found = self._socket.recv_into(self._buffer[size:])
         if not found:
-            raise RuntimeError("the server hung up")
+            raise RuntimeError("the server closed the connection")
         return size + found

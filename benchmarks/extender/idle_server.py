@@ -7,10 +7,10 @@ from pathlib import Path
 
 import uvloop
 
-from egpu.adapters.listening import Listen, bound, open_socket
-from egpu.adapters.posts import Answer, AtOnce, Post, Posts
-from egpu.adapters.web import TLS, serve
 from egpu.apps.extender.server import MAX_BODY_BYTES, MAX_HELD_BYTES
+from egpu_base.http.listening import Listen, bound, open_socket
+from egpu_base.http.post_server import Answer, AtOnce, Post, Posts
+from egpu_base.http.web import TLS, serve
 
 
 def _saying(answer: bytes) -> Post:

@@ -1,4 +1,4 @@
-"""The order in which kube-scheduler names nodes to an extender's filter: partly as it has them, never twice the same.
+"""The order in which kube-scheduler names nodes to an extender's filter: partly its own order, never twice the same.
 
 Its threads take chunks of the nodes, one after the other, and append each node that passes the filters to one list as
 soon as they are done with it. Source: findNodesThatPassFilters in pkg/scheduler/schedule_one.go and chunkSizeFor in
@@ -24,7 +24,7 @@ class Listing:
         self._draw = np.random.default_rng(1)
 
     def next(self) -> list[str]:
-        """All names, in another order than the last time."""
+        """Return all names, in a new order."""
         count = len(self._names)
         seconds = self._draw.exponential(size=count)
         done = np.empty(count)

@@ -1,4 +1,4 @@
-"""The processes that are measured, and what they need: certificates, a kubeconfig, free ports."""
+"""The measured processes and their needs: certificates, a kubeconfig, free ports."""
 
 import contextlib
 import socket
@@ -13,8 +13,8 @@ from typing import Final
 
 import yaml
 
-from egpu.adapters.certificates import issue
-from egpu.embedded.ports import ports
+from egpu_base.tls.certificates import issue
+from egpu_sim.cluster.ports import ports
 
 READY_SECONDS: Final = 300.0
 
@@ -29,7 +29,7 @@ class Process:
 
 
 def make_certificates(folder: Path) -> None:
-    """Of a server on loopback and of a client, as the files that `Caller` and the servers read."""
+    """Write certificates of a loopback server and a client, as the files that `Caller` and the servers read."""
     made = issue(["127.0.0.1"], now=datetime.now(UTC), client="kube-scheduler")
     files = {"ca.crt": made.ca_bundle, "tls.crt": made.certificate, "tls.key": made.key}
     files |= {"client.crt": made.client_certificate, "client.key": made.client_key}
@@ -39,7 +39,7 @@ def make_certificates(folder: Path) -> None:
 
 @contextlib.contextmanager
 def said_its_port(*command: str) -> Generator[Process]:
-    """A Python module that writes the port that it listens on, and ends with the block."""
+    """Run a Python module, which writes its listening port, until the end of the block."""
     process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
     with _ended(process):
         assert process.stdout is not None
@@ -48,8 +48,8 @@ def said_its_port(*command: str) -> Generator[Process]:
 
 @contextlib.contextmanager
 def component(name: str, folder: Path, api_port: int, *options: str) -> Generator[Process]:
-    """`egpu NAME` against the API server on `api_port`: an extender, a webhook, a controller or a dashboard; ready when
-    the block begins. `options` beside those that make it so."""
+    """Run `egpu NAME` against the API server on `api_port`: an extender, a webhook, a controller or a dashboard, which
+    is ready when the block begins. `options` are added to the necessary ones."""
     with ports() as taken:
         port, health = taken.take(), taken.take()
         kubeconfig = folder / "kubeconfig"

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a pod asks of each of `cards` cards: percent and MiB, or all of it (`core` 100). `often` of ten pods."""
+    """A pod's request on each of `cards` cards: percent and MiB, or all of it (`core` 100). `often` of ten pods."""
 
     cards: int
     core: int
@@ -49,13 +49,13 @@ KINDS: Final = (
     Kind(cards=4, core=100, memory_mib=0, often=1),
 )
 TOO_LARGE: Final = Kind(cards=CARDS_PER_NODE + 1, core=100, memory_mib=0, often=0)
-"""What no node has."""
+"""A request that no node can serve."""
 
 
 @dataclass
 class World:
-    """The objects of `count` nodes, of whose cards about half are given out: to `running` pods at most, which are of
-    `namespaces` in turn."""
+    """The objects of `count` nodes, with about half of their cards given to at most `running` pods, in the `namespaces`
+    in turn."""
 
     count: int
     running: int | None = None
@@ -72,7 +72,7 @@ class World:
             self._fill(name, draw)
 
     def _fill(self, node: str, draw: random.Random) -> None:
-        """Pods until half of the node's compute is given out, first card first; then the cards, which say so."""
+        """Add pods until half of the node's compute is given out, first card first; then the cards that show it."""
         left = [(100, CARD_MIB)] * CARDS_PER_NODE
         holders: list[list[str]] = [[] for _ in left]
         goal = 100 * CARDS_PER_NODE // 2
@@ -93,7 +93,7 @@ class World:
 
 
 def arrivals(count: int, *, seed: int = 1, most_cards: int = CARDS_PER_NODE) -> Iterator[Json]:
-    """Pods that wait, as the webhook left them, none of which asks for more than `most_cards`."""
+    """Yield waiting pods, as the webhook left them, that request at most `most_cards`."""
     draw = random.Random(seed)
     for number in range(count):
         while (kind := _drawn(draw)).cards > most_cards:
@@ -102,7 +102,7 @@ def arrivals(count: int, *, seed: int = 1, most_cards: int = CARDS_PER_NODE) -> 
 
 
 def waiting(name: str, kind: Kind, *, namespace: str = "default") -> Json:
-    """A pod that waits, as the webhook left it."""
+    """Return a waiting pod, as the webhook left it."""
     demand = ContainerDemand(
         provisioner=PROVISIONER,
         cards=kind.cards,
@@ -116,7 +116,7 @@ def waiting(name: str, kind: Kind, *, namespace: str = "default") -> Json:
 
 
 def allocation(node: str, kind: Kind, columns: list[int]) -> str:
-    """The annotation of a pod that has these cards of the node, by their indexes."""
+    """Return the annotation of a pod that has these cards of the node, by their indexes."""
     shares = tuple(
         CardShare(
             uuid=card_uuid(node, at),
@@ -135,7 +135,7 @@ def allocation(node: str, kind: Kind, columns: list[int]) -> str:
 
 
 def kept_mix() -> str:
-    """The job mix of an extender that has seen many such pods: prices are computed when it starts, not meanwhile."""
+    """Return the job mix of an extender that has seen many such pods: it computes prices at its start, not later."""
     learned = LearnedMix()
     for kind in KINDS:
         amounts = (WHOLE_CARD, 0) if kind.whole else (kind.core * WHOLE_CARD // 100, kind.memory_mib)
@@ -153,7 +153,7 @@ def card_uuid(node: str, index: int) -> str:
 
 
 def filter_body(pod: Json, nodes: list[str]) -> bytes:
-    """Of filter and prioritize: the whole pod, and the names of all nodes."""
+    """Return the body of filter and prioritize: the whole pod, and the names of all nodes."""
     return msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": nodes})
 
 
@@ -164,7 +164,7 @@ def bind_body(pod: Json, node: str) -> bytes:
 
 
 def review_body(pod: Json, uid: str) -> bytes:
-    """An AdmissionReview of the creation of the pod."""
+    """Return an AdmissionReview of the creation of the pod."""
     request = {
         "uid": uid,
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -187,7 +187,7 @@ def review_body(pod: Json, uid: str) -> bytes:
 
 
 def bare(pod: Json) -> Json:
-    """The pod as a user sends it, before the webhook."""
+    """Return the pod as a user sends it, before the webhook."""
     return {**pod, "metadata": {**pod["metadata"], "annotations": {}}}
 
 
@@ -196,7 +196,7 @@ def _drawn(draw: random.Random) -> Kind:
 
 
 def _pod(name: str, kind: Kind, annotations: dict[str, str], namespace: str) -> Json:
-    """With the fields that API server and service account give every pod: they are most of its bytes."""
+    """Return a pod with the fields that API server and service account give every pod: most of its bytes."""
     resources = {names.GPU: str(kind.cards)} if kind.whole else {names.GPU_CORE: str(kind.core)}
     if kind.memory_mib:
         resources[names.GPU_MEMORY] = str(kind.memory_mib)

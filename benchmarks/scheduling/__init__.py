@@ -1,1 +1,1 @@
-"""Scheduling, measured: the tables and plots of docs/scheduling.md."""
+"""Measurements of scheduling: the tables and plots of docs/internals/scheduling-measured.md."""

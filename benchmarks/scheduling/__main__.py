@@ -1,8 +1,8 @@
-"""Measures scheduling and writes what it found into docs/scheduling.md: `python -m benchmarks.scheduling [STAGE…]`.
+"""Measure scheduling, for docs/internals/scheduling-measured.md: `python -m benchmarks.scheduling [STAGE…]`.
 
-Stages: published, churn, mixes, speed. Each keeps its figures in `results/STAGE.json`; the tables and plots are drawn
-from those, so that a stage can be run again by itself. All of them take about an hour on one core. A stage that is cut
-short goes on where it stopped, from `results/STAGE.part.json`: delete that after changing what it measures.
+Stages: published, churn, mixes, speed. Each keeps its figures in `results/STAGE.json`; tables and plots are drawn from
+these, so that one stage can run again by itself. All of them take about an hour on one core. An interrupted stage
+continues from `results/STAGE.part.json`; delete that after changing its measurements.
 """
 
 import json
@@ -27,10 +27,10 @@ def _keep(path: Path, found: list[stages.Found]) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Run the stages called so (all without names), then draw everything anew."""
+    """Run the named stages (all without names), then draw everything again."""
     unknown = [name for name in names if name not in (*STAGES, "report")]
     if unknown:
-        sys.exit(f"no stage is called {', '.join(unknown)}; known are {', '.join(STAGES)}, report")
+        sys.exit(f"unknown stage {', '.join(unknown)}; use one of {', '.join(STAGES)}, report")
     RESULTS.mkdir(exist_ok=True)
     for name in names or STAGES:
         if name in STAGES:

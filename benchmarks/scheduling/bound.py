@@ -1,9 +1,8 @@
-"""How much GPU could be allocated at all: two fluid relaxations of placing, as linear programmes.
+"""Upper bounds of allocated GPU: two fluid relaxations of placing, as linear programmes.
 
-Pods are divisible, and nodes of one kind are one. *Evenly*: of every shape the same part of what arrived is taken in,
-as much as fits. *By choice*: whom to refuse is chosen, knowing all that will come. No policy exceeds the second, and
-none chooses so freely: whoever fits is taken in. A policy exceeds the first where it is large pods without GPU that
-find no room.
+Pods are divisible, and nodes of one kind are one. *Evenly*: the same part of every shape's arrivals is placed, as much
+as fits. *By choice*: refusals are chosen, knowing all arrivals. No policy exceeds the second, and none chooses so
+freely, because a pod that fits is placed. A policy exceeds the first where large pods without GPU find no room.
 """
 
 from collections import Counter
@@ -17,7 +16,7 @@ from egpu.core.policies.shapes import Machine, Shape
 
 
 def evenly_percent(machines: Sequence[Machine], arrived: Sequence[Shape]) -> float:
-    """GPU allocated, percent of capacity, where of every shape the same part is taken in."""
+    """Return the allocated GPU, percent of capacity, with the same part of every shape placed."""
     shapes = Counter(arrived)
     model, _ = _programme(machines, list(shapes))
     rows = np.arange(len(shapes), dtype=np.int32)
@@ -29,7 +28,7 @@ def evenly_percent(machines: Sequence[Machine], arrived: Sequence[Shape]) -> flo
 
 
 def by_choice_percent(machines: Sequence[Machine], arrived: Sequence[Shape]) -> float:
-    """GPU allocated, percent of capacity, where as much as possible is."""
+    """Return the most allocated GPU, percent of capacity."""
     shapes = Counter(arrived)
     model, gpu = _programme(machines, list(shapes))
     for row, count in enumerate(shapes.values()):
@@ -40,8 +39,8 @@ def by_choice_percent(machines: Sequence[Machine], arrived: Sequence[Shape]) -> 
 
 
 def _programme(machines: Sequence[Machine], shapes: Sequence[Shape]) -> tuple[Any, list[float]]:
-    """A row for what is placed of each shape, then those of each kind of node for GPU, CPU and memory; a column for
-    each shape on each kind that could have it, and the GPU that one of it takes."""
+    """Return a programme: a row for the placed pods of each shape, then rows of each kind of node for GPU, CPU and
+    memory; a column for each shape on each kind that could have it, with its GPU."""
     kinds = Counter((m.cpu_milli, m.ram_mib, m.cards, m.model) for m in machines)
     highs = solver()
     model: Any = highs.Highs()

@@ -1,7 +1,7 @@
-"""Other job mixes, made from the trace: other shares of pods without GPU, with part of one, with several, bound to one
-model.
+"""Other job mixes, made from the trace: other shares of pods without GPU, with a part of one, with several, or for one
+model only.
 
-Each keeps the number of GPUs asked for about as it is. Pods are drawn with a seed from those of the trace.
+Each requests about as many GPUs as the trace. Pods are drawn from it with a seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Pods = list[Shape]
 
 
 def _draw(pods: Sequence[Shape], random: np.random.Generator, gpu_milli: float) -> Pods:
-    """Pods drawn with replacement until they ask for `gpu_milli`."""
+    """Draw pods with replacement until they request `gpu_milli`."""
     drawn: Pods = []
     while gpu_milli > 0:
         pod = pods[int(random.integers(len(pods)))]
@@ -25,7 +25,7 @@ def _draw(pods: Sequence[Shape], random: np.random.Generator, gpu_milli: float) 
 
 
 def cpu_only(pods: Pods, percent: int, random: np.random.Generator) -> Pods:
-    """The pods without GPU, `percent` of as many."""
+    """Return `percent` of the number of pods, without GPU."""
     without = [pod for pod in pods if not pod.cards]
     count = len(without) * percent // 100
     chosen = random.integers(len(without), size=count)
@@ -33,7 +33,7 @@ def cpu_only(pods: Pods, percent: int, random: np.random.Generator) -> Pods:
 
 
 def _share_of_gpu(pods: Pods, percent: int, random: np.random.Generator, kind: Callable[[Shape], bool]) -> Pods:
-    """Pods of a kind ask for `percent` of the GPU, the others for the rest; those without GPU stay."""
+    """Let pods of a kind request `percent` of the GPU, the others the rest; keep those without GPU."""
     total = sum(pod.gpu_milli for pod in pods)
     chosen = [pod for pod in pods if pod.cards and kind(pod)]
     others = [pod for pod in pods if pod.cards and not kind(pod)]
@@ -43,17 +43,17 @@ def _share_of_gpu(pods: Pods, percent: int, random: np.random.Generator, kind: C
 
 
 def shared(pods: Pods, percent: int, random: np.random.Generator) -> Pods:
-    """Shares of one card ask for `percent` of the GPU."""
+    """Let shares of one card request `percent` of the GPU."""
     return _share_of_gpu(pods, percent, random, lambda pod: pod.cards == 1 and pod.core_milli < WHOLE_CARD)
 
 
 def several(pods: Pods, percent: int, random: np.random.Generator) -> Pods:
-    """Pods with several cards ask for `percent` of the GPU."""
+    """Let pods with several cards request `percent` of the GPU."""
     return _share_of_gpu(pods, percent, random, lambda pod: pod.cards > 1)
 
 
 def bound(pods: Pods, percent: int, random: np.random.Generator, machines: Sequence[Machine]) -> Pods:
-    """`percent` of the pods with GPU accept one model only, drawn by cards from those that can host the pod."""
+    """Let `percent` of the pods with GPU accept one model only, drawn by cards from those that can host the pod."""
     result: Pods = []
     for pod in pods:
         if not pod.cards or random.random() * 100 >= percent:
@@ -69,13 +69,13 @@ def bound(pods: Pods, percent: int, random: np.random.Generator, machines: Seque
 
 
 def hungry(pods: Pods, percent: int, machines: Sequence[Machine]) -> Pods:
-    """Every pod asks for `percent` of its memory, but for no more than some node has that has its cards."""
+    """Let every pod request `percent` of its memory, at most the memory of a node that has its cards."""
     most = {cards: max(m.ram_mib for m in machines if m.cards >= cards) for cards in {pod.cards for pod in pods}}
     return [replace(pod, ram_mib=min(pod.ram_mib * percent // 100, most[pod.cards])) for pod in pods]
 
 
 def all_mixes(pods: Pods, machines: Sequence[Machine], seed: int) -> dict[str, Pods]:
-    """Nineteen of them, by name."""
+    """Return all nineteen, by name."""
     made: dict[str, Pods] = {}
     for percent in (0, 50, 200, 250, 300, 400):
         made[f"cpu{percent:03}"] = cpu_only(pods, percent, np.random.default_rng([seed, 1, percent]))

@@ -1,4 +1,4 @@
-"""Tables and plots of docs/scheduling.md, from the kept results."""
+"""Tables and plots of docs/internals/scheduling-measured.md, from the kept results."""
 
 import csv
 import json
@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.scheduling.stages import BOUNDS, CHURN_POLICIES
 from egpu.cli.plots import Line, write_plot
-from egpu.core.simulation.summary import interval, paired
+from egpu.core.replay.summary import interval, paired
 
-DOCS = Path("docs/scheduling.md")
-PLOT = Path("docs/scheduling-allocation.svg")
-CHURN_PLOT = Path("docs/scheduling-churn.svg")
+DOCS = Path("docs/internals/scheduling-measured.md")
+PLOT = Path("docs/internals/scheduling-allocation.svg")
+CHURN_PLOT = Path("docs/internals/scheduling-churn.svg")
 NAMES = {"default": "**price** (learning)", "price-known": "price, mix known", "best-fit": "best-fit"}
 THEIRS = {
     "fgd": "06-FGD",
@@ -26,7 +26,7 @@ Found = dict[str, Any]
 
 
 def write_report(results: Path) -> None:
-    """Replace every table between its markers; a stage that was never run leaves its table alone."""
+    """Replace every table between its markers; keep the table of a stage that was never run."""
     text = DOCS.read_text(encoding="utf-8")
     for name, make in {"published": _published, "churn": _churn, "mixes": _mixes, "speed": _speed}.items():
         path = results / f"{name}.json"

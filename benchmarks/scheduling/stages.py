@@ -1,4 +1,4 @@
-"""What is measured. Seeds here are never used for choosing a setting."""
+"""The stages of measuring. Their seeds are never used for choosing a setting."""
 
 import json
 import resource
@@ -17,8 +17,8 @@ from benchmarks.scheduling.bound import by_choice_percent, evenly_percent
 from benchmarks.scheduling.mixes import all_mixes
 from egpu.adapters.traces import read_nodes, read_pods
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation.replay import Outcome, run
-from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
+from egpu.core.replay.run import Outcome, run
+from egpu.core.replay.workload import Lifetime, Workload, churn, published_arrivals
 
 DATA = Path("data/openb")
 SEEDS = range(42, 52)
@@ -31,21 +31,21 @@ LIFETIMES = ("exp:1", "pareto:1")
 CHURN_LENGTH, WARM_UP = 6.0, 1.0
 MIX_SEEDS = (42, 43)
 BOUNDS = {"evenly": evenly_percent, "by choice": by_choice_percent}
-"""What is kept beside the policies of each mix."""
+"""The figures to keep beside the policies of each mix."""
 SPEED_NODES = (1_523, 15_000)
 
 Found = dict[str, Any]
 Keep = Callable[[list[Found]], None]
-"""Told what was found so far, after every case: a stage that is cut short keeps what it has, and goes on from there."""
+"""Called with the results so far, after every case: an interrupted stage keeps them, and continues from there."""
 
 
 def trace() -> tuple[list[Machine], list[Shape]]:
-    """The default trace."""
+    """Return the default trace."""
     return read_nodes(DATA / "nodes.csv"), read_pods(DATA / "pods.csv")
 
 
 def capacity(machines: Sequence[Machine]) -> int:
-    """In thousandths of a card."""
+    """Return the capacity in thousandths of a card."""
     return 1000 * sum(machine.cards for machine in machines)
 
 
@@ -61,13 +61,13 @@ def _replay(policy: str, machines: list[Machine], pods: list[Shape], seed: int, 
 
 
 def _lacking(found: list[Found], policies: Sequence[str], **case: Any) -> list[str]:
-    """The policies that a case was not yet run with."""
+    """Return the policies without a result for this case."""
     known = {one["policy"] for one in found if all(one[key] == value for key, value in case.items())}
     return [policy for policy in policies if policy not in known]
 
 
 def published(found: list[Found], keep: Keep) -> None:
-    """The published protocol on the default trace, ten seeds."""
+    """Run the published protocol on the default trace, with ten seeds."""
     machines, pods = trace()
     for seed in track(SEEDS, "published"):
         for policy in _lacking(found, POLICIES, seed=seed):
@@ -89,7 +89,7 @@ def published(found: list[Found], keep: Keep) -> None:
 
 
 def churn_gate(found: list[Found], keep: Keep) -> None:
-    """Poisson arrivals and departures, every policy on the same numbers."""
+    """Run Poisson arrivals and departures, every policy on the same numbers."""
     machines, pods = trace()
     cases = [(lifetime, load, seed) for seed in CHURN_SEEDS for lifetime in LIFETIMES for load in CHURN_LOADS]
     for lifetime, load, seed in track(cases, "churn"):
@@ -122,7 +122,7 @@ def _churn(machines: list[Machine], pods: list[Shape], lifetime: str, load: floa
 
 
 def mixes(found: list[Found], keep: Keep) -> None:
-    """Other job mixes, the published protocol."""
+    """Run other job mixes by the published protocol."""
     machines, pods = trace()
     for name, other in track(all_mixes(pods, machines, 2024).items(), "mixes"):
         for seed in MIX_SEEDS:
@@ -143,7 +143,7 @@ def mixes(found: list[Found], keep: Keep) -> None:
 
 
 def _bounds(bound: str, machines: list[Machine], pods: list[Shape], seed: int) -> Iterator[tuple[int, float]]:
-    """Per load, of what has arrived by then."""
+    """Return the bound per load, for what has arrived by then."""
     shapes = _arrivals(machines, pods, seed).shapes
     arrived = np.cumsum([shape.gpu_milli for shape in shapes]) * 100 / capacity(machines)
     for load in LOADS:
@@ -151,7 +151,7 @@ def _bounds(bound: str, machines: list[Machine], pods: list[Shape], seed: int) -
 
 
 def speed(found: list[Found], keep: Keep) -> None:
-    """Decisions a second on one core, in one process per cluster size and policy so that memory can be told apart."""
+    """Measure decisions a second on one core, in one process per cluster size and policy to separate their memory."""
     for nodes in track(SPEED_NODES, "speed"):
         for policy in _lacking(found, CHURN_POLICIES, nodes=nodes):
             script = f"from benchmarks.scheduling.stages import one_speed; one_speed({policy!r}, {nodes})"
@@ -161,8 +161,8 @@ def speed(found: list[Found], keep: Keep) -> None:
 
 
 def one_speed(policy: str, nodes: int) -> None:
-    """Prints as JSON, by the clock and by the processor time of the thread (which other programs disturb less):
-    decisions a second, and the 99th percentile of one in milliseconds; and the process's peak memory in MiB."""
+    """Print as JSON, by the clock and by the thread's processor time (which other programs disturb less): decisions a
+    second, the 99th percentile of one in milliseconds, and the process's peak memory in MiB."""
     machines, pods = trace()
     many = [replace(machines[at % len(machines)], name=f"n{at}") for at in range(nodes)]
     random = np.random.default_rng(1)

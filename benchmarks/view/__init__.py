@@ -1,10 +1,10 @@
-"""What it costs to look at a large cluster: the dashboard's first page, its updates, and scrapes of who has metrics.
-A second dashboard knows what all slices use.
+"""The cost of a look at a large cluster: the dashboard's first page, its updates, and scrapes of components with
+metrics. A second dashboard knows the use of all slices.
 
     api_server  a cluster of several namespaces, in which some wait
-    usage       what its pods use
+    usage       the use of its pods
 
-Beside the figures stands a floor of the same run: the dashboard's sign-in form, in which nothing is of the cluster.
+Beside the figures stands a floor of the same run: the dashboard's sign-in form, without data of the cluster.
 """
 
 import http.client
@@ -31,11 +31,11 @@ NODES, PODS = 5_000, 20_000
 QUICK_NODES, QUICK_PODS = 500, 2_000
 ROUNDS: Final = 15
 SHOWN: Final = 4
-"""Nodes that are on the map's first page whatever its length."""
+"""Nodes that are on the map's first page, whatever its length."""
 SETTLE_SECONDS: Final = 1.2
-"""A view serves everybody who asks within a second: what comes after is made anew."""
+"""A view serves all requests within a second: later ones make a new one."""
 IDLE_SECONDS: Final = 0.1
-"""A process that spends less in a second has settled …"""
+"""A process that uses less in a second has settled …"""
 MOST_SETTLE_SECONDS: Final = 60.0
 """… and is measured then, settled or not."""
 GOAL_PAGE_MS: Final = 300.0
@@ -44,14 +44,14 @@ GOAL_UPDATE_KB: Final = 50.0
 GOAL_SCRAPE_SECONDS: Final = 2.0
 GOAL_MEMORY_MIB: Final = 500.0
 EVERYTHING: Final = "somebody"
-"""The token of one who may list everything."""
+"""The token of a user who may list everything."""
 DASHBOARDS: Final = ("dashboard", "dashboard with use")
 
 
 @dataclass(frozen=True)
 class Got:
-    """An answer: how long it took, what the process spent meanwhile, its bytes on the wire, and its text where it was
-    not compressed."""
+    """An answer: its duration, the server's processor time meanwhile, its bytes on the wire, and its text unless
+    compressed."""
 
     seconds: float
     processor_seconds: float
@@ -84,8 +84,8 @@ def run(report: Report) -> dict[str, Any]:
 
 
 def _look(api: Caller, dashboard: Process, shown: Sequence[str], prefix: str) -> dict[str, Any]:
-    """The first page, also of somebody who may list one namespace, then updates: each after a pod, whose name begins
-    with `prefix`, was bound to a node that is shown there."""
+    """Get the first page, also as a user who may list one namespace, then updates. Each update follows the binding of a
+    pod, whose name begins with `prefix`, to a node on that page."""
     _settled(dashboard.pid)
     get = _Getter(dashboard)
     first = get("/")
@@ -144,7 +144,7 @@ class _Getter:
         self._connection = http.client.HTTPConnection("127.0.0.1", process.monitoring_port, timeout=120)
 
     def __call__(self, path: str, *, compressed: bool = True, token: str = EVERYTHING) -> Got:
-        """Raises RuntimeError for what is neither an answer nor "nothing is new"."""
+        """Get a page. Raises RuntimeError for anything but an answer or "nothing is new"."""
         headers = {"Authorization": f"Bearer {token}"} | ({"Accept-Encoding": "gzip"} if compressed else {})
         spent, began = processor_seconds(self._process.pid), time.perf_counter()
         self._connection.request("GET", path, headers=headers)
@@ -159,8 +159,7 @@ class _Getter:
 
 
 def _settled(pid: int) -> None:
-    """Wait until a process that is ready has done what else it does when it starts: looks at every claim and card,
-    computes prices."""
+    """Wait until a ready process has finished the rest of its start: a look at every claim and card, and prices."""
     deadline = time.monotonic() + MOST_SETTLE_SECONDS
     while time.monotonic() < deadline:
         spent = processor_seconds(pid)
@@ -170,7 +169,7 @@ def _settled(pid: int) -> None:
 
 
 def _parts(page: str) -> list[str]:
-    """Where the page asks for its live parts."""
+    """Return the addresses of the page's live parts."""
     return [unescape(one).removeprefix(".") for one in re.findall(r'hx-get="([^"]+)"', page)]
 
 
@@ -185,7 +184,7 @@ def _together(answers: Sequence[Got]) -> Got:
 
 
 def _summary(answers: Sequence[Got]) -> dict[str, float]:
-    """Of several, the one in the middle; and the slowest."""
+    """Return the median of several, and the slowest."""
     return {
         "ms": median(one.seconds for one in answers) * 1e3,
         "slowest_ms": max(one.seconds for one in answers) * 1e3,
@@ -195,7 +194,7 @@ def _summary(answers: Sequence[Got]) -> dict[str, float]:
 
 
 def _peak_mib(pid: int) -> float:
-    """The most that was ever resident."""
+    """Return the peak resident memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,8 +1,8 @@
 """The API server of `benchmarks.extender` with a busier cluster:
 `python -m benchmarks.view.api_server NODES PODS FOLDER`.
 
-Of the pods, of several namespaces, one in fifty waits: half of these for what no node has. What the others use is in
-the file `USAGE` of the folder, as a Prometheus would tell it.
+One in fifty of the pods, in several namespaces, waits: half of these for a request that no node can serve. The use of
+the others is in the file `USAGE` of the folder, as a Prometheus would report it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ WAITING_OF: Final = 50
 
 
 def busy(nodes: int, pods: int) -> World:
-    """So many nodes of eight cards, and pods."""
+    """Return a world of so many nodes of eight cards, and pods."""
     wait = pods // WAITING_OF
     world = World(nodes, running=pods - wait, namespaces=NAMESPACES)
     for number in range(wait):

@@ -1,4 +1,4 @@
-"""What the pods of a made-up cluster use, as a Prometheus that has scraped their agents would tell it."""
+"""The use of a made-up cluster's pods, as a Prometheus that has scraped their agents would report it."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,14 @@ from typing import Final
 from benchmarks.extender.world import CARD_MIB, Json
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.quantities import MIB_BYTES
+from egpu_base.api.quantities import MIB_BYTES
 
 USAGE: Final = "usage.prom"
 """The file's name."""
 
 
 def used(pods: Iterable[Json]) -> Iterator[str]:
-    """What the pods use, drawn with one seed; nothing of those that have no cards."""
+    """Yield the use of the pods, drawn with one seed; nothing for pods without cards."""
     draw = random.Random(1)
     for pod in pods:
         yield from _used(pod, draw)

@@ -1,4 +1,4 @@
-/* Batches of copies, as the driver takes them: a copy after the other does what they ask for. */
+/* Batches of copies in the driver's form, done one copy after the other. */
 #ifndef EGPU_COMMON_BATCH_H
 #define EGPU_COMMON_BATCH_H
 
@@ -10,7 +10,7 @@ struct batch {
     const size_t *bytes;
     size_t count;
     const CUmemcpyAttributes *attributes;
-    const size_t *starts; /* which copy is the first that an attribute is for */
+    const size_t *starts; /* index of the first copy for each attribute */
     size_t attribute_count;
 };
 
@@ -29,7 +29,7 @@ static inline bool batch_is_whole(const struct batch *batch) {
     return true;
 }
 
-/* Whether something of it must have been read when the call returns. */
+/* Return whether any source must have been read when the call returns. */
 static inline bool batch_is_read_at_once(const struct batch *batch) {
     for (size_t i = 0; i < batch->attribute_count; i++)
         if (batch->attributes[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)

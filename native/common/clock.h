@@ -1,4 +1,4 @@
-/* What time it is, in nanoseconds: since the machine started, or since 1970. */
+/* The time in nanoseconds: since the machine started, or since 1970. */
 #ifndef EGPU_COMMON_CLOCK_H
 #define EGPU_COMMON_CLOCK_H
 

@@ -36,7 +36,7 @@ ssize_t descriptor_receive(int socket, void *data, size_t bytes, int *descriptor
     union control control;
     struct iovec part = {data, bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (room != 0) { /* exactly: in the padding there would be room for one more */
+    if (room != 0) { /* exactly: the padding would hold one more */
         message.msg_control = &control;
         message.msg_controllen = CMSG_LEN(room * sizeof(int));
     }
@@ -70,7 +70,7 @@ bool descriptor_send_all(int socket, struct iovec *parts, size_t part_count, int
     return true;
 }
 
-/* One piece of a message, and perhaps the first descriptor. */
+/* Receive one piece of a message, and perhaps the first descriptor. */
 static ssize_t receive_piece(int socket, void *data, size_t bytes, int *passed) {
     if (passed == NULL || *passed >= 0) return recv(socket, data, bytes, 0);
     int came = -1;

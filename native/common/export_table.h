@@ -1,4 +1,4 @@
-/* Which of the driver's undocumented tables a program asks for, which we have none of. */
+/* The driver's undocumented tables that a program requests; we have none of them. */
 #ifndef EGPU_EXPORT_TABLE_H
 #define EGPU_EXPORT_TABLE_H
 
@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The table without which NVIDIA's runtime library does nothing. Who looks for others (NVRTC does)
- * goes on without, and need not be told. */
+/* Without this table NVIDIA's runtime library does not work. Programs that request others (NVRTC
+ * does) continue without them, so no message is needed. */
 static inline bool export_table_of_runtime(const CUuuid *id) {
     static const unsigned char of_runtime[sizeof id->bytes] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4,
                                                                0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39,

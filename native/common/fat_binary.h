@@ -1,7 +1,7 @@
-/* A fat binary, which nvcc puts into programs and a runtime hands to the driver.
+/* A fat binary, which nvcc puts into programs and a runtime passes to the driver.
  *
- * All that is known of one here: how it begins, and how many bytes follow its head. A program's own
- * pointer to it comes in a wrapper (crt/host_runtime.h and fatbinary_section.h of the toolkit). */
+ * Only this is known here: how one begins, and how many bytes follow its head. A program's own
+ * pointer to it is in a wrapper (crt/host_runtime.h and fatbinary_section.h of the toolkit). */
 #ifndef EGPU_COMMON_FAT_BINARY_H
 #define EGPU_COMMON_FAT_BINARY_H
 
@@ -14,7 +14,7 @@
 
 struct fat_binary {
     uint32_t magic, unread;
-    uint64_t rest_bytes; /* that follow this head */
+    uint64_t rest_bytes; /* after this head */
 };
 
 struct fat_wrapper {
@@ -22,7 +22,7 @@ struct fat_wrapper {
     const void *image;
 };
 
-/* An image may be a text of one byte: it is compared like one, not read as a number. */
+/* An image may be a text of one byte: compare it as text, not as a number. */
 static inline bool fat_binary_is(const void *image) {
     return strncmp(image, FAT_BINARY_MAGIC, 4) == 0;
 }
@@ -31,7 +31,7 @@ static inline bool fat_wrapper_is(const void *image) {
     return strncmp(image, FAT_WRAPPER_MAGIC, 4) == 0;
 }
 
-/* What `image` wraps; `image` itself where it wraps nothing. */
+/* Return the wrapped image; `image` itself if it is not a wrapper. */
 static inline const void *fat_binary_unwrapped(const void *image) {
     struct fat_wrapper wrapper;
     if (!fat_wrapper_is(image)) return image;
@@ -39,7 +39,7 @@ static inline const void *fat_binary_unwrapped(const void *image) {
     return wrapper.image;
 }
 
-/* What a fat binary says of the bytes behind its head. */
+/* Return the bytes after a fat binary's head, according to the head. */
 static inline uint64_t fat_binary_rest_bytes(const void *image) {
     struct fat_binary head;
     memcpy(&head, image, sizeof head);

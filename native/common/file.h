@@ -7,11 +7,11 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The first `room` - 1 bytes of a file, and a NUL. How many they are, or -1 with errno. */
+/* Read at most `room` - 1 bytes of a file and add a NUL. Return how many, or -1 with errno. */
 ssize_t file_read(const char *path, char *to, size_t room);
 
-/* All of a file of at most `most` bytes, with a NUL behind it; to be freed. NULL: it is longer,
- * cannot be read, or there is no memory. */
+/* Read all of a file of at most `most` bytes and add a NUL; the caller frees it. NULL: it is
+ * longer, cannot be read, or there is no memory. */
 char *file_load(const char *path, size_t most, size_t *bytes);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-/* Calls of the kernel that older C libraries have no function for: fstat came with glibc 2.33
- * (before it was an inline function), memfd_create with 2.27, getrandom with 2.25. */
+/* System calls for which older C libraries have no function: fstat came with glibc 2.33 (before
+ * that it was an inline function), memfd_create with 2.27, getrandom with 2.25. */
 #ifndef EGPU_COMMON_KERNEL_H
 #define EGPU_COMMON_KERNEL_H
 
@@ -18,7 +18,7 @@ static inline int kernel_memfd(const char *name, unsigned flags) {
     return (int)syscall(SYS_memfd_create, name, flags);
 }
 
-/* All of the bytes, or none. */
+/* Get all of the bytes, or none. */
 static inline bool kernel_random(void *to, size_t bytes) {
     return syscall(SYS_getrandom, to, bytes, 0) == (long)bytes;
 }

@@ -1,4 +1,4 @@
-/* What NVML's results are called: for the simulated library and for the remote one. */
+/* Texts for NVML's results, for the simulated library and the remote one. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 

@@ -1,8 +1,8 @@
 /* Included first in everything that is loaded in containers, whose glibc may be as old as 2.17.
  *
- * glibc 2.34 took these into libc.so.6, under a new version besides the old one, and a linker takes
- * the new one where it is not told otherwise. Of older ones they are in libpthread and libdl, so
- * what uses this is linked with those by name (target egpu_old_glibc).
+ * glibc 2.34 moved these into libc.so.6, with a new version beside the old one, and a linker
+ * chooses the new one by default. Older versions have them in libpthread and libdl, so users of
+ * this file link those by name (target egpu_old_glibc).
  */
 #ifndef EGPU_COMMON_OLD_GLIBC_H
 #define EGPU_COMMON_OLD_GLIBC_H

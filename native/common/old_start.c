@@ -1,7 +1,7 @@
-/* How a program of ours that runs in containers begins. What the compiler puts before main asks for
- * the
- * __libc_start_main of glibc 2.34; linked with --wrap it comes by here, to the one that all have.
- * Older ones run no constructors of a program that was built so: it must have none. */
+/* Start of our programs that run in containers. The compiler's code before main needs the
+ * __libc_start_main of glibc 2.34; linked with --wrap, it calls this one, which calls the version
+ * that all have. Older versions run no constructors of a program built like this: it must have
+ * none. */
 #include "old_glibc.h"
 
 typedef int main_function(int count, char **arguments, char **environment);

@@ -10,7 +10,7 @@ const char *process_stat(uint32_t pid, char *text, size_t room) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
     if (file_read(path, text, room) <= 0) return NULL;
-    const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    const char *at = strrchr(text, ')'); /* the name before it may contain anything */
     return at == NULL || at[1] == 0 ? NULL : at + 2;
 }
 

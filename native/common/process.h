@@ -1,4 +1,4 @@
-/* What /proc says of a process. */
+/* Information about a process from /proc. */
 #ifndef EGPU_COMMON_PROCESS_H
 #define EGPU_COMMON_PROCESS_H
 
@@ -9,11 +9,11 @@
 
 enum { PROCESS_PARENT = 4, PROCESS_THREADS = 20, PROCESS_START_TIME = 22 }; /* proc(5) */
 
-/* /proc/<pid>/stat from the third field on, which is the letter of its state; NULL: there is no
- * such process. In `text`, where it has to fit. */
+/* Return /proc/<pid>/stat from its third field on, the letter of its state; NULL: no such process.
+ * It must fit into `text`. */
 const char *process_stat(uint32_t pid, char *text, size_t room);
 
-/* A field of what process_stat returned, or 0. */
+/* Return a field of process_stat's result, or 0. */
 uint64_t process_field(const char *stat, int field);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-/* Batches of copies of volumes, as the driver takes them, and each copy as cuMemcpy3D takes it. Of
- * a batch nothing is done where one of its copies is wrong in itself. */
+/* Batches of copies of volumes in the driver's form, and each copy in cuMemcpy3D's. If one copy is
+ * invalid in itself, none of the batch is done. */
 #ifndef EGPU_COMMON_VOLUMES_H
 #define EGPU_COMMON_VOLUMES_H
 
@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of an element of an array's channel; 0: of none that can be copied. Normalized formats
- * follow each other: of 1, 2 and 4 channels with 8 bits, then with 16, without sign and with one.
+/* Return the bytes of an element of an array's channel; 0: it cannot be copied. Normalized formats
+ * follow each other: 1, 2 and 4 channels with 8 bits, then with 16; unsigned, then signed.
  */
 static inline size_t channel_bytes(CUarray_format format) {
     int normalized = (int)format - CU_AD_FORMAT_UNORM_INT8X1;
@@ -26,7 +26,7 @@ static inline size_t channel_bytes(CUarray_format format) {
     }
 }
 
-/* What an operand counts in: elements of its array; of a pointer it is not known (0). */
+/* Return the unit of an operand: an element of its array; unknown (0) for a pointer. */
 static inline CUresult operand_unit(const CUmemcpy3DOperand *operand, size_t *unit) {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     *unit = 0;

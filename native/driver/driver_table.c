@@ -11,7 +11,7 @@ const egpu_driver_fn egpu_driver_functions[EGPU_DRIVER_FUNCTIONS] = {
      EGPU_THREADS_##threads,                                                             \
      EGPU_INTERPOSER_##interposer,                                                       \
      EGPU_REMOTE_##remote},
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
 };
 
 /* Sorted by name, threads, version. A symbol may answer for two names (cuGraphInstantiate is one of
@@ -26,7 +26,7 @@ typedef struct answer {
 static const answer answers[] = {
 #define EGPU_DRIVER_ANSWER(name, version, threads, symbol) \
     {#name, version, EGPU_THREADS_##threads, EGPU_FN_##symbol},
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
 };
 
 enum { ANSWERS = sizeof answers / sizeof *answers };
@@ -96,12 +96,12 @@ const egpu_driver_fn *egpu_driver_symbol(const char *symbol) {
 /* Names as the table spells them. */
 static const char *const interposer_names[] = {
 #define EGPU_DRIVER_INTERPOSER_CLASS(class_) #class_,
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
 };
 
 static const char *const remote_names[] = {
 #define EGPU_DRIVER_REMOTE_CLASS(class_) #class_,
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
 };
 
 const char *egpu_interposer_class_name(egpu_interposer_class class_) {

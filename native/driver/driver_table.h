@@ -18,14 +18,14 @@
  * (classes.yaml). */
 typedef enum egpu_interposer_class {
 #define EGPU_DRIVER_INTERPOSER_CLASS(class_) EGPU_INTERPOSER_##class_,
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
     EGPU_INTERPOSER_CLASSES
 } egpu_interposer_class;
 
 /* How the remote client answers a function: EGPU_REMOTE_SYNC, _ASYNC, _LOCAL, _CACHED, _DENY. */
 typedef enum egpu_remote_class {
 #define EGPU_DRIVER_REMOTE_CLASS(class_) EGPU_REMOTE_##class_,
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
     EGPU_REMOTE_CLASSES
 } egpu_remote_class;
 
@@ -40,7 +40,7 @@ typedef enum egpu_driver_id {
 #define EGPU_DRIVER_FUNCTION(symbol, name, version, threads, interposer, remote, result, \
                              parameters, arguments)                                      \
     EGPU_FN_##symbol,
-#include "driver_table.inc"
+#include "generated/driver_table.inc"
     EGPU_DRIVER_FUNCTIONS
 } egpu_driver_id;
 

@@ -16,9 +16,11 @@ enum { CUDA_ERROR_NOT_SUPPORTED = 801 };
 __attribute__((weak)) int egpu_driver_not_supported(const char *symbol) {
     static _Atomic unsigned char told[EGPU_DRIVER_FUNCTIONS];
     const egpu_driver_fn *fn = egpu_driver_symbol(symbol);
+    const char *remedy = egpu_driver_remedy(symbol);
     if (fn == NULL ||
         atomic_exchange_explicit(&told[fn - egpu_driver_functions], 1, memory_order_relaxed) == 0)
-        fprintf(stderr, "egpu: %s is not supported by this driver\n", symbol);
+        fprintf(stderr, "egpu: %s is not supported by this driver%s%s\n", symbol,
+                remedy ? ": " : "", remedy ? remedy : "");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -26,4 +28,4 @@ __attribute__((weak)) int egpu_driver_not_supported(const char *symbol) {
                              parameters, arguments)                                      \
     __attribute__((weak, visibility("default"))) int symbol(void);                       \
     int symbol(void) { return egpu_driver_not_supported(#symbol); }
-#include "driver_table.inc"
+#include "generated/driver_table.inc"

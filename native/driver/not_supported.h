@@ -8,4 +8,8 @@
  * stderr; define it in the library to do otherwise. */
 __attribute__((visibility("hidden"))) int egpu_driver_not_supported(const char *symbol);
 
+/* Return another way to do what `what` does: a function, or a text that begins with its name. NULL:
+ * none is known. */
+__attribute__((visibility("hidden"))) const char *egpu_driver_remedy(const char *what);
+
 #endif

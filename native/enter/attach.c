@@ -9,16 +9,17 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { LAST_WORDS_MS = 2000 }; /* for who is behind when the command has ended */
+enum { LAST_WORDS_MS = 2000 }; /* for callers that are behind when the command has ended */
 
 bool attach_open(struct attached *attached, int directory) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     attached->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     for (int i = 0; i < ATTACH_CALLERS; i++) attached->callers[i].socket = -1;
-    /* by the descriptor: an address has room for short paths only */
+    /* through the descriptor: a socket's address only has room for short paths */
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/attach", directory);
     if (attached->listener < 0 || (unlinkat(directory, "attach", 0) != 0 && errno != ENOENT))
         return false;
@@ -40,7 +41,7 @@ static void pass_said(struct attach_caller *caller) {
     ssize_t sent =
         send(caller->socket, caller->packet, caller->length, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0)
-        caller->length = 0; /* packets go whole */
+        caller->length = 0; /* packets are sent whole */
     else if (!would_wait())
         leave(caller);
 }
@@ -48,7 +49,7 @@ static void pass_said(struct attach_caller *caller) {
 static void pass_typed(struct attached *attached) {
     ssize_t size = write(attached->input, attached->typing, attached->typed);
     if (size < 0 && would_wait()) return;
-    if (size < 0) size = (ssize_t)attached->typed; /* nobody reads it any more */
+    if (size < 0) size = (ssize_t)attached->typed; /* no process reads it any more */
     attached->typed -= (size_t)size;
     memmove(attached->typing, attached->typing + size, attached->typed);
 }
@@ -84,11 +85,12 @@ static void hear(struct attached *attached, struct attach_caller *caller) {
         attached->input = -1;
         break;
     case ATTACH_STDOUT:
-    case ATTACH_STDERR: break;
+    case ATTACH_STDERR:
+    case ATTACH_BEFORE: break;
     }
 }
 
-/* The place of one who may come; -1 where there is none. */
+/* Return a free place for a caller, or -1. */
 static int free_caller(const struct attached *attached) {
     for (int i = 0; i < ATTACH_CALLERS; i++)
         if (attached->callers[i].socket < 0) return i;
@@ -103,13 +105,14 @@ void attach_poll(const struct attached *attached, struct pollfd polled[ATTACH_PO
     for (int i = 0; i < ATTACH_CALLERS; i++) {
         const struct attach_caller *caller = &attached->callers[i];
         int events = (attached->typed > 0 ? 0 : POLLIN) | (caller->length > 0 ? POLLOUT : 0);
-        /* not asked for nothing: that would tell again and again that it has gone */
+        /* polled for nothing, it would report again and again that it has gone */
         polled[2 + i] =
             (struct pollfd){.fd = events != 0 ? caller->socket : -1, .events = (short)events};
     }
 }
 
-void attach_serve(struct attached *attached, const struct pollfd polled[ATTACH_POLLED]) {
+struct attach_caller *attach_serve(struct attached *attached,
+                                   const struct pollfd polled[ATTACH_POLLED]) {
     for (int i = 0; i < ATTACH_CALLERS; i++) {
         struct attach_caller *caller = &attached->callers[i];
         if (polled[2 + i].revents == 0) continue;
@@ -117,9 +120,20 @@ void attach_serve(struct attached *attached, const struct pollfd polled[ATTACH_P
         if (caller->socket >= 0 && attached->typed == 0) hear(attached, caller);
     }
     if (polled[1].revents != 0) pass_typed(attached);
-    if (polled[0].revents != 0)
-        attached->callers[free_caller(attached)].socket =
-            accept4(attached->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (polled[0].revents == 0) return NULL;
+    struct attach_caller *caller = &attached->callers[free_caller(attached)];
+    caller->socket = accept4(attached->listener, NULL, NULL, SOCK_CLOEXEC);
+    return caller->socket >= 0 ? caller : NULL;
+}
+
+void attach_tell_before(struct attach_caller *caller, struct attach_before before, const char *line,
+                        size_t length) {
+    char channel = ATTACH_BEFORE;
+    struct iovec parts[] = {{&channel, 1}, {&before, sizeof before}, {(char *)line, length}};
+    struct msghdr packet = {.msg_iov = parts, .msg_iovlen = 3};
+    /* the first packets to a new socket, which has room for them */
+    if (caller->socket >= 0 && sendmsg(caller->socket, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        leave(caller);
 }
 
 bool attach_behind(const struct attached *attached) {

@@ -1,26 +1,30 @@
-/* Callers of a command that runs: they see what it says from when they come, and type for it.
+/* Callers of a running command: from the moment they attach they see its output, and type for it.
  *
  * They connect to DIRECTORY/attach, a socket of packets (SOCK_SEQPACKET). The first byte of a
  * packet is its channel, numbered as in Kubernetes' remote command protocol:
  *
- *   1, 2   to the caller: what the command wrote to stdout or stderr; to its terminal, 1
+ *   5      to the caller, first, for stdout and then for stderr: output from before it attached.
+ *          struct attach_before, then the stream's line that has no end yet. A caller that gets
+ *          none came too late: all output is in the log
+ *   1, 2   to the caller: the command's stdout or stderr; a terminal's output is on 1
  *   0      from the caller: for the command's standard input
  *   4      from the caller: rows and columns of its terminal, two uint16_t
- *   255    from the caller: its standard input ends here; a terminal's does not
+ *   255    from the caller: the end of its standard input; a terminal's does not end
  *
- * Nothing is lost between them: while a caller leaves what was said, the command is not heard, and
- * while the command leaves what was typed, the callers are not. */
+ * Nothing is lost between them. While a caller does not read output, the command's output is not
+ * read, and while the command does not read its input, the callers' input is not. */
 #ifndef EGPU_ENTER_ATTACH_H
 #define EGPU_ENTER_ATTACH_H
 
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum {
-    ATTACH_CALLERS = 4, /* more wait until one goes */
+    ATTACH_CALLERS = 4, /* more wait until one leaves */
     ATTACH_POLLED = 2 + ATTACH_CALLERS,
-    ATTACH_SAID = 16384, /* bytes of a packet to a caller, and from one, beside the channel */
+    ATTACH_SAID = 16384, /* bytes of a packet to and from a caller, without the channel */
     ATTACH_TYPED = 4096,
 };
 
@@ -29,12 +33,17 @@ enum attach_channel {
     ATTACH_STDOUT = 1,
     ATTACH_STDERR = 2,
     ATTACH_RESIZE = 4,
+    ATTACH_BEFORE = 5,
     ATTACH_CLOSE = 255,
 };
 
+struct attach_before {
+    uint64_t log_bytes; /* length of the log, with all lines that ended before */
+};
+
 struct attach_caller {
-    int socket;    /* -1: nobody */
-    size_t length; /* of the packet that it has not taken yet; 0 where it has all */
+    int socket;    /* -1: free */
+    size_t length; /* of the packet that it has not taken yet; 0: none */
     char packet[1 + ATTACH_SAID];
 };
 
@@ -43,23 +52,28 @@ struct attached {
     int input; /* never waited for: a pipe's end or the terminal; -1 where nothing is read (any
                   more) */
     bool terminal;
-    size_t typed; /* what the command has not read yet */
+    size_t typed; /* input that the command has not read yet */
     char typing[ATTACH_TYPED];
     struct attach_caller callers[ATTACH_CALLERS];
 };
 
-/* Listens in the directory that is open there, for callers of this user alone. */
+/* Listen in this open directory, for callers of this user only. */
 bool attach_open(struct attached *attached, int directory);
-/* What to wait for, and what to do when something of it came. */
+/* Events to wait for, and the handling of those that came. Return the caller that has just
+ * attached, or NULL. */
 void attach_poll(const struct attached *attached, struct pollfd polled[ATTACH_POLLED]);
-void attach_serve(struct attached *attached, const struct pollfd polled[ATTACH_POLLED]);
-/* Whether a caller has not taken what was said: then no more is to be said. */
+struct attach_caller *attach_serve(struct attached *attached,
+                                   const struct pollfd polled[ATTACH_POLLED]);
+/* Tell a new caller about the output from before. */
+void attach_tell_before(struct attach_caller *caller, struct attach_before before, const char *line,
+                        size_t length);
+/* Return whether a caller has not taken all output: then send no more. */
 bool attach_behind(const struct attached *attached);
-/* Gives all callers at most ATTACH_SAID bytes. One that is behind is waited for a moment, then
- * left. */
+/* Give all callers at most ATTACH_SAID bytes. Wait shortly for one that is behind, then disconnect
+ * it. */
 void attach_say(struct attached *attached, enum attach_channel channel, const char *text,
                 size_t length);
-/* Waits a moment for those who have not taken all, for the last time. */
+/* Wait shortly, for the last time, for callers that have not taken all. */
 void attach_finish(struct attached *attached);
 
 #endif

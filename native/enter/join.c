@@ -1,4 +1,4 @@
-/* A command beside one that runs already: in its mounts, and ended with everything it starts. */
+/* A command beside a running one: in the same mounts, and ended with everything it starts. */
 #define _GNU_SOURCE
 #include "enter.h"
 
@@ -16,7 +16,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* Enters one namespace of a process, unless we are there already: that needs no right. */
+/* Enter one namespace of a process, unless it is ours already: that needs no privilege. */
 static void join_namespace(const char *process, const char *kind, int type) {
     char path[64], own[64];
     struct stat theirs, ours;
@@ -34,7 +34,7 @@ static void join_namespace(const char *process, const char *kind, int type) {
 void enter_join(const char *process) {
     if (process[0] == 0 || strspn(process, "0123456789") != strlen(process))
         enter_fail("--join %s: want a process id", process);
-    join_namespace(process, "user", CLONE_NEWUSER); /* first: its mounts belong to it */
+    join_namespace(process, "user", CLONE_NEWUSER); /* first: it owns the mounts */
     join_namespace(process, "mnt", CLONE_NEWNS);
 }
 
@@ -42,7 +42,7 @@ static _Noreturn void attend(pid_t child, const sigset_t *watched) {
     int status = 0;
     for (;;) {
         int number = sigwaitinfo(watched, NULL);
-        if (number > 0 && number != SIGCHLD) break; /* no more is wanted of it */
+        if (number > 0 && number != SIGCHLD) break; /* a signal: end it */
         pid_t ended;
         while ((ended = waitpid(-1, &status, WNOHANG)) > 0 && ended != child) continue;
         if (ended == child) {
@@ -60,14 +60,14 @@ void enter_attend(bool terminal) {
     const int awaited[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
     for (size_t i = 0; i < sizeof awaited / sizeof *awaited; i++) sigaddset(&watched, awaited[i]);
     sigprocmask(SIG_BLOCK, &watched, &before);
-    signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would swallow the exit status */
-    /* whoever started us is to be outlived neither by us nor by the command */
+    signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would lose the exit status */
+    /* neither this process nor the command may outlive the process that started us */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
-        enter_fail("cannot attend a command: %s", strerror(errno));
+        enter_fail("cannot attend the command: %s", strerror(errno));
     pid_t attendant = getpid(), child = fork();
     if (child < 0) enter_fail("cannot fork: %s", strerror(errno));
     if (child > 0) {
-        /* the command alone holds its streams: they end with it, not with us */
+        /* only the command has its streams: they end with it, not with us */
         int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
         for (int stream = 0; nothing >= 0 && stream <= 2; stream++) dup2(nothing, stream);
         attend(child, &watched);
@@ -76,6 +76,6 @@ void enter_attend(bool terminal) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != attendant) _exit(ENTER_FAILED);
     if (terminal && ioctl(STDIN_FILENO, TIOCSCTTY, 0) != 0)
-        enter_fail("--terminal: standard input is none: %s", strerror(errno));
+        enter_fail("--terminal: standard input is not a terminal: %s", strerror(errno));
     sigprocmask(SIG_SETMASK, &before, NULL);
 }

@@ -1,14 +1,15 @@
-/* See log.h. A log that cannot be written (a full disk) costs lines, never the command. */
+/* See log.h. If a log cannot be written (a full disk), only lines are lost: the command goes on. */
 #include "log.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LAST_READS = 4096 }; /* of a pipe that somebody unknown to us goes on writing to */
+enum { LAST_READS = 4096 }; /* of a pipe that an unknown process still writes to */
 
 static void write_line(const struct log_stream *stream, size_t length, char tag) {
     struct timespec now;
@@ -45,6 +46,13 @@ bool log_take(struct log_stream *stream) {
     stream->length += (size_t)size;
     write_whole_lines(stream);
     return true;
+}
+
+void log_tell_before(const struct log_stream *stream, struct attach_caller *caller) {
+    struct stat status;
+    struct attach_before before = {0};
+    if (fstat(stream->file, &status) == 0) before.log_bytes = (uint64_t)status.st_size;
+    attach_tell_before(caller, before, stream->line, stream->length);
 }
 
 void log_finish(struct log_stream *stream) {

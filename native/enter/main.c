@@ -1,25 +1,26 @@
 /* egpu-enter [OPTIONS] [--] COMMAND [ARGUMENT...]
  *
- *   --bind SOURCE TARGET       TARGET shows SOURCE (file or directory); made if it does not exist,
- *                              without a trace outside
+ *   --bind SOURCE TARGET       TARGET shows SOURCE (file or directory) as it is before all mounts.
+ *                              Parents are mounted first. A missing TARGET is created: in the
+ *                              writable bind that it is below, else without a trace outside
  *   --ro-bind SOURCE TARGET    the same, read-only
- *   --preload LIBRARY          named in /etc/ld.so.preload, after what that file lists already; may
+ *   --preload LIBRARY          add it to /etc/ld.so.preload, after the libraries listed there; may
  *                              be repeated
- *   --chdir DIRECTORY          where the command starts
- *   --env NAME=VALUE           adds or changes a variable; --unset-env NAME removes one;
+ *   --chdir DIRECTORY          start the command there
+ *   --env NAME=VALUE           add or change a variable; --unset-env NAME removes one;
  *                              --clear-env removes all before
  *   --supervise DIRECTORY      run in the background under a supervisor (see supervise.c) and
  *                              return when it runs; others may attach to it (see attach.h). With
  *                              --input they can type for it, with --terminal also on a terminal
- *                              that is its own
- *   --join PROCESS             in the mounts of a process that runs (its user namespace too); it
- * and what it starts end with the command, and at SIGTERM. --terminal: its standard input is its
- * controlling terminal
- *   --probe                    say whether this machine allows private mounts: exit status 0 or 1,
- *                              one line of text
+ *                              of its own
+ *   --join PROCESS             in the mounts of a running process (and its user namespace); it and
+ *                              its children end with the command, and at SIGTERM. --terminal: its
+ *                              standard input is its controlling terminal
+ *   --probe                    report whether this machine allows private mounts: exit status 0 or
+ *                              1, one line of text
  *
- * Everything asked for is done, or nothing is run: exit status 125 and one line on stderr. 126 and
- * 127 as in a shell.
+ * If any option fails, nothing is run: exit status 125 and one line on stderr. 126 and 127 as in a
+ * shell.
  */
 #define _GNU_SOURCE
 #include "enter.h"
@@ -33,13 +34,8 @@
 
 enum { MAX_OPTIONS = 256 };
 
-struct bind {
-    const char *source, *target;
-    bool read_only;
-};
-
 struct options {
-    struct bind binds[MAX_OPTIONS];
+    struct enter_bind binds[MAX_OPTIONS];
     int bind_count;
     char *preloads[MAX_OPTIONS];
     int preload_count;
@@ -86,7 +82,7 @@ static void parse(char **argument, struct options *options) {
         if (option[0] != '-') break;
         if (strcmp(option, "--bind") == 0 || strcmp(option, "--ro-bind") == 0) {
             if (options->bind_count == MAX_OPTIONS) enter_fail("more than %d binds", MAX_OPTIONS);
-            struct bind *bind = &options->binds[options->bind_count++];
+            struct enter_bind *bind = &options->binds[options->bind_count++];
             bind->source = next_value(&argument, option);
             bind->target = next_value(&argument, option);
             bind->read_only = option[2] == 'r';
@@ -99,7 +95,7 @@ static void parse(char **argument, struct options *options) {
             require_absolute(option, library);
             if (strpbrk(library, " \t\n:#") != NULL)
                 enter_fail(
-                    "--preload %s: ld.so.preload has no way to name a path with a space, colon or #",
+                    "--preload %s: ld.so.preload cannot name a path with a space, colon or #",
                     library);
             options->preloads[options->preload_count++] = library;
         } else if (strcmp(option, "--chdir") == 0) {
@@ -142,34 +138,35 @@ static int probe(void) {
     return 0;
 }
 
+static void make_mounts(struct options *options) {
+    const char *why = "";
+    char *here = getcwd(NULL, 0);
+    if (!enter_unshare(&why))
+        enter_fail("this machine allows no private mounts: %s: %s", why, strerror(errno));
+    enter_mount(options->binds, options->bind_count);
+    if (options->preload_count > 0) enter_preload(options->preloads, options->preload_count);
+    /* The current directory may be covered now: walk to it again. */
+    if (options->directory == NULL && here != NULL && chdir(here) != 0)
+        enter_fail("cannot go back to %s: %s", here, strerror(errno));
+    free(here);
+}
+
 int main(int count, char **arguments) {
     (void)count;
     static struct options options;
     parse(arguments + 1, &options);
     if (options.probe) return probe();
     if (options.command[0] == NULL) enter_fail("no command given");
-
-    if (options.join != NULL) enter_join(options.join);
-    if (options.bind_count > 0 || options.preload_count > 0) {
-        const char *why = "";
-        char *here = getcwd(NULL, 0);
-        if (!enter_unshare(&why))
-            enter_fail("this machine allows no private mounts: %s: %s", why, strerror(errno));
-        for (int i = 0; i < options.bind_count; i++)
-            enter_bind(options.binds[i].source, options.binds[i].target,
-                       options.binds[i].read_only);
-        if (options.preload_count > 0) enter_preload(options.preloads, options.preload_count);
-        /* The directory we stand in may be covered now: walk to it again. */
-        if (here != NULL && chdir(here) != 0)
-            enter_fail("cannot go back to %s: %s", here, strerror(errno));
-        free(here);
-    }
-    if (options.directory != NULL && chdir(options.directory) != 0)
-        enter_fail("cannot enter %s: %s", options.directory, strerror(errno));
     enum enter_input input = options.terminal ? INPUT_TERMINAL
                              : options.input  ? INPUT_PIPE
                                               : INPUT_NONE;
-    if (options.supervise != NULL) enter_supervise(options.supervise, input);
+    if (options.supervise != NULL) enter_prepare_supervisor(options.supervise, input);
+
+    if (options.join != NULL) enter_join(options.join);
+    if (options.bind_count > 0 || options.preload_count > 0) make_mounts(&options);
+    if (options.directory != NULL && chdir(options.directory) != 0)
+        enter_fail("cannot enter %s: %s", options.directory, strerror(errno));
+    if (options.supervise != NULL) enter_supervise();
     if (options.join != NULL) enter_attend(options.terminal);
 
     execvp(options.command[0], options.command);

@@ -1,6 +1,8 @@
-/* Private mounts. Nothing here writes to a file system of the host: a mount point that does not
- * exist is made on a tmpfs that takes the place of its nearest existing ancestor and shows that
- * ancestor's entries, each bound over. */
+/* Private mounts. All sources are opened before the first mount, so a mount may cover any path.
+ *
+ * A missing directory below a writable bind is made in what is bound, as container runtimes do.
+ * No other mount point is made on the host's file systems: a tmpfs replaces its nearest existing
+ * ancestor and shows that ancestor's entries, each bound over. */
 #define _GNU_SOURCE
 #include "enter.h"
 
@@ -21,6 +23,12 @@
 #include "common/file.h"
 
 #define PRELOAD "/etc/ld.so.preload"
+
+enum { MAX_MADE = 256 };
+
+/* File systems of directories that are private already. */
+static dev_t made[MAX_MADE];
+static int made_count;
 
 static bool write_text(const char *path, const char *text) {
     int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -47,9 +55,9 @@ static bool user_namespace(const char **why) {
     return write_text("/proc/self/gid_map", map);
 }
 
-/* The source, to be mounted elsewhere: making the target may cover or drop the way to it. As a
- * mount of its own; `whole` becomes false before Linux 5.2 and in gVisor, which have no such thing:
- * there it is only held open. -1: errno. */
+/* Open the source, to be mounted elsewhere: making the target may cover or drop the way to it. It
+ * becomes a mount of its own; before Linux 5.2 and in gVisor, which do not support that, `whole`
+ * becomes false and it is only held open. -1: errno. */
 static int take_tree(const char *source, bool *whole) {
     int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source,
                             OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
@@ -68,11 +76,10 @@ static bool mount_tree(int tree, bool whole, const char *target) {
 
 bool enter_unshare(const char **why) {
     *why = "unshare(CLONE_NEWNS)";
-    /* Without CAP_SYS_ADMIN (root in a plain container included) a user namespace is the other way
-     * in. */
+    /* Without CAP_SYS_ADMIN (also as root in a plain container) a user namespace is needed. */
     if (unshare(CLONE_NEWNS) != 0 && !user_namespace(why)) return false;
     *why = "making the mounts private";
-    /* slave: what the host mounts later still arrives, nothing of ours goes back */
+    /* slave: later mounts of the host still arrive, ours do not propagate back */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0) return false;
     *why = "";
     return true;
@@ -100,7 +107,7 @@ static void make_node(const char *path, mode_t mode) {
     if (made != 0 && errno != EEXIST) enter_fail("cannot make %s: %s", path, strerror(errno));
 }
 
-/* Of what kind an entry is, as st_mode has it; 0: it has gone since it was listed. */
+/* Return an entry's kind, as in st_mode; 0: it was removed since it was listed. */
 static mode_t kind_of(int directory, const struct dirent *entry) {
     struct stat status;
     if (entry->d_type != DT_UNKNOWN) return DTTOIF(entry->d_type);
@@ -109,8 +116,8 @@ static mode_t kind_of(int directory, const struct dirent *entry) {
                : 0;
 }
 
-/* Shows `entry` of the directory open as `original`, where we stand, at the same name below `copy`.
- * A directory can have hundreds: each is mounted by its bare name, the shortest way there is. */
+/* Show `entry` of the directory `original`, which is the current directory, under the same name in
+ * `copy`. A directory can have hundreds: each is mounted by its bare name, the shortest path. */
 static void clone_entry(int original, const struct dirent *entry, const char *copy, int covered,
                         const char *covered_name) {
     char held[64], target[PATH_MAX];
@@ -140,6 +147,8 @@ static void mount_tmpfs(const char *path, mode_t mode) {
     snprintf(options, sizeof options, "mode=%o", mode & 07777);
     if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options) != 0)
         enter_fail("cannot mount a tmpfs at %s: %s", path, strerror(errno));
+    struct stat status;
+    if (made_count < MAX_MADE && stat(path, &status) == 0) made[made_count++] = status.st_dev;
 }
 
 static void clone_entries(int original, const char *copy, const char *except, int covered,
@@ -147,7 +156,7 @@ static void clone_entries(int original, const char *copy, const char *except, in
     int listing = openat(original, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = listing < 0 ? NULL : fdopendir(listing);
     if (directory == NULL || fchdir(original) != 0)
-        enter_fail("cannot list the directory behind %s: %s", copy, strerror(errno));
+        enter_fail("cannot list the original directory of %s: %s", copy, strerror(errno));
     struct dirent *entry;
     while ((entry = readdir(directory)) != NULL) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
@@ -157,14 +166,14 @@ static void clone_entries(int original, const char *copy, const char *except, in
     closedir(directory);
 }
 
-/* The root cannot be covered by a mount on "/": build the new one elsewhere and change roots. */
+/* The root cannot be covered by a mount on "/": build a new one elsewhere and change roots. */
 static void clone_root(void) {
     static const char *const places[] = {"/mnt", "/tmp", "/run", "/var", "/opt", "/home"};
     const char *place = NULL;
     struct stat status;
     for (size_t i = 0; i < sizeof places / sizeof *places && place == NULL; i++)
         if (lstat(places[i], &status) == 0 && S_ISDIR(status.st_mode)) place = places[i];
-    if (place == NULL) enter_fail("no directory to build a new root on");
+    if (place == NULL) enter_fail("found no directory to build a new root on");
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC),
         covered = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0 || covered < 0) enter_fail("cannot open / and %s: %s", place, strerror(errno));
@@ -177,7 +186,7 @@ static void clone_root(void) {
     close(covered);
 }
 
-/* Afterwards names can be made in `directory`, and the host does not see them. */
+/* Make `directory` private: new names in it are not visible to the host. */
 static void clone_directory(const char *directory, const char *except) {
     struct stat status;
     if (strcmp(directory, "/") == 0) {
@@ -188,23 +197,56 @@ static void clone_directory(const char *directory, const char *except) {
     if (original < 0 || fstat(original, &status) != 0)
         enter_fail("cannot open %s: %s", directory, strerror(errno));
     mount_tmpfs(directory, status.st_mode);
-    /* not ours to give in a user namespace that maps one user: then the owner stays the only one
-     * there is */
+    /* not permitted in a user namespace that maps one user: the owner stays the only user there */
     if (chown(directory, status.st_uid, status.st_gid) != 0 && errno != EPERM && errno != EINVAL)
-        enter_fail("cannot give %s its owner: %s", directory, strerror(errno));
+        enter_fail("cannot set the owner of %s: %s", directory, strerror(errno));
     clone_entries(original, directory, except, -1, NULL);
     close(original);
 }
 
-static void make_mount_point(const char *path, mode_t mode) {
+static bool is_below(const char *path, const char *directory) {
+    size_t length = strlen(directory);
+    return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == 0);
+}
+
+/* Return whether a mount point may be made in this directory: it is private already, or a directory
+ * is made in the last of the binds over it, which is writable. A file would stay there for all to
+ * see: in the host's /dev, a device that is none. */
+static bool may_make(const char *directory, mode_t mode, const struct enter_bind *done, int count) {
+    char target[PATH_MAX];
     struct stat status;
+    for (int i = 0; stat(directory, &status) == 0 && i < made_count; i++)
+        if (made[i] == status.st_dev) return true;
+    while (S_ISDIR(mode) && count-- > 0)
+        if (realpath(done[count].target, target) != NULL && is_below(directory, target))
+            return !done[count].read_only && access(directory, W_OK) == 0;
+    return false;
+}
+
+/* Make what is missing of a path, below its first `there` bytes. */
+static void make_path(const char *path, size_t there, mode_t mode) {
+    char prefix[PATH_MAX];
+    for (const char *end = path + there + 1; (end = strchr(end, '/')) != NULL; end++) {
+        memcpy(prefix, path, (size_t)(end - path));
+        prefix[end - path] = 0;
+        make_node(prefix, S_IFDIR);
+    }
+    make_node(path, mode);
+}
+
+/* `done`: the binds that are mounted already. */
+static void make_mount_point(const char *path, mode_t mode, const struct enter_bind *done,
+                             int count) {
+    char ancestor[PATH_MAX], real[PATH_MAX];
+    struct stat status;
+    if (realpath(path, real) != NULL && (strcmp(real, "/") == 0 || strcmp(real, "/proc") == 0))
+        enter_fail("cannot mount at %s: a command needs / and /proc; choose another path", path);
     if (stat(path, &status) == 0) {
         if (S_ISDIR(status.st_mode) != S_ISDIR(mode))
-            enter_fail("%s is %sa directory, and what is to be shown there is%s", path,
+            enter_fail("%s is %sa directory, but what to show there is%s", path,
                        S_ISDIR(status.st_mode) ? "" : "not ", S_ISDIR(mode) ? "" : " not");
         return;
     }
-    char ancestor[PATH_MAX], real[PATH_MAX], prefix[PATH_MAX];
     join_path(ancestor, path, "");
     ancestor[strlen(path)] = 0;
     do {
@@ -215,20 +257,14 @@ static void make_mount_point(const char *path, mode_t mode) {
         enter_fail("cannot make %s: %s is not a directory", path, ancestor);
     if (realpath(ancestor, real) == NULL)
         enter_fail("cannot resolve %s: %s", ancestor, strerror(errno));
-    clone_directory(real, NULL);
-
-    for (const char *end = path + strlen(ancestor) + 1; (end = strchr(end, '/')) != NULL; end++) {
-        memcpy(prefix, path, (size_t)(end - path));
-        prefix[end - path] = 0;
-        make_node(prefix, S_IFDIR);
-    }
-    make_node(path, mode);
+    if (!may_make(real, mode, done, count)) clone_directory(real, NULL);
+    make_path(path, strlen(ancestor), mode);
 }
 
 static void remount_read_only(const char *path) {
     struct statvfs status;
     unsigned long flags = 0;
-    /* Flags that a user namespace may not drop have to be repeated. */
+    /* Flags that a user namespace may not drop must be repeated. */
     if (statvfs(path, &status) == 0) {
         if (status.f_flag & ST_NOSUID) flags |= MS_NOSUID;
         if (status.f_flag & ST_NODEV) flags |= MS_NODEV;
@@ -241,17 +277,41 @@ static void remount_read_only(const char *path) {
         enter_fail("cannot make %s read-only: %s", path, strerror(errno));
 }
 
-void enter_bind(const char *source, const char *target, bool read_only) {
+static int depth(const char *path) {
+    int names = 0;
+    for (; *path != 0; path++) names += path[0] == '/' && path[1] != '/' && path[1] != 0;
+    return names;
+}
+
+/* Insert each bind after the last that is no deeper: parents come before what is mounted in them,
+ * and of two at one path the later covers the earlier. */
+static void sort_by_depth(struct enter_bind *binds, int count) {
+    for (int i = 1; i < count; i++) {
+        struct enter_bind moved = binds[i];
+        int place = i;
+        for (; place > 0 && depth(binds[place - 1].target) > depth(moved.target); place--)
+            binds[place] = binds[place - 1];
+        binds[place] = moved;
+    }
+}
+
+void enter_mount(struct enter_bind *binds, int count) {
     struct stat status;
-    bool whole;
-    int tree = take_tree(source, &whole);
-    if (tree < 0 || fstat(tree, &status) != 0)
-        enter_fail("cannot open %s: %s", source, strerror(errno));
-    make_mount_point(target, status.st_mode);
-    if (!mount_tree(tree, whole, target))
-        enter_fail("cannot bind %s to %s: %s", source, target, strerror(errno));
-    close(tree);
-    if (read_only) remount_read_only(target);
+    for (int i = 0; i < count; i++) {
+        binds[i].tree = take_tree(binds[i].source, &binds[i].whole);
+        if (binds[i].tree < 0) enter_fail("cannot open %s: %s", binds[i].source, strerror(errno));
+    }
+    sort_by_depth(binds, count);
+    for (int i = 0; i < count; i++) {
+        const struct enter_bind *bind = &binds[i];
+        if (fstat(bind->tree, &status) != 0)
+            enter_fail("cannot look at %s: %s", bind->source, strerror(errno));
+        make_mount_point(bind->target, status.st_mode, binds, i);
+        if (!mount_tree(bind->tree, bind->whole, bind->target))
+            enter_fail("cannot bind %s to %s: %s", bind->source, bind->target, strerror(errno));
+        close(bind->tree);
+        if (bind->read_only) remount_read_only(bind->target);
+    }
 }
 
 void enter_preload(char *const *libraries, int count) {

@@ -1,22 +1,15 @@
-/* The executor: a parent that accepts (main.c) and, for each client process, a child with a GPU
- * address space of its own:
+/* The executor: a parent that accepts connections (main.c, parent.c), and for each client process a
+ * child with a GPU address space of its own:
  *
- *   session.h   the child's life: connection, frames, calls, the driver
- *   calls.c     operations with forms of their own
- *   images.c    images of modules; store.c the process that keeps them for later sessions
- *   array.c     copies of arrays, and what textures and surfaces are of
- *   decoders.c  generated: the others
- *   libraries.h calls of cuBLAS and others, into this machine's own; library_ids.h and
- *               library_decoders.c are generated
- *   nccl.c      groups of such calls, and communicators; library_users.c who is in a call with one
- *   graphs.c    captures, and updates of what was instantiated
- *   nodes.c     nodes of graphs, rooms.c memory for their copies
- *   bulk.c      copies from memory of both
- *   handles.c   what the client's handles stand for
- *   confinement.c, paths.c, view.c, landlock.c, network.c
- *               what holds both: a user without privileges, its own view of the files, Landlock
- *   sandbox.c   what the child may still do once it has its GPU
- *   status.c    what NVML says of the slice
+ *   session      the child's life: connection, frames, calls, the driver
+ *   calls        operations with forms of their own: copies, host memory, loads, launches, arrays;
+ *                handles.c: what the client's handles stand for; status.c: NVML of the slice
+ *   images       images of modules; store.c: the process that keeps them for later sessions
+ *   graphs       captures, nodes of graphs and their attributes, memory for their copies
+ *   libraries    calls of cuBLAS and others, into this machine's own; nccl.c: groups of such calls
+ *   generated    decoders of all other operations, and of library calls
+ *   confinement  limits parent and children: a user without privileges, a view of the files,
+ *                Landlock, a network; sandbox.c: what a child may do once it has its GPU
  *
  * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a
  * gap ends the session; a wrong handle is an error of the call.
@@ -170,13 +163,6 @@ CUresult array_copy_out(struct task *task);
 CUresult array_level(struct task *task);
 CUresult array_plane(struct task *task);
 
-/* calls.c: a graph would go on reading and writing memory of ours that only lasts as long as a
- * call; and the end of a session whose client broke the rules. */
-bool captured(CUstream stream);
-CUresult violation(struct task *task);
-/* The struct that begins the payload; what is left after it becomes the task's data. */
-bool begins(struct task *task, void *message, size_t bytes, bool has_data);
-
 /* ---- bulk.c ---- */
 
 /* `shown` is where the client sees which slots are held. */
@@ -190,12 +176,39 @@ bool bulk_look(void); /* gives back the slots of copies that are done; whether o
 
 /* ---- calls.c ---- */
 
-/* The struct that begins the payload; what is left after it becomes the task's data. */
+/* Reads the struct at the beginning of the payload; with `has_data`, the rest becomes the task's
+ * data. */
 bool begins(struct task *task, void *message, size_t bytes, bool has_data);
-CUresult violation(struct task *task);
+CUresult violation(struct task *task); /* the client broke the rules: the session ends */
+void call_client(void *data);          /* a function of the program's */
+
+/* ---- copies.c ---- */
+
+/* Return whether the stream is captured: a graph would use memory of ours after the call. */
+bool captured(CUstream stream);
 void *room_for_data(struct task *task, size_t bytes); /* in the reply, or as a long one */
-bool within_host(uint64_t address, uint64_t bytes);   /* memory of both */
-void call_client(void *data);                         /* a function of the program's */
+CUresult copy_in(struct task *task);
+CUresult copy_out(struct task *task);
+CUresult copy_rect_in(struct task *task);
+CUresult copy_rect_out(struct task *task);
+CUresult copy_rect(struct task *task);
+CUresult copy_in_shared(struct task *task);
+CUresult copy_out_shared(struct task *task);
+
+/* ---- host.c ---- */
+
+bool within_host(uint64_t address, uint64_t bytes); /* memory that both have mapped */
+CUresult copy_host_in(struct task *task);
+CUresult copy_host_out(struct task *task);
+CUresult host_map(struct task *task);
+CUresult host_unmap(struct task *task);
+
+/* ---- loads.c ---- */
+
+CUresult module_load(struct task *task);
+CUresult library_load(struct task *task);
+CUresult function_info(struct task *task);
+CUresult tensor_map(struct task *task);
 
 /* ---- images.c ---- */
 

@@ -1,35 +1,35 @@
-/* The two files that a slice consists of, byte for byte.
+/* The two files of a slice, byte for byte.
  *
  * A slice directory holds {libegpu-interposer.so, policy, usage}. The files are split by trust:
  *
  *   policy  written by the node agent (or `egpu run`), mounted read-only into the container: what
  *           the container may use.
- *   usage   written by the container's own processes: what they say they use. Whoever reads it from
- *           outside treats it as a claim, reads it with read(2) rather than mmap (it can be
- *           truncated at any time), and believes nothing in it.
+ *   usage   written by the container's own processes: their own account of their use. Readers from
+ *           outside treat it as a claim, read it with read(2) rather than mmap (it can be truncated
+ *           at any time), and trust nothing in it.
  *
- * All integers are little-endian; all offsets are fixed; `egpu.adapters.slices.pages` reads and
- * writes the same bytes with `struct`, and a test compares every offset. New fields only ever take
- * spare bytes; anything else is a new EGPU_ABI_VERSION.
+ * All integers are little-endian; all offsets are fixed. `egpu.adapters.slices.pages` reads and
+ * writes the same bytes with `struct`, and a test compares every offset. New fields only use spare
+ * bytes; any other change is a new EGPU_ABI_VERSION.
  *
  * Policy page: how a change takes effect on live readers, and why nothing can hang
  * --------------------------------------------------------------------------------
- * The page holds two banks. `generation` selects the active one: bank[generation & 1]. A writer
- * (there is one; it serialises itself) fills the *other* bank completely, with generation+1 and a
- * checksum in it, and then stores generation+1 in the header. A reader loads the generation, copies
- * that bank, and accepts the copy when the bank carries the same generation and its checksum is
- * right; a reader that is overtaken by two updates sees a wrong checksum or generation, tries again
- * at most EGPU_POLICY_READ_ATTEMPTS times, and otherwise keeps the limits it has (at start-up,
- * where it has none: it refuses to work). Nobody ever waits for anybody, so a writer killed at any
- * store leaves the previous limits in force. Updates are made in place: a rename would leave mapped
- * readers behind. The devices of a slice, and their order, never change while it lives; only their
- * limits do.
+ * The page holds two banks. `generation` selects the active one: bank[generation & 1]. The writer
+ * (there is only one; it serialises itself) fills the *other* bank completely, with generation+1
+ * and a checksum in it, and then stores generation+1 in the header. A reader loads the generation,
+ * copies that bank, and accepts the copy if the bank has the same generation and a correct
+ * checksum. A reader overtaken by two updates sees a wrong checksum or generation. It tries again
+ * at most EGPU_POLICY_READ_ATTEMPTS times, and otherwise keeps its limits (at start-up, where it
+ * has none, it refuses to work). No process waits for another, so a writer killed at any store
+ * leaves the previous limits in force. Updates are made in place: a rename would leave mapped
+ * readers behind. A slice's devices and their order never change while it lives; only their limits
+ * do.
  *
  * Usage file: how bytes are reserved, and why a SIGKILL loses none
  * ----------------------------------------------------------------
  * A process takes one slot per device (joining: OFD write lock on the whole file, which the kernel
- * drops when its holder dies). Slots never move, and only their own process writes their counters,
- * one thread at a time. With M = memory_bytes of the device's totals (spill_bytes for
+ * releases when its holder dies). Slots never move, and only their own process writes their
+ * counters, one thread at a time. With M = memory_bytes of the device's totals (spill_bytes for
  * EGPU_MEMORY_SPILL), and the slot's byte counters monotonic:
  *
  *   reserve n:  sequence odd;  old = fetch_add(M, n);  reserved_bytes[class] += n;  sequence even;
@@ -37,20 +37,20 @@
  *   release n:  sequence odd;  released_bytes[class] += n;  fetch_sub(M, n);  sequence even
  *
  * M is never below the bytes held: a process killed between two of these stores leaves M too high,
- * never too low. The dead (pid gone, or its start time differs) are reaped under the join lock:
- * what they reserved and did not release is subtracted from M. What a death between two stores left
- * over is then seen as drift: at a moment when no live slot is between two stores (all sequences
- * even, and none moved while the slots were read twice), M minus what live slots hold is exactly
- * what died half-way, and is subtracted. Nobody waits for a sequence: a survey that meets an odd
- * one gives up and is made again at the next occasion.
+ * never too low. Dead processes (pid gone, or its start time differs) are reaped under the join
+ * lock: what they reserved and did not release is subtracted from M. The remainder of a death
+ * between two stores then shows as drift: at a moment when no live slot is between two stores (all
+ * sequences even, and none moved while the slots were read twice), M minus the bytes of live slots
+ * is exactly that remainder, and is subtracted. No process waits for a sequence: a survey that
+ * meets an odd one gives up and is repeated at the next occasion.
  *
  * Compute: shares, idle time and windows
  * --------------------------------------
  * The bucket of a device fills with core_ppm of the time that passes; in EGPU_MODE_SHARE with
- * grant_ppm when that is more: the agent adds what others leave idle, and takes it back. While the
- * card is contended the agent gives each container a window: of every window_period_us since
+ * grant_ppm if that is more: the agent adds what others leave idle, and takes it back. While the
+ * card is contended the agent gives each container a window: in every window_period_us since
  * window_epoch_ns (CLOCK_MONOTONIC), window_length_us from window_start_us. Batches start inside
- * the window, so that what is timed is one's own work.
+ * the window, so that a process measures only its own work.
  */
 #ifndef EGPU_ABI_H
 #define EGPU_ABI_H
@@ -67,7 +67,7 @@
 #define EGPU_MAX_DEVICES 16u
 #define EGPU_PPM 1000000u
 
-/* Device memory is counted in these units: each allocation is rounded up to a multiple of it. */
+/* Device memory is counted in this unit: each allocation is rounded up to a multiple of it. */
 #define EGPU_ALLOCATION_GRANULARITY 512u
 #define EGPU_MEMORY_UNLIMITED UINT64_MAX
 
@@ -84,38 +84,38 @@
 #define EGPU_USAGE_SIZE (EGPU_USAGE_SLOTS_OFFSET + EGPU_USAGE_SLOTS * 256u)
 
 enum egpu_mode {
-    EGPU_MODE_UNLIMITED = 0, /* compute time is not limited (and core_ppm not read) */
-    EGPU_MODE_CAP = 1,       /* never more than core_ppm of the card */
-    EGPU_MODE_SHARE = 2,     /* core_ppm is guaranteed; what is idle may be used, by weight */
+    EGPU_MODE_UNLIMITED = 0, /* compute time is not limited (core_ppm is not read) */
+    EGPU_MODE_CAP = 1,       /* at most core_ppm of the card */
+    EGPU_MODE_SHARE = 2,     /* core_ppm is guaranteed; idle time may be used, by weight */
 };
 
 enum egpu_memory_class {
     EGPU_MEMORY_DEVICE = 0,   /* cuMemAlloc, cuMemAllocPitch */
     EGPU_MEMORY_MANAGED = 1,  /* cuMemAllocManaged */
-    EGPU_MEMORY_POOL = 2,     /* what memory pools reserve */
+    EGPU_MEMORY_POOL = 2,     /* reserved by memory pools */
     EGPU_MEMORY_PHYSICAL = 3, /* cuMemCreate */
     EGPU_MEMORY_ARRAY = 4,    /* arrays and mipmapped arrays */
-    EGPU_MEMORY_GRAPH = 5,    /* what the memory nodes of graphs reserve */
-    /* managed memory beyond memory_limit_bytes, where spill_limit_bytes allows it */
+    EGPU_MEMORY_GRAPH = 5,    /* reserved by memory nodes of graphs */
+    /* managed memory beyond memory_limit_bytes, if spill_limit_bytes allows it */
     EGPU_MEMORY_SPILL = 6,
-    EGPU_MEMORY_MODULE = 7, /* what loads take: code, variables; heaps and local memory */
+    EGPU_MEMORY_MODULE = 7, /* contexts; loads: code, variables; heaps and local memory */
     EGPU_MEMORY_CLASSES = 8,
 };
 
 struct egpu_policy_device {
-    /* "GPU-…" or "MIG-…", NUL-padded; the key: ordinals and minors move */
+    /* "GPU-…" or "MIG-…", NUL-padded; the key, since ordinals and minors change */
     char uuid[48];
     uint32_t minor;    /* /dev/nvidia<minor>, for people */
     uint32_t mode;     /* enum egpu_mode */
     uint32_t core_ppm; /* 1..EGPU_PPM of the card's time */
-    uint32_t weight;   /* 1..10000: how idle time is divided in EGPU_MODE_SHARE */
-    /* of an event interval, how much is this container's own work; EGPU_PPM when alone */
+    uint32_t weight;   /* 1..10000: division of idle time in EGPU_MODE_SHARE */
+    /* the part of an event interval that is this container's own work; EGPU_PPM when alone */
     uint32_t contention_ppm;
-    /* EGPU_MODE_SHARE: what may be used now, idle time of others included; 0: core_ppm */
+    /* EGPU_MODE_SHARE: usable now, including others' idle time; 0: core_ppm */
     uint32_t grant_ppm;
     uint64_t memory_limit_bytes; /* EGPU_MEMORY_UNLIMITED: the whole card */
     uint64_t spill_limit_bytes;  /* beyond it, in managed memory; 0: no oversubscription */
-    /* held by the container but counted nowhere (contexts, code), as the agent sees it */
+    /* held by the container but counted nowhere (contexts, code), according to the agent */
     uint64_t overhead_bytes;
     uint64_t window_epoch_ns;
     uint32_t window_period_us; /* 0: no windows */
@@ -144,8 +144,8 @@ struct egpu_policy {
     uint8_t padding[EGPU_POLICY_SIZE - 64 - 2 * 2112];
 };
 
-/* GPU time as a rate: what was counted since a moment that lies at most a quarter of a second back,
- * while anybody counts or looks, and the rate that was found then, in ppm of the device's time. */
+/* GPU time as a rate: the amount since a moment at most a quarter of a second ago, while a process
+ * counts or reads; and the rate found then, in ppm of the device's time. */
 struct egpu_usage_rate {
     uint64_t since_ns; /* CLOCK_MONOTONIC */
     uint64_t since_gpu_ns;
@@ -154,19 +154,21 @@ struct egpu_usage_rate {
 
 /* Totals of the container on one device. First line: memory; second line: compute. */
 struct egpu_usage_device {
-    uint64_t memory_bytes; /* M above: the one word every reservation goes through */
+    uint64_t memory_bytes; /* M above: the one word for every reservation */
     uint64_t peak_bytes;   /* highest memory_bytes of a granted reservation */
     uint64_t refusals;     /* allocations refused over the limit */
-    uint64_t reaped_bytes; /* given back on behalf of the dead */
-    uint64_t spill_bytes;  /* like memory_bytes, of EGPU_MEMORY_SPILL */
-    /* CLOCK_MONOTONIC, kept in windows only: when the device should be through with what all of the
-     * slice's processes have launched */
+    uint64_t reaped_bytes; /* returned on behalf of dead processes */
+    uint64_t spill_bytes;  /* like memory_bytes, for EGPU_MEMORY_SPILL */
+    /* CLOCK_MONOTONIC, only maintained in windows: the expected end on the device of everything
+     * that the slice's processes have launched */
     uint64_t queued_until_ns;
-    uint64_t spare0[2];
-    int64_t bucket_ns;       /* GPU time that may still be used; negative: debt */
+    /* what the last context took on this device; the next one is expected to take as much */
+    uint64_t context_bytes;
+    uint64_t spare0;
+    int64_t bucket_ns;       /* usable GPU time; negative: debt */
     uint64_t bucket_time_ns; /* CLOCK_MONOTONIC of the last refill */
-    uint64_t gpu_ns;         /* GPU time charged, all processes that ever were */
-    uint64_t throttled_ns;   /* time launches were held back */
+    uint64_t gpu_ns;         /* GPU time charged, of all processes so far */
+    uint64_t throttled_ns;   /* time for which launches were delayed */
     uint64_t launches;
     struct egpu_usage_rate rate;
 };
@@ -176,7 +178,7 @@ enum egpu_slot_state {
     EGPU_SLOT_LIVE = 1,
 };
 
-/* One process on one device. Four lines: who, time, bytes reserved, bytes released. */
+/* One process on one device. Four lines: identity, time, bytes reserved, bytes released. */
 struct egpu_usage_slot {
     uint32_t state;  /* enum egpu_slot_state; written under the join lock */
     uint32_t device; /* index into the totals */
@@ -194,13 +196,13 @@ struct egpu_usage_slot {
     uint64_t launches;
     struct egpu_usage_rate rate;
 
-    uint64_t reserved_bytes[EGPU_MEMORY_CLASSES]; /* ever reserved, by class */
-    uint64_t released_bytes[EGPU_MEMORY_CLASSES]; /* ever released, by class */
+    uint64_t reserved_bytes[EGPU_MEMORY_CLASSES]; /* total reserved, by class */
+    uint64_t released_bytes[EGPU_MEMORY_CLASSES]; /* total released, by class */
 };
 
-/* When the container kept the device busy, so that what overlaps (streams, processes) is charged
+/* When the container kept the device busy, so overlapping work (streams, processes) is charged
  * once. A ring over CLOCK_MONOTONIC: 48 bits of EGPU_COVERAGE_GRAIN_NS per word, and above them 16
- * bits that say which round it is of. */
+ * bits with the number of the round. */
 #define EGPU_COVERAGE_GRAIN_NS 16384u
 struct egpu_usage_coverage {
     uint64_t words[EGPU_COVERAGE_WORDS];
@@ -236,7 +238,7 @@ static_assert(offsetof(struct egpu_usage, coverage) == EGPU_USAGE_HEADER_SIZE, "
 static_assert(offsetof(struct egpu_usage, slots) == EGPU_USAGE_SLOTS_OFFSET, "usage slots");
 static_assert(sizeof(struct egpu_usage) == EGPU_USAGE_SIZE, "usage file");
 
-/* Checksum of a bank; `bank` is not changed. */
+/* Return the checksum of a bank; `bank` is not changed. */
 static inline uint64_t egpu_policy_checksum(const struct egpu_policy_bank *bank) {
     const unsigned char *bytes = (const unsigned char *)bank;
     uint64_t hash = 14695981039346656037ull;

@@ -6,19 +6,18 @@
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* A program may leave out either amount, as llama.cpp and OptiX do. */
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     CUcontext context;
     size_t real_free = 0, real_total = 0;
     if (!slice_open()) return REFUSED;
-    if (free_bytes == NULL || total_bytes == NULL)
-        return REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
     CUresult result = REAL(cuMemGetInfo_v2)(&real_free, &real_total);
     if (result != CUDA_SUCCESS) return result;
     int device = device_current(&context);
     uint64_t total = least(memory_limit(device), real_total),
              used = least(account_used(device), total);
-    *total_bytes = total;
-    *free_bytes = least(total - used, real_free);
+    if (total_bytes != NULL) *total_bytes = total;
+    if (free_bytes != NULL) *free_bytes = least(total - used, real_free);
     return result;
 }
 
@@ -33,11 +32,10 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 /* The first ABI counts in 32 bits: what does not fit is shown as the most that does. */
 EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
     size_t free_now = 0, total = 0;
-    if (free_bytes == NULL || total_bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = cuMemGetInfo_v2(&free_now, &total);
     if (result != CUDA_SUCCESS) return result;
-    *free_bytes = (unsigned)least(free_now, UINT32_MAX);
-    *total_bytes = (unsigned)least(total, UINT32_MAX);
+    if (free_bytes != NULL) *free_bytes = (unsigned)least(free_now, UINT32_MAX);
+    if (total_bytes != NULL) *total_bytes = (unsigned)least(total, UINT32_MAX);
     return result;
 }
 

@@ -6,13 +6,13 @@
  *   account.c   bytes: reserve, release, and giving back what the dead held
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c, peak.c: what pools, arrays and
- *               graphs hold
+ *               graphs hold;  contexts.c: what a context takes, and what ends with it
  *   modules.c   what loading a module takes: code and variables;  libraries.c: a library, in each
  *               context that uses it;  kernels.c: the calls that take one there
  *   image.c     what an image says of its size;  measure.c: what the driver says
  *   local.c     heaps and local memory, which a context keeps
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
- *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;
+ *   bucket.c    the container's time on a device;  compute/: times launches and delays them;
  *               launch.c: the wrappers;  transfers.c: copies, fills and waits between launches
  *
  * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
@@ -84,6 +84,8 @@ static inline void *real_function(enum real_id id) {
     void *found = __atomic_load_n(&real_functions[id], __ATOMIC_ACQUIRE);
     return found != NULL ? found : real_function_slow(id);
 }
+/* Loads the driver's NVML if the program has not. False: there is none. */
+bool nvml_load(void);
 /* The real function, of the same type as the wrapper; NULL when the driver has none. */
 #define REAL(symbol) ((__typeof__(&symbol))real_function(REAL_##symbol))
 
@@ -107,6 +109,7 @@ const char *slice_path(const char *name, char *out, unsigned size);
 struct egpu_usage *slice_usage(void);
 unsigned slice_device_count(void);
 int slice_device_by_uuid(const char *text);
+const char *slice_device_uuid(int device);
 int device_of_ordinal(CUdevice ordinal);
 /* a context went: its handle may come back as another device's */
 void device_contexts_changed(void);
@@ -206,7 +209,7 @@ enum holding_kind {
     HOLDING_GRAPH,
     HOLDING_MODULE,
     HOLDING_LIBRARY, /* one context's part of it: several may have its key */
-    HOLDING_CONTEXT, /* heaps and local memory */
+    HOLDING_CONTEXT, /* its own memory, heaps and local memory */
     HOLDING_IMAGE,   /* a library, wherever it is used */
     HOLDING_KERNEL   /* a library's kernel */
 };
@@ -262,7 +265,12 @@ extern egpu_lock loading __attribute__((visibility("hidden")));
 /* Bytes of the card that are in use and that the slice has not counted: of others, mostly.
  * `in_hand`: reserved by the caller, and not in the table yet. */
 int64_t measure_uncounted(int device, uint64_t in_hand);
-uint64_t measure_growth(int64_t before, int device, uint64_t in_hand);
+/* The same by NVML, where there may be no context yet: between the other two. False: no NVML. */
+int64_t measure_card(int device, uint64_t in_hand);
+bool measure_open(void);
+void measure_close(void);
+/* bytes to charge; 0 where a reading failed */
+uint64_t measure_grown(int64_t before, int64_t after);
 /* No operation of this process on memory is half-way, or one does not end. While paused. */
 void measure_wait_for_rest(void);
 
@@ -340,7 +348,7 @@ uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns);
 void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 
-/* ---- compute.c ---- */
+/* ---- compute ---- */
 struct batch;
 struct lane;
 struct launch {
@@ -378,7 +386,7 @@ void fork_check(void); /* first thing in every wrapper: forgets the parent's sta
 void slice_forget(void);
 void account_forget(void);
 void table_forget(void);
-void memory_forget(void);
+void contexts_forget(void);
 void compute_forget(void);
 
 #endif

@@ -81,7 +81,10 @@ CUresult kernel_settle_slow(const void *function, CUstream stream) {
     return result;
 }
 
-/* ---- calls that take a kernel, or a function that may be one ---- */
+/* ---- calls that take a kernel, or a function that may be one ----
+ *
+ * Without those that load nothing: they ask for names, parameters, the library, or whether it is
+ * loaded. Programs and executors ask them about all kernels of an image. */
 
 #define OF_KERNEL(SYMBOL, KERNEL, PARAMETERS, ARGUMENTS)                 \
     EXPORT CUresult SYMBOL PARAMETERS {                                  \
@@ -99,12 +102,6 @@ OF_KERNEL(cuKernelSetAttribute, kernel,
           (attribute, value, kernel, ordinal))
 OF_KERNEL(cuKernelSetCacheConfig, kernel, (CUkernel kernel, CUfunc_cache config, CUdevice ordinal),
           (kernel, config, ordinal))
-OF_KERNEL(cuKernelGetName, kernel, (const char **name, CUkernel kernel), (name, kernel))
-OF_KERNEL(cuKernelGetLibrary, kernel, (CUlibrary * library, CUkernel kernel), (library, kernel))
-OF_KERNEL(cuKernelGetParamInfo, kernel,
-          (CUkernel kernel, size_t index, size_t *offset, size_t *size),
-          (kernel, index, offset, size))
-OF_KERNEL(cuKernelGetParamCount, kernel, (CUkernel kernel, size_t *count), (kernel, count))
 
 OF_KERNEL(cuFuncGetAttribute, f, (int *value, CUfunction_attribute attribute, CUfunction f),
           (value, attribute, f))
@@ -113,11 +110,6 @@ OF_KERNEL(cuFuncSetAttribute, f, (CUfunction f, CUfunction_attribute attribute, 
 OF_KERNEL(cuFuncSetCacheConfig, f, (CUfunction f, CUfunc_cache config), (f, config))
 OF_KERNEL(cuFuncSetSharedMemConfig, f, (CUfunction f, CUsharedconfig config), (f, config))
 OF_KERNEL(cuFuncGetModule, f, (CUmodule * module, CUfunction f), (module, f))
-OF_KERNEL(cuFuncGetName, f, (const char **name, CUfunction f), (name, f))
-OF_KERNEL(cuFuncGetParamInfo, f, (CUfunction f, size_t index, size_t *offset, size_t *size),
-          (f, index, offset, size))
-OF_KERNEL(cuFuncGetParamCount, f, (CUfunction f, size_t *count), (f, count))
-OF_KERNEL(cuFuncIsLoaded, f, (CUfunctionLoadingState * state, CUfunction f), (state, f))
 OF_KERNEL(cuFuncLoad, f, (CUfunction f), (f))
 
 OF_KERNEL(cuOccupancyMaxActiveBlocksPerMultiprocessor, f,

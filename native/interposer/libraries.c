@@ -146,7 +146,8 @@ static CUresult take_in(CUlibrary library, CUcontext context, int device) {
         account_release(device, EGPU_MEMORY_MODULE, image.bytes);
         return CUDA_SUCCESS; /* the call itself has the right error */
     }
-    uint64_t bytes = larger(image.bytes, measure_growth(before, device, image.bytes));
+    uint64_t bytes =
+        larger(image.bytes, measure_grown(before, measure_uncounted(device, image.bytes)));
     bool fits = module_reserve(device, bytes - image.bytes);
     if (!fits && give_up(library)) {
         account_release(device, EGPU_MEMORY_MODULE, image.bytes);

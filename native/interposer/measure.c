@@ -15,6 +15,8 @@ enum {
     LOOK_NS = 20000,
 };
 
+static const int64_t UNKNOWN = INT64_MIN;
+
 egpu_lock loading;
 
 static bool at_rest(int device, uint64_t in_hand, uint64_t *sequence) {
@@ -22,20 +24,32 @@ static bool at_rest(int device, uint64_t in_hand, uint64_t *sequence) {
            account_held(sequence) == table_bytes() + in_hand;
 }
 
-static int64_t read_uncounted(int device) {
+static int64_t used_by_driver(int device) {
+    (void)device; /* the current context's */
     size_t left = 0, total = 0;
-    if (REAL(cuMemGetInfo_v2) == NULL || REAL(cuMemGetInfo_v2)(&left, &total) != CUDA_SUCCESS)
-        return 0;
-    return (int64_t)(total - left) - (int64_t)account_counted(device);
+    return REAL(cuMemGetInfo_v2) != NULL && REAL(cuMemGetInfo_v2)(&left, &total) == CUDA_SUCCESS
+               ? (int64_t)(total - left)
+               : UNKNOWN;
 }
 
-int64_t measure_uncounted(int device, uint64_t in_hand) {
+static int64_t used_by_nvml(int device) {
+    nvmlDevice_t card;
+    nvmlMemory_t memory;
+    return REAL(nvmlDeviceGetHandleByUUID)(slice_device_uuid(device), &card) == NVML_SUCCESS &&
+                   REAL(nvmlDeviceGetMemoryInfo)(card, &memory) == NVML_SUCCESS
+               ? (int64_t)memory.used
+               : UNKNOWN;
+}
+
+/* What is used beyond what is counted, read while nothing is half-way. */
+static int64_t uncounted(int64_t (*used)(int device), int device, uint64_t in_hand) {
     uint64_t deadline = now_ns() + PATIENCE_NS;
     slice_pause();
     for (;;) {
         uint64_t before = 0, after = 1;
         bool rest = at_rest(device, in_hand, &before);
-        int64_t bytes = read_uncounted(device);
+        int64_t bytes = used(device);
+        if (bytes != UNKNOWN) bytes -= (int64_t)account_counted(device);
         rest = rest && at_rest(device, in_hand, &after) && before == after;
         if (rest || now_ns() >= deadline) {
             slice_resume();
@@ -45,10 +59,26 @@ int64_t measure_uncounted(int device, uint64_t in_hand) {
     }
 }
 
-uint64_t measure_growth(int64_t before, int device, uint64_t in_hand) {
-    int64_t after = measure_uncounted(device, in_hand);
-    return after > before ? charge_of((uint64_t)(after - before)) : 0;
+int64_t measure_uncounted(int device, uint64_t in_hand) {
+    return uncounted(used_by_driver, device, in_hand);
 }
+
+int64_t measure_card(int device, uint64_t in_hand) {
+    return uncounted(used_by_nvml, device, in_hand);
+}
+
+uint64_t measure_grown(int64_t before, int64_t after) {
+    bool known = before != UNKNOWN && after != UNKNOWN;
+    return known && after > before ? charge_of((uint64_t)(after - before)) : 0;
+}
+
+bool measure_open(void) {
+    return nvml_load() && REAL(nvmlInit_v2) != NULL && REAL(nvmlShutdown) != NULL &&
+           REAL(nvmlDeviceGetHandleByUUID) != NULL && REAL(nvmlDeviceGetMemoryInfo) != NULL &&
+           REAL(nvmlInit_v2)() == NVML_SUCCESS;
+}
+
+void measure_close(void) { REAL(nvmlShutdown)(); }
 
 void measure_wait_for_rest(void) {
     uint64_t deadline = now_ns() + LONG_PATIENCE_NS, sequence;

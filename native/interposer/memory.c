@@ -38,8 +38,7 @@ static struct holding pointer_to(CUdeviceptr pointer, uint64_t bytes, CUcontext 
                             .device = (int8_t)device};
 }
 
-/* Managed memory in the place of what the limit has no more room for, where the policy allows
- * that. */
+/* Allocates managed memory instead when the limit is reached and the policy allows spilling. */
 static CUresult spill(CUdeviceptr *pointer, uint64_t bytes, unsigned flags, CUcontext context,
                       int device) {
     uint64_t charged = charge_of(bytes);
@@ -161,8 +160,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     return result;
 }
 
-/* The first ABI has 32-bit pointers, which no 64-bit program can use: there is nothing to charge,
- * only to refuse. */
+/* The first ABI has 32-bit pointers, which no 64-bit program can use. */
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size) {
     (void)pointer, (void)size;
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -276,127 +274,4 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
         drop_reference(mapping.owner);
     }
     return result;
-}
-
-/* ---- contexts take their memory with them ---- */
-
-static egpu_lock primary_lock;
-static CUcontext primary[64]; /* by ordinal */
-
-void memory_forget(void) {
-    primary_lock.word = loading.word = 0;
-    memset(primary, 0, sizeof primary);
-    pools_forget();
-    graphs_forget();
-    local_forget();
-    kernels_changed();
-}
-
-/* What a context holds is taken out before the driver ends it: afterwards the next one may have its
- * handle. No library is taken into it meanwhile. `alone`: and nobody allocates. */
-static void context_ends(CUcontext context, struct holdings *holdings, bool alone) {
-    lock_take(&loading);
-    if (alone) {
-        slice_pause();
-        measure_wait_for_rest();
-    }
-    kernels_changed();
-    table_take_owned((uint64_t)(uintptr_t)context, HOLDINGS_OF_CONTEXT, holdings);
-}
-
-static void context_ended(CUcontext context, struct holdings *holdings, bool alone, bool gone) {
-    if (gone) {
-        for (unsigned i = 0; i < holdings->count; i++)
-            account_release(holdings->list[i].device, holdings->list[i].class,
-                            holdings->list[i].bytes);
-        free(holdings->list);
-        local_context_gone(context);
-        compute_forget_context(context);
-        device_contexts_changed();
-        kernels_changed();
-    } else {
-        table_put_back(holdings);
-    }
-    if (alone) slice_resume();
-    lock_drop(&loading);
-    if (gone) pools_settle();
-}
-
-#define DESTROY(SYMBOL)                                                   \
-    EXPORT CUresult SYMBOL(CUcontext context) {                           \
-        struct holdings holdings = {0};                                   \
-        if (!slice_open()) return REFUSED;                                \
-        if (context == NULL) return REAL(SYMBOL)(context);                \
-        context_ends(context, &holdings, false);                          \
-        CUresult result = REAL(SYMBOL)(context);                          \
-        context_ended(context, &holdings, false, result == CUDA_SUCCESS); \
-        return result;                                                    \
-    }
-DESTROY(cuCtxDestroy)
-DESTROY(cuCtxDestroy_v2)
-
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    if (!slice_open()) return REFUSED;
-    device_used(ordinal);
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
-    if (result == CUDA_SUCCESS && context != NULL && ordinal >= 0 && ordinal < 64) {
-        lock_take(&primary_lock);
-        primary[ordinal] = *context;
-        lock_drop(&primary_lock);
-    }
-    return result;
-}
-
-/* A primary context comes back under its handle, and perhaps at once. */
-static CUresult primary_ends(CUdevice ordinal, CUresult (*call)(CUdevice), bool is_reset) {
-    struct holdings holdings = {0};
-    unsigned flags;
-    int active = 0;
-    CUcontext context = ordinal < 0 || ordinal >= 64 ? NULL : primary[ordinal];
-    if (context == NULL) return call(ordinal);
-    context_ends(context, &holdings, true);
-    CUresult result = call(ordinal);
-    /* a reset empties a context that stays retained, too */
-    bool gone =
-        result == CUDA_SUCCESS &&
-        (is_reset ||
-         (REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && !active));
-    context_ended(context, &holdings, true, gone);
-    return result;
-}
-
-#define PRIMARY_ENDS(SYMBOL, IS_RESET)                        \
-    EXPORT CUresult SYMBOL(CUdevice ordinal) {                \
-        if (!slice_open()) return REFUSED;                    \
-        return primary_ends(ordinal, REAL(SYMBOL), IS_RESET); \
-    }
-PRIMARY_ENDS(cuDevicePrimaryCtxRelease, false)
-PRIMARY_ENDS(cuDevicePrimaryCtxRelease_v2, false)
-PRIMARY_ENDS(cuDevicePrimaryCtxReset, true)
-PRIMARY_ENDS(cuDevicePrimaryCtxReset_v2, true)
-
-EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    if (!slice_open()) return REFUSED;
-    device_used(ordinal);
-    return REAL(cuCtxCreate)(context, flags, ordinal);
-}
-
-EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    if (!slice_open()) return REFUSED;
-    device_used(ordinal);
-    return REAL(cuCtxCreate_v2)(context, flags, ordinal);
-}
-
-EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
-                               unsigned flags, CUdevice ordinal) {
-    if (!slice_open()) return REFUSED;
-    device_used(ordinal);
-    return REAL(cuCtxCreate_v3)(context, affinity, count, flags, ordinal);
-}
-
-EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags,
-                               CUdevice ordinal) {
-    if (!slice_open()) return REFUSED;
-    device_used(ordinal);
-    return REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal);
 }

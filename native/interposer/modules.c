@@ -2,15 +2,16 @@
  *
  * What the image says that it takes is charged before the driver is asked. What a load really takes
  * is measured (measure.c), and charged where it is more. A neighbour that takes memory at that
- * moment would be paid for, too: what seems much more than the image says is unloaded and loaded
- * again, and the least counts.
+ * moment would be paid for, too: what seems more than the image says is unloaded and loaded again,
+ * and the least counts. A driver's own memory, which stays after the unload, is then charged by the
+ * look at the whole process, not to the module.
  */
 #include "loads.h"
 
 #include <string.h>
 
 enum {
-    SURPRISE_BYTES = 32 << 20, /* from here on a neighbour may be the cause */
+    SURPRISE_BYTES = 4 << 20, /* more than a driver rounds up: a neighbour may be the cause */
     ATTEMPTS = 3,
     MAX_OPTIONS = 64, /* of a load that can be made again */
 };
@@ -46,7 +47,7 @@ static CUresult load_measured(struct load *load, int device, uint64_t *bytes) {
         int64_t before = measure_uncounted(device, *bytes);
         CUresult result = load->make(load);
         if (result != CUDA_SUCCESS) return result;
-        uint64_t took = measure_growth(before, device, *bytes);
+        uint64_t took = measure_grown(before, measure_uncounted(device, *bytes));
         took = took > *bytes ? took - *bytes : 0;
         if (took < more) more = took;
         bool last = attempt == ATTEMPTS || !again;

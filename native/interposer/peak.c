@@ -148,7 +148,7 @@ static void reach(struct graph *graph, size_t start, const size_t *from, const s
         for (size_t i = 0; i < 2 * graph->edges; i++) {
             size_t edge = edge_at(graph, i);
             if (graph->reached[from[edge]] && !graph->reached[to[edge]])
-                more = graph->reached[to[edge]] = 1;
+                graph->reached[to[edge]] = more = true;
         }
     }
 }

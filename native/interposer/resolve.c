@@ -206,6 +206,13 @@ void *real_function_slow(enum real_id id) {
     return real_functions[id];
 }
 
+bool nvml_load(void) {
+    if (REAL(nvmlDeviceGetMemoryInfo) != NULL) return true;
+    void *(*open)(const char *, int) = (__typeof__(open))real_dlsym()(RTLD_DEFAULT, "dlopen");
+    return open != NULL && open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL &&
+           REAL(nvmlDeviceGetMemoryInfo) != NULL;
+}
+
 static int hook_named(const char *name) {
     for (int id = 0; id < REAL_COUNT; id++)
         if (wrappers[id] != NULL && is_same(names[id], name)) return id;

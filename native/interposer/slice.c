@@ -75,7 +75,7 @@ void fork_check(void) {
     slice_forget();
     account_forget();
     table_forget();
-    memory_forget();
+    contexts_forget();
     compute_forget();
     __atomic_store_n(gate, GATE_OPEN, __ATOMIC_RELEASE);
 }
@@ -282,6 +282,8 @@ int slice_device_by_uuid(const char *text) {
     }
     return DEVICE_NONE;
 }
+
+const char *slice_device_uuid(int device) { return policy.devices[device].uuid; }
 
 int device_of_ordinal(CUdevice ordinal) {
     if (ordinal < 0 || ordinal >= MAX_ORDINALS) return DEVICE_NONE;

@@ -1,4 +1,4 @@
-/* How a stand-in reaches the session of the remote driver beside it. */
+/* Access of a stand-in to the session of the remote driver beside it. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -8,8 +8,8 @@
 
 const struct library_calls *remote;
 
-/* The driver beside this file, as it was put there. Where another one was loaded first, calls of
- * the two would have no order. */
+/* Load the driver beside this file, as installed there. With another driver, loaded earlier, the
+ * calls of the two would have no common order. */
 CUresult library_find(void) {
     Dl_info here;
     char path[4096];
@@ -20,7 +20,7 @@ CUresult library_find(void) {
     void *driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct library_calls *found = driver == NULL ? NULL : dlsym(driver, "egpuLibraryCalls");
     if (found == NULL || found->table != EGPU_WIRE_TABLE_HASH) {
-        fprintf(stderr, "egpu: %s: the remote driver of the same build is not beside it\n",
+        fprintf(stderr, "egpu: %s: found no libcuda.so.1 of the same build beside it\n",
                 library.soname);
         return CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -33,13 +33,15 @@ int library_failed(const char *function, CUresult result) {
     switch (result) {
     case CUDA_ERROR_SHARED_OBJECT_INIT_FAILED:
         if (!atomic_exchange(&told, true))
-            fprintf(stderr, "egpu: the server of this GPU has no %s\n", library.soname);
+            fprintf(stderr, "egpu: the server of this GPU has no %s; install it there\n",
+                    library.soname);
         return library.statuses.not_initialized;
     case CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND:
-        fprintf(stderr, "egpu: the %s of this GPU's server has no %s\n", library.soname, function);
+        fprintf(stderr, "egpu: the %s of this GPU's server has no %s: too old\n", library.soname,
+                function);
         return library.statuses.not_supported;
     case CUDA_ERROR_NOT_PERMITTED:
-        fprintf(stderr, "egpu: the server of this GPU does not allow %s\n", function);
+        fprintf(stderr, "egpu: %s is not allowed on the server of this GPU\n", function);
         return library.statuses.not_supported;
     case CUDA_ERROR_NOT_SUPPORTED: return library.statuses.not_supported;
     case CUDA_ERROR_INVALID_VALUE: return library.statuses.invalid_value;
@@ -57,8 +59,8 @@ int library_refuse(const char *function) {
     return library.statuses.not_supported;
 }
 
-/* Servers whose library has answered, a bit each. One that is not there says so to the call that
- * asks for it, and not to whatever call waits next. */
+/* Servers whose library has answered, a bit each. A missing library is then reported by the call
+ * that needs it, not by the next call that happens to wait. */
 static _Atomic unsigned there;
 
 bool library_waits(struct call *call, bool wanted) {
@@ -66,9 +68,15 @@ bool library_waits(struct call *call, bool wanted) {
     return wanted || (there >> call->link->index & 1) == 0;
 }
 
+static void tell(const char *function, int status) {
+    const char *verbose = getenv("EGPU_REMOTE_VERBOSE");
+    if (verbose != NULL && *verbose == '1')
+        fprintf(stderr, "egpu: %s: status %d\n", function, status);
+}
+
 int library_finish(struct call *call, bool waits, const char *function) {
     if (!waits) {
-        remote->post(call); /* it can no more fail than a launch can */
+        remote->post(call); /* it can only fail as a launch can */
         return 0;
     }
     CUresult result = remote->exchange(call);
@@ -76,7 +84,10 @@ int library_finish(struct call *call, bool waits, const char *function) {
     if (result == CUDA_SUCCESS) there |= 1u << call->link->index;
     if (result == CUDA_SUCCESS && call->in.bad) result = CUDA_ERROR_UNKNOWN;
     if (result != CUDA_SUCCESS) status = library_failed(function, result);
-    if (status != 0) remote->end(call);
+    if (status != 0) {
+        remote->end(call);
+        tell(function, status);
+    }
     return status;
 }
 
@@ -147,7 +158,7 @@ static CUresult elements_refused(const char *function, const struct elements *ar
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Of objects the names: those that a program asks for, it has made, to be filled. */
+/* For objects send the names. Those that a program queries it has made, to be filled. */
 static CUresult elements_named(struct call *call, struct elements_sent *sent, int64_t count) {
     if (sent->at == NULL || sent->are.kind == 0) return CUDA_SUCCESS;
     if (count > LIBRARY_MOST_OBJECTS) return CUDA_ERROR_INVALID_VALUE;
@@ -208,8 +219,8 @@ CUresult library_values(const char *function, const void *plan, const void *pack
     if (bound == NULL) return result;
     if (!bound->sendable) {
         fprintf(stderr,
-                "egpu: %s: more than %d tensors by value, or one of more than %d bytes, is not "
-                "supported on a remote GPU\n",
+                "egpu: %s: a remote GPU supports at most %d tensors by value, of at most %d bytes "
+                "each\n",
                 function, VALUES_MOST, VALUE_MOST_BYTES);
         result = CUDA_ERROR_NOT_SUPPORTED;
     }

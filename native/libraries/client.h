@@ -1,7 +1,6 @@
-/* A stand-in for one of NVIDIA's libraries: the same functions, carried to the server that has the
- * card, where they are that server's own library's. What is here is what the generated stubs are
- * written in; client.c finds the session, and a file of a library's name is what no table can say
- * of it. */
+/* A stand-in for one of NVIDIA's libraries: its functions are forwarded to the server that has the
+ * card and run in that server's own library. Generated stubs use these declarations; client.c finds
+ * the session; a file named after a library has what the tables cannot express. */
 #ifndef EGPU_LIBRARIES_CLIENT_H
 #define EGPU_LIBRARIES_CLIENT_H
 
@@ -12,12 +11,12 @@
 
 #define API __attribute__((visibility("default")))
 
-/* What the client remembers of an object, so that it need not ask. */
+/* An object's properties that the client keeps, to avoid queries. */
 struct library_object {
     int pointer_mode, math_mode, scale_type, data_type, descriptor_type;
     void *stream;
-    _Atomic uint64_t connected; /* with whom it has talked, of other processes: a bit each */
-    const void *home; /* the program's memory that it was made in, where it is such an object */
+    _Atomic uint64_t connected; /* ranks of other processes that it has talked to: a bit each */
+    const void *home; /* the program's memory where it was made, if objects of its kind have such */
 };
 
 struct scalar {
@@ -25,24 +24,24 @@ struct scalar {
     uint64_t bytes; /* or SCALAR_ON_CARD */
 };
 
-/* Elements on their way: as they are, or names of objects. */
+/* Elements to send: as they are, or names of objects. */
 struct elements_sent {
     struct elements are;
-    const void *at; /* NULL: none are sent */
+    const void *at; /* NULL: nothing is sent */
     uint64_t bytes, wanted;
     uint64_t names[LIBRARY_MOST_OBJECTS];
 };
 
-extern const struct library_facts library; /* which one this is */
+extern const struct library_facts library; /* of this library */
 extern const struct library_calls *remote; /* NULL until the first call */
 
 CUresult library_find(void);
-/* What the library answers instead of a driver's error. Says what the server lacks. */
+/* Return the library's status for a driver's error; report what the server lacks. */
 int library_failed(const char *function, CUresult result);
 int library_refuse(const char *function);
-/* Whether to wait for the call: also until the library over there has answered one. */
+/* Return whether to wait for the call: always until the server's library has answered once. */
 bool library_waits(struct call *call, bool wanted);
-/* Posts the call, or waits for it: the library's status. */
+/* Post the call, or wait for it; return the library's status. */
 int library_finish(struct call *call, bool waits, const char *function);
 int library_done(struct call *call, bool waits);
 
@@ -53,34 +52,34 @@ static inline CUresult library_ready(void) {
 
 struct library_object *object_of(uint64_t handle);
 uint64_t object_made(const struct call *call, uint64_t handle);
-/* An object that programs hold in memory of their own: its name is the first word there. Made again
- * at the same place, it is the same one. */
+/* An object in memory of the program: its name is the first word there. If it is made again at the
+ * same place, it is the same object. */
 CUresult library_handle_held(struct call *call, unsigned kind, const void *at, uint64_t *handle,
                              uint64_t *made);
 void object_held(const struct call *call, uint64_t handle, void *at);
 CUresult library_streams(struct call *call, void *const *streams, int count, uint64_t *wire);
-/* Says which attribute is refused, where it is. */
+/* Prepare elements; report a refused attribute by number. */
 CUresult elements_set(struct call *call, struct elements_sent *sent, const char *function,
                       struct elements are, const void *at, int64_t count);
 CUresult elements_asked(struct call *call, struct elements_sent *sent, const char *function,
                         struct elements are, const void *at, int64_t count);
 void put_elements(struct writer *out, const struct elements_sent *sent);
-/* No more than there are: programs ask for the most that can be, and have room for these. */
+/* At most as many as exist: programs ask for the maximum, and have room for these. */
 void elements_got(struct call *call, void *to, const struct elements_sent *sent, int64_t there);
-/* What is in host memory of what a pack has for a plan, in the pack's order. */
+/* Return the values in host memory that a pack has for a plan, in the pack's order. */
 CUresult library_values(const char *function, const void *plan, const void *pack, uint8_t *values,
                         size_t *bytes);
 bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,
                  size_t bytes, bool last);
 
-/* Of a tensor of probabilities: for how many images they are, and how many labels these have. */
+/* For a tensor of probabilities: its number of images; the number of their labels. */
 uint64_t cudnn_batch(void *tensor);
 uint64_t cudnn_labels(void *tensor, const void *lengths);
 
 void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int attribute,
                                           const void *value, uint64_t bytes);
 
-/* ---- what stubs are written in ---- */
+/* ---- macros for the stubs ---- */
 
 #define READY(symbol)                       \
     static const char function[] = #symbol; \
@@ -98,7 +97,7 @@ void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int att
 #define INVALID_IF(condition) \
     if (condition) return library.statuses.invalid_value
 
-/* What the session knows an object by. */
+/* The session's name for an object. */
 #define NAMED(object) ((uint64_t)(uintptr_t)(object))
 #define NUMBERED(object) remote->numbered(object)
 #define HELD(object) held_name(object)
@@ -153,7 +152,7 @@ static inline uint64_t held_name(const void *object) {
     uint64_t new_##name;        \
     TRY(library_handle_held(&call, KIND_##kind, name, &new_##name, &made))
 
-/* Room for the payload; where this fails, what was to be made is not. */
+/* Get room for the payload; if that fails, new objects are not made. */
 #define BEGIN(bytes, wanted)                                                 \
     const bool waits = library_waits(&call, wanted);                         \
     outcome = remote->begin(&call, bytes, waits ? CALL_WAITS : CALL_POSTED); \
@@ -171,9 +170,9 @@ static inline uint64_t held_name(const void *object) {
 
 /* ---- groups of calls: nccl.c ---- */
 
-#define EVERYBODY (-1) /* in place of one peer */
-/* Room for a call: among those that go together, where it is one of a group's or the first with
- * this peer; else in a frame of its own. */
+#define EVERYBODY (-1) /* takes the place of one peer */
+/* Get room for a call: inside its group, if it belongs to one or is the first with this peer;
+ * otherwise in a frame of its own. */
 CUresult library_group_begin(struct call *call, size_t bytes, uint64_t object, int peer);
 int library_group_add(struct call *call, const char *function);
 
@@ -205,7 +204,7 @@ static inline void put_host(struct writer *out, const void *from, uint64_t bytes
         put_block(out, from, bytes);
 }
 
-/* Arguments are ignored, hence the empty parameter list: callers of the x86-64 and AArch64 C ABIs
+/* Arguments are ignored, hence the empty parameter list: in the x86-64 and AArch64 C ABIs callers
  * clean up their own. */
 #define REFUSED(symbol)                                                          \
     API int symbol(void);                                                        \

@@ -1,4 +1,4 @@
-/* What no table can say of cuBLAS: its copies, and the names of statuses. */
+/* Functions of cuBLAS that the tables cannot express: copies, and names of statuses. */
 #include "client.h"
 #include "cublas_copies.h"
 #include "cublas_status.h"

@@ -1,6 +1,6 @@
-/* cuBLAS's copies of vectors and matrices, which are the driver's copies of rows. Who includes this
- * has `copy_rows`, which makes one and says a status, and `copies_done`, which waits for those of
- * the default stream, and exports what is defined here. */
+/* cuBLAS's copies of vectors and matrices, as the driver's copies of rows. The including file has
+ * `copy_rows`, which makes one and returns a status, and `copies_done`, which waits for those of
+ * the default stream; it exports the functions defined here. */
 #ifndef EGPU_LIBRARIES_CUBLAS_COPIES_H
 #define EGPU_LIBRARIES_CUBLAS_COPIES_H
 
@@ -9,7 +9,7 @@ enum { COPY_INVALID = 7 }; /* CUBLAS_STATUS_INVALID_VALUE */
 static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream stream);
 static int copies_done(const char *function);
 
-/* One side of a copy: where, and bytes from one row to the next. */
+/* One side of a copy: its address, and the bytes from one row to the next. */
 struct side {
     const void *at;
     int64_t pitch;
@@ -35,7 +35,7 @@ static int copy(const char *function, struct side from, struct side to, bool in,
     return copy_rows(function, &plan, stream);
 }
 
-/* So many bytes; below 0, which no copy takes, where that is more than there could be. */
+/* Return the bytes; on overflow a negative number, which no copy accepts. */
 static int64_t bytes_of(int64_t elements, int64_t element) {
     int64_t bytes;
     return __builtin_mul_overflow(elements, element, &bytes) ? -1 : bytes;
@@ -71,7 +71,7 @@ static int copy_vector(const char *function, bool in, int64_t n, int64_t element
         return copy_vector(#symbol, in, n, element, from, to, stream);                             \
     }
 
-/* One that returns when it is done. */
+/* A function that returns when the copy is done. */
 #define AND_WAIT_MATRIX(symbol, async, size)                                                \
     API int symbol(size rows, size columns, size element, const void *a, size lda, void *b, \
                    size ldb);                                                               \

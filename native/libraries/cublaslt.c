@@ -1,10 +1,10 @@
-/* What no table can say of cuBLASLt. Numbers: cublasLt.h. */
+/* Functions of cuBLASLt that the tables cannot express. Numbers: cublasLt.h. */
 #include "client.h"
 #include "cublas_status.h"
 
 enum { DESC_SCALE_TYPE = 1, DESC_POINTER_MODE = 2 };
 
-/* What a matrix product's scalars are is an attribute of its descriptor. */
+/* An attribute of its descriptor sets the type of a matrix product's scalars. */
 void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int attribute,
                                           const void *value, uint64_t bytes) {
     if (value == NULL || bytes != sizeof(int)) return;

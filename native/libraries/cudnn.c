@@ -1,5 +1,5 @@
-/* What no table can say of cuDNN: the names of statuses, and how long an array is whose length is
- * in a descriptor: the server is asked. */
+/* Functions of cuDNN that the tables cannot express: names of statuses, and arrays whose length is
+ * in a descriptor, for which the server is asked. */
 #include "client.h"
 #include "cudnn_status.h"
 

@@ -1,20 +1,20 @@
-/* In place of CUPTI, NVIDIA's interface for profilers, which takes more of NVIDIA's driver than its
- * documentation says and ends in a crash over another one: all of its functions are here and say
- * that they are not supported, so that a program goes on without a profile of the card. Arguments
- * are ignored, hence the empty parameter lists. */
+/* Replaces CUPTI, NVIDIA's interface for profilers, which uses undocumented parts of NVIDIA's
+ * driver and crashes over another one. All its functions exist and report that they are not
+ * supported, so a program continues without a profile of the card. Arguments are ignored, hence the
+ * empty parameter lists. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #define API __attribute__((visibility("default")))
 
-/* Of enum CUptiResult. */
+/* From enum CUptiResult. */
 enum { INVALID_PARAMETER = 1, NOT_SUPPORTED = 27 };
 
 static int refuse(const char *function) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&told))
-        fprintf(stderr, "egpu: %s: there is no profiling of this GPU (CUPTI)\n", function);
+        fprintf(stderr, "egpu: %s: profiling this GPU (CUPTI) is not supported\n", function);
     return NOT_SUPPORTED;
 }
 
@@ -23,7 +23,7 @@ static int refuse(const char *function) {
     int function(void) { return refuse(#function); }
 #include "exports_cupti.h"
 
-/* Whose functions these are: JAX takes a library that does not say for none at all. */
+/* The version of these functions: JAX treats a library without a version as missing. */
 enum { VERSION = 130200 };
 
 API int cuptiGetVersion(uint32_t *version);

@@ -1,4 +1,4 @@
-/* What no table can say of cuSPARSE: the names of statuses. */
+/* Functions of cuSPARSE that the tables cannot express: names of statuses. */
 #include "client.h"
 #include "cusparse_status.h"
 

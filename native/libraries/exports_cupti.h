@@ -1,4 +1,4 @@
-/* The functions of CUPTI's public headers (CUDA 13.2) that say no. */
+/* The functions of CUPTI's public headers (CUDA 13.2); all are refused. */
 EXPORTED(cuptiActivityConfigurePCSampling)
 EXPORTED(cuptiActivityConfigureUnifiedMemoryCounter)
 EXPORTED(cuptiActivityDisable)

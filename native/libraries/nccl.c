@@ -1,5 +1,5 @@
-/* What no table can say of NCCL: groups of calls, what makes communicators, and the names of
- * results. Numbers: nccl.h. */
+/* Functions of NCCL that the tables cannot express: groups of calls, creation of communicators, and
+ * names of results. Numbers: nccl.h. */
 #include "nccl_wire.h"
 #include "client.h"
 #include "nccl_result.h"
@@ -8,7 +8,7 @@
 
 enum { OK = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 
-/* The calls of a thread's group, as they will be sent. One outside that has to wait for other ranks
+/* The calls of a thread's group, as they will be sent. A single call that must wait for other ranks
  * is a group of its own. */
 static _Thread_local struct group {
     unsigned depth;
@@ -30,7 +30,7 @@ static void group_clear(void) {
     group = (struct group){.depth = group.depth};
 }
 
-/* All of it in one frame; where it fails, nothing has been made. */
+/* Send all of it in one frame; if that fails, nothing has been made. */
 static int group_send(const char *function) {
     struct call call;
     call_start(&call, OP_LIBRARY_GROUP);
@@ -50,7 +50,7 @@ static int group_send(const char *function) {
     return status;
 }
 
-/* Room for one more call. */
+/* Get room for one more call. */
 static CUresult entry_begin(struct call *call, size_t bytes, bool waits) {
     size_t taken = sizeof(struct wire_group_entry) + bytes;
     CUresult result = CUDA_SUCCESS;
@@ -111,7 +111,7 @@ int ncclGroupEnd(void) {
 
 /* ---- communicators ---- */
 
-/* Begins a call that makes `count` of them. */
+/* Begin a call that makes `count` communicators. */
 static CUresult make(struct call *call, void **comms, unsigned count, size_t bytes,
                      uint64_t handles[]) {
     if (count > NCCL_MOST_MADE - group.made) return CUDA_ERROR_INVALID_VALUE;
@@ -139,8 +139,8 @@ static CUresult make(struct call *call, void **comms, unsigned count, size_t byt
     struct call call;           \
     call_start(&call, OP_##operation)
 
-/* What the program has set of it. Which network NCCL uses is the server's affair, and a name is
- * only for messages. False: it is none. */
+/* Copy the program's settings. The server chooses NCCL's network, and a name is only for messages.
+ * False: the configuration is invalid. */
 static bool config_from(struct nccl_config *config, const struct nccl_config *said) {
     *config = nccl_config_none();
     if (said == NULL) return true;
@@ -216,7 +216,7 @@ int ncclCommSplit(void *comm, int color, int key, void **made, const struct nccl
         return INVALID_ARGUMENT;
     *made = NULL;
     TRY(remote->handle(&call, KIND_nccl_comm, NAMED(comm), &split.from));
-    unsigned count = color == NCCL_NO_COLOR ? 0 : 1; /* a rank of no color gets none */
+    unsigned count = color == NCCL_NO_COLOR ? 0 : 1; /* a rank without a color gets none */
     TRY(make(&call, made, count, sizeof split + sizeof said, &split.made));
     put_bytes(&call.out, &split, sizeof split);
     put_bytes(&call.out, &said, sizeof said);
@@ -242,7 +242,7 @@ int ncclCommShrink(void *comm, const int *excluded, int count, void **made,
     return library_group_add(&call, function);
 }
 
-/* ---- memory: the driver's, which every library may use ---- */
+/* ---- memory: the driver's, which every library accepts ---- */
 
 API int ncclMemAlloc(CUdeviceptr *at, size_t bytes);
 int ncclMemAlloc(CUdeviceptr *at, size_t bytes) {
@@ -267,5 +267,5 @@ const char *ncclGetErrorString(int result) { return nccl_result_text(result); }
 API const char *ncclGetLastError(const void *comm);
 const char *ncclGetLastError(const void *comm) {
     (void)comm;
-    return "the server of this GPU has the details";
+    return "see the messages of this GPU's server";
 }

@@ -1,4 +1,4 @@
-/* The device by which a network of executors reaches others: made in it, with its address. */
+/* The device that connects a network of executors with others: created in it, with its address. */
 #define _GNU_SOURCE
 #include "link.h"
 
@@ -16,7 +16,7 @@
 
 #include "common/clock.h"
 
-#define BUSY_MS 2000 /* the one before us may not be gone yet */
+#define BUSY_MS 2000 /* our predecessor may not have ended yet */
 
 static bool failed(const char *what) {
     fprintf(stderr, "egpu-link: %s: %s\n", what, strerror(errno));
@@ -30,7 +30,7 @@ static bool attach(int tun) {
         if (errno != EBUSY || clock_now_ms() > deadline) return false;
         usleep(5000);
     }
-    /* Connections within the network are to this address, too, and outlive us. */
+    /* Connections within the network also use this address, and outlive this process. */
     return ioctl(tun, TUNSETPERSIST, 1) == 0;
 }
 
@@ -40,7 +40,7 @@ static bool set(int fd, unsigned long what, struct ifreq *asked, uint32_t addres
     return ioctl(fd, what, asked) == 0;
 }
 
-/* What the kernel would say by itself, to nobody. Where it has no IPv6 there is nothing to do. */
+/* Stop the kernel's own IPv6 messages: no one receives them. Without IPv6 this does nothing. */
 static void without_ipv6(void) {
     int fd = open("/proc/sys/net/ipv6/conf/" LINK_DEVICE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
     if (fd < 0) return;

@@ -1,4 +1,4 @@
-/* What is left to a link once it is set up: to read, to write and to wait. */
+/* Confinement of a link after its set-up: it may only read, write and wait. */
 #define _GNU_SOURCE
 #include "link.h"
 
@@ -56,6 +56,6 @@ bool guard_enter(void) {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     good = good && syscall(SYS_capset, &header, none) == 0 &&
            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && calls();
-    if (!good) perror("egpu-link: cannot be confined");
+    if (!good) perror("egpu-link: cannot confine itself");
     return good;
 }

@@ -1,19 +1,19 @@
-/* egpu-link: a network of executors reaches those of the same caller on other servers.
+/* egpu-link: connects a network of executors with those of the same caller on other servers.
  *
  *     egpu-link CONTROL NETWORK ADDRESS
  *
  * CONTROL is the number of a unix SOCK_SEQPACKET socket, NETWORK that of the network's descriptor,
- * ADDRESS the network's own (hexadecimal, of 10.0.0.0/8). It says R on CONTROL when the network has
- * its device. A message there is a letter, the address of another network (u32, big-endian) and a
- * descriptor, a stream: whoever is at its other end is that network's link. L: we speak first;
- * A: we answer, and say nothing before. A daemon decides who that may be, and what carries the
- * stream makes it safe. When CONTROL closes the program ends; the device stays.
+ * ADDRESS the network's own (hexadecimal, in 10.0.0.0/8). It sends R on CONTROL when the network
+ * has its device. A message there is a letter, the address of another network (u32, big-endian) and
+ * a descriptor, a stream to that network's link. L: we speak first; A: we answer, and say nothing
+ * before. A daemon decides which peer that may be, and the stream's carrier makes it safe. When
+ * CONTROL closes the program ends; the device stays.
  *
- * On a stream each packet has its length before it (u16, big-endian); 0 is a beat, one a second.
- * Only TCP between the two addresses passes. Of a link that is lost (closed, or silent for
- * SILENT_MS) every connection is reset, for TCP by itself would wait for ever: a packet to a
- * network without a link is refused, and connections that say nothing are asked, so that they do. A
- * stream is used once none of them is left.
+ * On a stream the length of each packet comes before it (u16, big-endian); 0 is a beat, one a
+ * second. Only TCP between the two addresses passes. If a link is lost (closed, or silent for
+ * SILENT_MS) all its connections are reset, since TCP by itself would wait forever: a packet to a
+ * network without a link is refused, and idle connections are probed, so that they send one. A new
+ * stream is used when none of them is left.
  */
 #define _GNU_SOURCE
 #include <endian.h>
@@ -36,16 +36,16 @@
 #define MAX_PEERS 64
 #define BEAT_MS 1000
 #define SILENT_MS 5000
-#define RESET_MS 2000 /* for how long a new stream waits for old connections */
-#define LOOK_MS 20    /* how often they are looked at while one waits */
+#define RESET_MS 2000 /* how long a new stream waits for old connections */
+#define LOOK_MS 20    /* interval of checks of these connections */
 #define PREFIX 2
 #define WAITING_BYTES (256u << 10)
-#define AT_ONCE 64 /* packets, before others are looked at */
+#define AT_ONCE 64 /* packets, before other sources get a turn */
 
 struct peer {
     uint32_t address;       /* 0: none */
     bool answers, heard_of; /* says nothing before it hears something */
-    int stream, next; /* -1: none; `next` waits until connections of the one before are gone */
+    int stream, next; /* -1: none; `next` waits until its predecessor's connections have ended */
     int64_t heard, moved, since; /* ms; `since`: when `next` came */
     size_t got, start, end;
     uint8_t in[PREFIX + LINK_MTU], out[WAITING_BYTES];
@@ -58,8 +58,8 @@ static uint64_t dropped;
 
 static void drop(void) {
     dropped++;
-    if ((dropped & (dropped - 1)) == 0) /* each time there are twice as many */
-        fprintf(stderr, "egpu-link: %llu packets were not TCP between linked networks\n",
+    if ((dropped & (dropped - 1)) == 0) /* each time the number doubles */
+        fprintf(stderr, "egpu-link: dropped %llu packets: not TCP between linked networks\n",
                 (unsigned long long)dropped);
 }
 
@@ -78,14 +78,14 @@ static void into_network(const uint8_t *packet, size_t bytes) {
 }
 
 static void lose(struct peer *peer, const char *why) {
-    fprintf(stderr, "egpu-link: a link is lost: %s\n", why);
+    fprintf(stderr, "egpu-link: lost a link: %s\n", why);
     close(peer->stream);
     peer->stream = -1;
 }
 
-/* ---- connections that have no link ---- */
+/* ---- connections without a link ---- */
 
-/* Asks each where it stands: what it answers is refused. How many of them are `of` this network. */
+/* Probe each: its answer is refused. Return how many of them are `of` this network. */
 static unsigned ask_unlinked(uint32_t of) {
     static char list[1u << 20];
     ssize_t bytes = 0, got;
@@ -128,14 +128,14 @@ static void flush(struct peer *peer) {
         ssize_t sent = send(peer->stream, peer->out + peer->start, peer->end - peer->start,
                             MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-        if (sent <= 0) return lose(peer, "it does not take anything");
+        if (sent <= 0) return lose(peer, "the peer accepts no data");
         peer->start += (size_t)sent;
         peer->moved = clock_now_ms();
     }
     peer->start = peer->end = 0;
 }
 
-/* There is room. */
+/* There must be room. */
 static void queue(struct peer *peer, const uint8_t *packet, size_t bytes) {
     if (sizeof peer->out - peer->end < PREFIX + bytes) {
         memmove(peer->out, peer->out + peer->start, peer->end - peer->start);
@@ -175,7 +175,7 @@ static void out_of_network(void) {
 
 /* ---- into the network ---- */
 
-/* Whole packets of what has come. False: no link of ours says that. */
+/* Deliver complete packets. False: the peer is not a link of ours. */
 static bool deliver(struct peer *peer) {
     size_t at = 0;
     while (peer->got - at >= PREFIX) {
@@ -201,16 +201,16 @@ static void hear(struct peer *peer) {
     ssize_t got =
         recv(peer->stream, peer->in + peer->got, sizeof peer->in - peer->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return lose(peer, "it was closed");
+    if (got <= 0) return lose(peer, "the peer closed it");
     peer->got += (size_t)got;
     peer->heard = clock_now_ms();
     peer->heard_of = true;
-    if (!deliver(peer)) lose(peer, "the other end does not speak as links do");
+    if (!deliver(peer)) lose(peer, "the peer sent an invalid frame");
 }
 
 /* ---- links ---- */
 
-/* A place for the address: its own, one of nobody, or one whose link is gone. */
+/* Return a place for the address: its own, a free one, or one whose link has ended. */
 static struct peer *place_for(uint32_t address) {
     struct peer *found = peer_of(address);
     for (struct peer *peer = peers; found == NULL && peer < peers + MAX_PEERS; peer++)
@@ -221,11 +221,11 @@ static struct peer *place_for(uint32_t address) {
 static void take(uint32_t address, int stream, bool answers) {
     struct peer *peer = place_for(address);
     if (peer == NULL || (address & LINK_MASK) != LINK_NETWORK || address == own) {
-        fprintf(stderr, "egpu-link: no place for a link (%d are the most)\n", MAX_PEERS);
+        fprintf(stderr, "egpu-link: refused a link: there are %d, the maximum\n", MAX_PEERS);
         close(stream);
         return;
     }
-    if (peer->stream >= 0) lose(peer, "another one came");
+    if (peer->stream >= 0) lose(peer, "a new connection replaced it");
     if (peer->next >= 0) close(peer->next);
     peer->address = address;
     peer->next = stream;
@@ -258,16 +258,16 @@ static bool obey(int control) {
     return true;
 }
 
-/* What time does. Returns how many ms until it is to be looked at again. */
+/* Handle timers. Return the ms until the next one. */
 static int keep_time(void) {
     static int64_t beat, look;
     int64_t now = clock_now_ms();
     bool beats = now >= beat, waits = false;
     if (beats) beat = now + BEAT_MS;
     for (struct peer *peer = peers; peer < peers + MAX_PEERS; peer++) {
-        if (peer->stream >= 0 && now - peer->heard > SILENT_MS) lose(peer, "it is silent");
+        if (peer->stream >= 0 && now - peer->heard > SILENT_MS) lose(peer, "the peer is silent");
         if (peer->stream >= 0 && peer->start != peer->end && now - peer->moved > SILENT_MS)
-            lose(peer, "the other end reads nothing");
+            lose(peer, "the peer reads nothing");
         if (is_up(peer) && beats && has_room(peer)) queue(peer, NULL, 0);
         waits |= peer->next >= 0;
     }
@@ -309,7 +309,7 @@ int main(int argc, char **argv) {
     const struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_DUMPABLE, 0);
-    /* a terminal's, here and below: our daemon closes us when it has ended */
+    /* a terminal's, here and below: our daemon closes CONTROL when it has ended */
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGQUIT, SIG_IGN);

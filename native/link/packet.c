@@ -47,7 +47,7 @@ static uint16_t checksum(uint32_t sum, const uint8_t *at, unsigned bytes) {
     return (uint16_t)~sum;
 }
 
-/* From where the segment goes to where it came from. */
+/* From the segment's destination to its source. */
 static void answer(const struct segment *segment, uint8_t packet[PACKET_HEADERS], uint32_t sequence,
                    uint32_t acknowledged, uint8_t flags) {
     uint8_t *tcp = packet + IP_HEADER;

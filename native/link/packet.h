@@ -1,4 +1,4 @@
-/* IPv4 packets as far as a link looks into them: TCP between two addresses, and nothing else. */
+/* IPv4 packets, as far as a link inspects them: TCP between two addresses, and nothing else. */
 #ifndef EGPU_LINK_PACKET_H
 #define EGPU_LINK_PACKET_H
 
@@ -8,7 +8,7 @@
 
 #define PACKET_HEADERS 40 /* of IP and TCP, without options */
 
-/* Where a TCP segment comes from and goes, and what an answer to it has to know. */
+/* A TCP segment's addresses and ports, and the values needed for an answer. */
 struct segment {
     uint32_t from, to; /* addresses */
     uint16_t from_port, to_port;
@@ -17,14 +17,13 @@ struct segment {
     bool acknowledges, resets;
 };
 
-/* False: it is not a whole TCP segment in one unfragmented packet without options of IP. */
+/* False: not a whole TCP segment in one unfragmented packet without IP options. */
 bool packet_read(const uint8_t *packet, size_t bytes, struct segment *segment);
 
-/* What a host without such a connection would answer (RFC 9293, 3.10.7.1). */
+/* The answer of a host without such a connection (RFC 9293, 3.10.7.1). */
 void packet_refuse(const struct segment *segment, uint8_t packet[PACKET_HEADERS]);
 
-/* A SYN, which no connection that there is accepts: it answers with where it stands (RFC 5961, 4).
- */
+/* A SYN, which no existing connection accepts: it answers with its state (RFC 5961, 4). */
 void packet_ask(const struct segment *segment, uint8_t packet[PACKET_HEADERS]);
 
 #endif

@@ -1,5 +1,5 @@
 /* See names.h. A name is found by a hash of its bytes, in a table at most half full, and compared
- * letter for letter. */
+ * byte by byte. */
 #include "names/names.h"
 
 #include <stdlib.h>
@@ -13,11 +13,11 @@ enum {
     BATCH = 32,        /* names looked up side by side */
 };
 #define MULTIPLIER \
-    UINT64_C(0x9E3779B97F4A7C15) /* odd, and of no pattern: 2^64 over the golden ratio */
+    UINT64_C(0x9E3779B97F4A7C15) /* odd, without a pattern: 2^64 over the golden ratio */
 
 struct place {
     uint32_t hash, number; /* of a name */
-    uint32_t start, size;  /* its letters in `text`; 0: nobody's place */
+    uint32_t start, size;  /* its bytes in `text`; 0: a free place */
 };
 
 struct egpu_names {
@@ -31,8 +31,7 @@ struct egpu_names {
 
 /* ---- memory ---- */
 
-/* `*at` with room for `wanted` things of `size` bytes, twice as many as there were if it has to
- * grow. */
+/* Make room in `*at` for `wanted` things of `size` bytes; if it must grow, it doubles. */
 static int grow(void **at, size_t *room, size_t wanted, size_t size) {
     if (wanted <= *room) return 1;
     const size_t larger = wanted > 2 * *room ? wanted : 2 * *room;
@@ -86,12 +85,12 @@ static uint32_t hash_of(const char *text, size_t size) {
     return (uint32_t)hash;
 }
 
-/* Where a name of this hash is looked for first. */
+/* Return the first place for a name of this hash. */
 static size_t first_place(const struct egpu_names *names, uint32_t hash) {
     return hash & (names->place_count - 1);
 }
 
-/* The number of a name; -1: nobody's. */
+/* Return the number of a name; -1: unknown. */
 static int64_t find(const struct egpu_names *names, const char *quoted, size_t size,
                     uint32_t hash) {
     for (size_t at = first_place(names, hash);; at = (at + 1) & (names->place_count - 1)) {
@@ -110,7 +109,7 @@ static void put(struct place *places, size_t count, struct place what) {
     places[at] = what;
 }
 
-/* Room for one more place, with half of them free. */
+/* Make room for one more place, with half of them free. */
 static int more_places(struct egpu_names *names) {
     if (2 * (names->count + 1) <= names->place_count) return 1;
     const size_t count = 2 * names->place_count;
@@ -148,8 +147,8 @@ struct quoted {
     uint32_t size, hash;
 };
 
-/* The next of `text` up to `end`, but not more than a batch; how many, and in `*text` where they
- * end. -1: not plain. */
+/* Read the next strings of `text` up to `end`, at most a batch; return how many, and their end in
+ * `*text`. -1: not plain. */
 static int next_strings(const char **text, const char *end, struct quoted *strings) {
     const char *at = *text;
     int count = 0;
@@ -176,8 +175,8 @@ int64_t egpu_names_read(const struct egpu_names *names, const char *text, size_t
         struct quoted strings[BATCH];
         const int count = next_strings(&at, end, strings);
         if (count < 0 || (size_t)count > room - found) return -1;
-        /* A table of thousands of names is in no near cache. So a batch is asked for before any of
-         * it is looked at. */
+        /* A table of thousands of names is not in a near cache. So a batch is prefetched before any
+         * of it is compared. */
         for (int each = 0; each < count; each++) {
             __builtin_prefetch(&names->places[first_place(names, strings[each].hash)]);
         }

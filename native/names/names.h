@@ -1,9 +1,9 @@
-/* Names of nodes by number, and JSON lists of them: what an extender of a scheduler reads and
- * writes with every pod, thousands at a time. Called from Python (egpu.adapters.name_table), which
- * keeps a table to one thread.
+/* Names of nodes by number, and JSON lists of them, which a scheduler extender reads and writes
+ * with every pod, thousands at a time. Called from Python (egpu.adapters.name_table), which uses a
+ * table in one thread only.
  *
- * A list is read here if it is plain: strings that are all known, without escapes, and no space
- * between. Whatever else JSON allows is the caller's to read.
+ * A list is read here if it is plain: only known strings, without escapes, and no spaces between.
+ * The caller reads all other JSON.
  */
 #ifndef EGPU_NAMES_H
 #define EGPU_NAMES_H
@@ -13,29 +13,29 @@
 
 struct egpu_names;
 
-/* An empty table, or NULL where there is no memory. */
+/* Return an empty table, or NULL without memory. */
 struct egpu_names *egpu_names_new(void);
 void egpu_names_free(struct egpu_names *names);
 
-/* One more name, as JSON writes it, with its quotes. Its number, which is how many there were; -1:
- * no memory. */
+/* Add a name as JSON writes it, with its quotes. Return its number, the previous number of names;
+ * -1: no memory. */
 int64_t egpu_names_add(struct egpu_names *names, const char *quoted, size_t size);
 
-/* The numbers of the names of a list, of which there are at most `room`. How many; -1 where it is
- * not plain, names somebody unknown, or is longer. */
+/* Read the numbers of a list's names, at most `room`. Return how many; -1: it is not plain, has an
+ * unknown name, or is longer. */
 int64_t egpu_names_read(const struct egpu_names *names, const char *text, size_t size,
                         int64_t *numbers, size_t room);
 
-/* What stands around a name in a list. With scores each row is before, name, between, score, after;
- * without: before, name, after. Rows have a comma between them. */
+/* The text around a name in a list. With scores each row is before, name, between, score, after;
+ * without: before, name, after. Rows are separated by commas. */
 struct egpu_names_row {
     const char *before, *between, *after;
     size_t before_size, between_size, after_size;
 };
 
-/* A row for each of `count` numbers of names, each with its score, which is not negative, where
- * `scores` is not NULL. The text, of *size bytes, stays until the next one; NULL: no memory, or a
- * number that no name has. */
+/* Write a row for each of `count` numbers of names, with its non-negative score if `scores` is not
+ * NULL. The text of *size bytes is valid until the next call; NULL: no memory, or an unknown
+ * number. */
 const char *egpu_names_write(struct egpu_names *names, const int64_t *numbers,
                              const int64_t *scores, size_t count, const struct egpu_names_row *row,
                              size_t *size);

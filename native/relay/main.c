@@ -1,23 +1,23 @@
 /* egpu-relay: carries bytes between a program (or an executor) and another machine, or an executor
- * of this one. A daemon of Python's decides who may talk to whom; this program makes the connection
- * safe, says whose certificate is at its other end, and copies.
+ * on this one. A Python daemon decides who may talk to whom. This program sets up TLS, reports the
+ * name in the peer's certificate, and copies.
  *
  *     egpu-relay CONTROL [LIBSSL AUTHORITY CERTIFICATE KEY]
  *
  * CONTROL is the number of a unix SOCK_SEQPACKET socket. A message there is one byte and two
  * descriptors, `far` and `near`:
  *
- *     S  far is a TCP socket, TLS, and we are its server       P  far is a TCP socket without TLS
+ *     S  far is a TCP socket with TLS, we are the server       P  far is a TCP socket without TLS
  *        (loopback)
- *     C  far is a TCP socket, TLS, and we are its client       U  far is a unix socket; descriptors
+ *     C  far is a TCP socket with TLS, we are the client       U  far is a unix socket; descriptors
  *        are carried, too
  *
- * Each has a thread. It first says on `near` how TLS went: u8 status (0: good, 1: refused, 2: the
- * connection ended, or nothing came), u16 length, then the peer's common name or the reason. Then
- * it copies both ways, until either end closes. Python talks over near as long as it likes; when it
- * sends a descriptor with its last byte, the connection goes on there, and near only tells that
- * somebody is still interested: closing it closes all. The byte is J to join, or G: when the
- * process at the new near end dies, GOODBYE (docs/wire.md) is sent for it.
+ * Each has a thread. First it reports the result of TLS on `near`: u8 status (0: good, 1: refused,
+ * 2: the connection ended, or nothing came), u16 length, then the peer's common name or the reason.
+ * Then it copies both ways until either end closes. Python may talk over near for as long as it
+ * likes. When it sends a descriptor with its last byte, the connection continues there, and near
+ * only shows that someone is still interested: closing it closes all. The byte is J to join, or G:
+ * when the process at the new near end dies, GOODBYE (docs/internals/wire.md) is sent for it.
  *
  * When CONTROL closes, the program ends, and with it all connections.
  */
@@ -42,14 +42,14 @@
 #include "tls.h"
 #include "wire.h"
 
-#define BUFFER (256u << 10) /* each way */
+#define BUFFER (256u << 10) /* per direction */
 #define HANDSHAKE_MS 5000
-#define LAST_MS 1000 /* for what is left when one end has closed */
-#define DEATH_MS 500 /* a killed process closes its sockets a moment before it is dead */
+#define LAST_MS 1000 /* for the rest after one end has closed */
+#define DEATH_MS 500 /* a killed process closes its sockets shortly before it is dead */
 
 static struct tls_files files;
 
-struct way { /* one direction: what was read and is not written yet */
+struct way { /* one direction: bytes read but not written yet */
     uint8_t *data;
     size_t start, end;
     int descriptors[DESCRIPTOR_MAX];
@@ -62,8 +62,8 @@ struct connection {
     int far, near, interested; /* -1: none */
     struct tls *tls;
     struct way out, in; /* near to far; far to near */
-    short far_wants;    /* what TLS waits for, to write */
-    bool more;          /* TLS may hold more than there was room for */
+    short far_wants;    /* events that TLS waits for before it can write */
+    bool more;          /* TLS may hold more than fitted */
     bool goodbye;
     int process; /* pidfd of the program at near, or -1 */
 };
@@ -94,7 +94,7 @@ static ssize_t transmit(int fd, struct way *way) {
 
 /* ---- one connection ---- */
 
-/* Python has handed over: the descriptor is the new near end, the last byte says what to do when it
+/* Python has handed over: the descriptor is the new near end; the last byte says what to do when it
  * closes. */
 static void hand_over(struct connection *c) {
     int fd = c->out.descriptors[--c->out.descriptor_count];
@@ -108,7 +108,7 @@ static void hand_over(struct connection *c) {
         c->process = (int)syscall(SYS_pidfd_open, who.pid, 0);
 }
 
-/* What the near end has to say. False: it has closed. */
+/* Read from the near end. False: it has closed. */
 static bool read_near(struct connection *c) {
     if (c->out.start != c->out.end) return true;
     c->out.start = c->out.end = 0;
@@ -119,7 +119,7 @@ static bool read_near(struct connection *c) {
     if (c->out.descriptor_count != 0 && c->interested < 0)
         hand_over(c);
     else if (c->role != 'U')
-        forget(&c->out); /* a program's descriptors do not travel */
+        forget(&c->out); /* a program's descriptors are not carried */
     return true;
 }
 
@@ -148,10 +148,10 @@ static bool read_far(struct connection *c) {
         if (c->role != 'U') forget(&c->in);
         return got != 0;
     }
-    while (c->in.end < BUFFER) { /* all that has come: TLS gives a record at a time */
+    while (c->in.end < BUFFER) { /* everything that has come: TLS returns one record at a time */
         ssize_t got = tls_read(c->tls, c->in.data + c->in.end, BUFFER - c->in.end);
         if (got == 0 || got == TLS_FAILED) {
-            c->in.ended = true; /* what came before is still delivered */
+            c->in.ended = true; /* earlier bytes are still delivered */
             return c->in.end != 0;
         }
         if (got < 0) {
@@ -174,7 +174,7 @@ static bool write_near(struct connection *c) {
     return true;
 }
 
-/* What is left goes out, if that is possible within a moment. */
+/* Send the rest, if that is possible shortly. */
 static void finish(struct connection *c) {
     int64_t deadline = clock_now_ms() + LAST_MS;
     while ((c->out.start != c->out.end || c->in.start != c->in.end) && clock_now_ms() < deadline) {
@@ -189,7 +189,7 @@ static void finish(struct connection *c) {
 
 static void speak_for_the_dead(struct connection *c) {
     struct pollfd dead = {.fd = c->process, .events = POLLIN};
-    /* it lives, and only its connection broke */
+    /* it is alive, only its connection broke */
     if (c->process >= 0 && poll(&dead, 1, DEATH_MS) <= 0) return;
     struct wire_header goodbye = {.op = WIRE_GOODBYE};
     if (BUFFER - c->out.end < sizeof goodbye) return;
@@ -198,9 +198,9 @@ static void speak_for_the_dead(struct connection *c) {
 }
 
 static void carry(struct connection *c) {
-    c->more = c->tls != NULL; /* it may have come with the end of the handshake */
+    c->more = c->tls != NULL; /* bytes may have come with the end of the handshake */
     for (;;) {
-        bool waits = c->role == 'U' && c->interested < 0; /* for whom to read */
+        bool waits = c->role == 'U' && c->interested < 0; /* to receive bytes for it */
         struct pollfd ready[3] = {
             {.fd = c->far,
              .events = (short)((c->in.start == c->in.end && !waits ? POLLIN : 0) | c->far_wants)},
@@ -238,20 +238,20 @@ static bool announce(int near, int status, const char *text) {
     return send(near, said, 3 + length, MSG_NOSIGNAL) == (ssize_t)(3 + length);
 }
 
-/* TLS, where it is wanted. Says how it went. */
+/* Set up TLS if needed, and report the result. */
 static bool greet(struct connection *c) {
     char text[512] = "";
     if (c->role == 'P' || c->role == 'U') return announce(c->near, 0, text);
-    if (files.key == NULL) return announce(c->near, 1, "no certificate was given"), false;
+    if (files.key == NULL) return announce(c->near, 1, "this relay has no certificate"), false;
     c->tls = tls_new(c->far, c->role == 'S', &files, text, sizeof text);
-    /* Nobody refused anything: the files are ours, and may just be replaced. */
+    /* Not a refusal: the files are ours, and may be in the middle of a replacement. */
     if (c->tls == NULL) return announce(c->near, 2, text), false;
     int64_t deadline = clock_now_ms() + HANDSHAKE_MS;
     for (;;) {
         int is = tls_handshake(c->tls, text, sizeof text);
         if (is == 0) {
             if (tls_peer(c->tls, text, sizeof text)) return announce(c->near, 0, text);
-            snprintf(text, sizeof text, "the certificate there names nobody");
+            snprintf(text, sizeof text, "the peer's certificate has no name");
             break;
         }
         int64_t left = deadline - clock_now_ms();
@@ -319,8 +319,8 @@ int main(int argc, char **argv) {
     setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_DUMPABLE, 0); /* keys */
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    signal(SIGPIPE, SIG_IGN); /* the library writes with write */
-    /* a terminal's, here and below: our daemon closes us when it has ended */
+    signal(SIGPIPE, SIG_IGN); /* the library uses write */
+    /* a terminal's, here and below: our daemon closes CONTROL when it has ended */
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGQUIT, SIG_IGN);
@@ -340,7 +340,7 @@ int main(int argc, char **argv) {
             poll(&ready, 1, -1);
             got = receive(control, &message, 1);
         } while (got < 0);
-        if (got == 0) _exit(0); /* nothing to clean up, and threads that use the library */
+        if (got == 0) _exit(0); /* nothing to clean up, and threads use the library */
         if (message.descriptor_count == 2)
             begin(why[0], message.descriptors[0], message.descriptors[1]);
         else

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is used of OpenSSL 3's documented interface. Its types are opaque; these numbers are part of
- * its ABI. */
+/* The used part of OpenSSL 3's documented interface. Its types are opaque; these numbers are part
+ * of its ABI. */
 #define SSL_FILETYPE_PEM 1
 #define SSL_VERIFY_PEER 1
 #define SSL_VERIFY_FAIL_IF_NO_PEER_CERT 2
@@ -61,14 +61,14 @@ bool tls_load(const char *library, char *why, size_t room) {
         snprintf(why, room, "%s", dlerror());
         return false;
     }
-#define FIND(name)                                                         \
-    do {                                                                   \
-        void *symbol = dlsym(handle, #name);                               \
-        if (symbol == NULL) {                                              \
-            snprintf(why, room, "%s is no OpenSSL 3: no " #name, library); \
-            return false;                                                  \
-        }                                                                  \
-        memcpy(&openssl.name, &symbol, sizeof symbol);                     \
+#define FIND(name)                                                          \
+    do {                                                                    \
+        void *symbol = dlsym(handle, #name);                                \
+        if (symbol == NULL) {                                               \
+            snprintf(why, room, "%s is not OpenSSL 3: no " #name, library); \
+            return false;                                                   \
+        }                                                                   \
+        memcpy(&openssl.name, &symbol, sizeof symbol);                      \
     } while (0)
     FIND(TLS_client_method);
     FIND(TLS_server_method);
@@ -93,7 +93,7 @@ bool tls_load(const char *library, char *why, size_t room) {
     FIND(SSL_read);
     FIND(SSL_write);
     FIND(SSL_get1_peer_certificate);
-    /* of libcrypto, which came with it */
+    /* in libcrypto, which was loaded with it */
     FIND(X509_free);
     FIND(X509_get_subject_name);
     FIND(X509_NAME_get_text_by_NID);
@@ -151,7 +151,7 @@ struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *wh
                              NULL);
         openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_SET_READ_AHEAD, 1, NULL);
         openssl.SSL_CTX_set_default_read_buffer_len(tls->context, READ_BUFFER);
-        if (server) openssl.SSL_CTX_set_num_tickets(tls->context, 0); /* nobody resumes */
+        if (server) openssl.SSL_CTX_set_num_tickets(tls->context, 0); /* no session is resumed */
         tls->ssl = openssl.SSL_new(tls->context);
         if (tls->ssl == NULL || openssl.SSL_set_fd(tls->ssl, fd) != 1) failed = "TLS";
     }
@@ -199,7 +199,7 @@ bool tls_peer(struct tls *tls, char *name, size_t room) {
     int length = openssl.X509_NAME_get_text_by_NID(openssl.X509_get_subject_name(certificate),
                                                    NID_commonName, name, (int)room);
     openssl.X509_free(certificate);
-    /* whole, and without a NUL inside */
+    /* complete and without a NUL inside */
     return length > 0 && (size_t)length == strlen(name) && (size_t)length + 1 < room;
 }
 

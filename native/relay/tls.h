@@ -1,5 +1,5 @@
-/* TLS by OpenSSL 3, which is found when the program runs: whoever has Python's `ssl` has it, and
- * nobody needs its headers to build. Only TLS 1.3, and only peers with a certificate of the given
+/* TLS by OpenSSL 3, which is loaded at run time: every machine with Python's `ssl` has it, and its
+ * headers are not needed to build. Only TLS 1.3, and only peers with a certificate of the given
  * authority. Sockets are non-blocking.
  */
 #ifndef EGPU_RELAY_TLS_H
@@ -14,10 +14,10 @@ struct tls_files {
     const char *authority, *certificate, *key;
 };
 
-/* Loads the library. False: it is not there, or no OpenSSL 3; `why` says which. */
+/* Load the library. False: it is missing or is not OpenSSL 3; `why` has the reason. */
 bool tls_load(const char *library, char *why, size_t room);
 
-/* A connection over `fd`. NULL: the files cannot be used; `why` says so. */
+/* Start a connection over `fd`. NULL: the files cannot be used; `why` has the reason. */
 struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *why, size_t room);
 /* says goodbye if that is possible at once; leaves the descriptor open */
 void tls_free(struct tls *tls);
@@ -26,7 +26,7 @@ enum {
     TLS_WANTS_READ = -1,
     TLS_WANTS_WRITE = -2,
     TLS_FAILED = -3,
-    TLS_LOST = -4 /* the connection ended: nobody refused anything */
+    TLS_LOST = -4 /* the connection ended without a refusal */
 };
 
 int tls_handshake(struct tls *tls, char *why, size_t room); /* 0: done, or one of the above */

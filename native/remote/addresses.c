@@ -1,8 +1,8 @@
-/* Addresses of device memory are taken in this process, too: what is at a pointer is then the
- * program's or one server's card's, never two of them, and a copy that is told nothing else goes
+/* Addresses of device memory are reserved in this process too. So the memory at a pointer is the
+ * program's or one server's card's, never both, and a copy whose pointers alone say where to goes
  * the right way.
  *
- * In steps of 2 MiB, as drivers map memory; allocations may share one.
+ * In steps of 2 MiB, as drivers map memory; allocations may share a step.
  */
 #define _GNU_SOURCE
 #include "client.h"
@@ -11,10 +11,10 @@
 #include <sys/mman.h>
 
 #define STEP_BITS 21
-#define STEPS (UINT64_C(1) << (47 - STEP_BITS)) /* above them no process has memory */
+#define STEPS (UINT64_C(1) << (47 - STEP_BITS)) /* no process has memory above them */
 
-/* By step: the allocations that lie on it, and the server whose they are; where there are any it is
- * taken. */
+/* Per step: the number of allocations on it and their server. A step with allocations is
+ * reserved. */
 struct use {
     uint32_t allocations : 24, server : 8;
 };
@@ -30,7 +30,7 @@ static struct steps steps_of(uint64_t base, uint64_t bytes) {
     return (struct steps){base >> STEP_BITS, ((base + bytes - 1) >> STEP_BITS) + 1};
 }
 
-/* The next of them that nobody uses, up to one that somebody does. */
+/* Find the next steps that are free, up to one in use. */
 static bool next_unused(struct steps *found, struct steps all) {
     found->first = found->end;
     while (found->first < all.end && users[found->first].allocations != 0) found->first++;
@@ -48,7 +48,7 @@ static void unmap_unused(struct steps all) {
     while (next_unused(&found, all)) munmap(place(found), length(found));
 }
 
-/* 0, or why not (errno). */
+/* Return 0 or an errno. */
 static int map_unused(struct steps all) {
     struct steps found = {.end = all.first};
     while (next_unused(&found, all)) {
@@ -56,7 +56,7 @@ static int map_unused(struct steps all) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (at == place(found)) continue;
         int why = at == MAP_FAILED ? errno : EEXIST;
-        if (at != MAP_FAILED) munmap(at, length(found)); /* before Linux 4.17 it is a hint */
+        if (at != MAP_FAILED) munmap(at, length(found)); /* before Linux 4.17 only a hint */
         unmap_unused((struct steps){all.first, found.first});
         return why;
     }
@@ -89,7 +89,7 @@ enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes) {
         users[step].server = server;
     }
     pthread_mutex_unlock(&lock);
-    /* Without room for addresses (a limit of the process) it is as it can be. */
+    /* Without room for addresses (a limit of the process) they are not reserved. */
     return why == 0 ? ADDRESSES_TAKEN : why == EEXIST ? ADDRESSES_OF_OTHERS : ADDRESSES_UNKNOWN;
 }
 

@@ -1,5 +1,5 @@
-/* Copies with an array at one end at least. Within a card they are one call; from and to the
- * program's memory they go in pieces of rows, each of which is waited for. */
+/* Copies with an array at one end at least. Within a card each is one call. Copies from and to the
+ * program's memory go in pieces of rows, and each piece is waited for. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -10,7 +10,7 @@ struct end {
     uint64_t wire;
     bool host;
     uint64_t address, pitch, height;
-    size_t x, y, z; /* of an array; of memory they are in its address */
+    size_t x, y, z; /* of an array; the address of memory has them */
 };
 
 static CUresult end_of(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array,
@@ -64,11 +64,11 @@ static CUresult within(const struct where *where, const struct end *to, const st
     return result;
 }
 
-/* ---- from and to the program's memory ---- */
+/* ---- to and from the program's memory ---- */
 
-/* Rows of one slice, or a part of a row. */
+/* Rows of one slice, or part of a row. */
 struct piece {
-    size_t x, y, z; /* from where the copy begins */
+    size_t x, y, z; /* relative to the start of the copy */
     size_t width, rows;
 };
 
@@ -155,7 +155,7 @@ static size_t given(size_t value, size_t otherwise) { return value ? value : oth
 CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait) {
     struct where where;
     struct end to, from;
-    struct call probe; /* whose server the arrays are of */
+    struct call probe; /* has the server of the arrays */
     size_t width = copy->WidthInBytes;
     CUresult result = copy_place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
@@ -175,7 +175,7 @@ CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait) {
                            (copy->Depth > 1 && memory->height < copy->Height)))
         return CUDA_ERROR_INVALID_VALUE;
     if (!to.host && !from.host) return within(&where, &to, &from, copy);
-    if (!wait && capturing(stream)) return captured_copy();
+    if (!wait && capturing(stream)) return captured_copy(stream, copy);
     return in_pieces(&where, &to, &from, copy);
 }
 

@@ -1,4 +1,4 @@
-/* Clusters of launches, and attributes of the kernel nodes of graphs: the server's driver knows. */
+/* Clusters of launches and attributes of kernel nodes in graphs: the server's driver answers. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -56,7 +56,7 @@ static CUresult attribute(CUgraphNode node, int which, CUlaunchAttributeValue *g
     if (result == CUDA_SUCCESS && get == NULL && set == NULL) result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS) return result;
     if (which == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
-        return not_supported("a node that kernels change");
+        return not_supported("a graph node that kernels can update");
     if (set != NULL) memcpy(ask.value, set, sizeof ask.value);
     if ((result = call_begin(&call, sizeof ask, CALL_WAITS)) != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ask, sizeof ask);

@@ -1,10 +1,10 @@
-/* Copies in batches, and copies with attributes: one copy after the other. */
+/* Copies in batches and copies with attributes: done one after the other. */
 #include "client.h"
 
 #include "common/batch.h"
 #include "common/volumes.h"
 
-/* CUDA takes none of them in the legacy default stream. */
+/* CUDA refuses batches in the legacy default stream. */
 static bool is_legacy(CUstream stream) { return stream == NULL || stream == CU_STREAM_LEGACY; }
 
 static CUresult batch(const struct batch *batch, CUstream stream, size_t *failed) {

@@ -1,5 +1,5 @@
-/* Long copies, in pieces, several on the way at a time: from where the program has them (stream),
- * or through the bulk area (shared memory). */
+/* Long copies, in several pieces at a time: straight from the program's memory (stream), or through
+ * the bulk area (shared memory). */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -10,11 +10,11 @@
 #include "egpu_streaming.h"
 
 #define IN_PIECE (1u << 20)
-/* what the executor has just read from the card is in its cache when it sends it */
+/* the executor sends data while it is still in the cache from the card's copy */
 #define OUT_PIECE (480u << 10)
 #define SLOT_LOOKS 1000
 #define SLOT_US 50
-#define OUT_AHEAD 3 /* pieces that are asked for before the first has come */
+#define OUT_AHEAD 3 /* pieces requested before the first has come */
 
 /* ---- host to device ---- */
 
@@ -46,14 +46,14 @@ static bool carried_out(const struct link *link, uint64_t seq) {
     return atomic_load_explicit(&link->shared.memory.control->taken, memory_order_acquire) >= seq;
 }
 
-/* A copy that has been carried out may be on its way still. */
+/* A copy that was executed may still be in progress. */
 static bool held(const struct link *link, unsigned slot) {
     const struct shared_control *control = link->shared.memory.control;
     return atomic_load_explicit(&control->bulk_held, memory_order_acquire) & 1u << slot;
 }
 
-/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is
- * done: the first one, so that as few as possible are used, over and over. */
+/* Return a free slot of the bulk area, usable until the call whose number slot_used gets is done.
+ * The first free one is taken, so few slots are used, again and again. */
 static unsigned slot_take(struct link *link) {
     int64_t next_look = 0;
     pthread_mutex_lock(&link->shared.slot_lock);
@@ -62,7 +62,7 @@ static unsigned slot_take(struct link *link) {
             if (link->shared.slot_seq[slot] == UINT64_MAX ||
                 !carried_out(link, link->shared.slot_seq[slot]) || held(link, slot))
                 continue;
-            link->shared.slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
+            link->shared.slot_seq[slot] = UINT64_MAX; /* ours, without a number yet */
             pthread_mutex_unlock(&link->shared.slot_lock);
             return slot;
         }
@@ -70,10 +70,10 @@ static unsigned slot_take(struct link *link) {
         pthread_mutex_unlock(&link->shared.slot_lock);
         if (looks < SLOT_LOOKS)
             sched_yield();
-        else if (clock_now_ms() >= next_look) { /* nobody else may be asking whether it lives */
+        else if (clock_now_ms() >= next_look) { /* no other thread may be checking the executor */
             shared_look_at_socket(link);
             next_look = clock_now_ms() + LOOK_MS;
-        } else /* behind what the card does before it */
+        } else /* queued behind the card's earlier work */
             usleep(SLOT_US);
         pthread_mutex_lock(&link->shared.slot_lock);
     }
@@ -87,8 +87,8 @@ static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
     pthread_mutex_unlock(&link->shared.slot_lock);
 }
 
-/* Both sides copy at the same time, so there are several; and no more than can be on their way at a
- * time, where that is possible. */
+/* Both sides copy at the same time, so use several pieces, but no more than can be on the way at
+ * once, if possible. */
 static size_t in_piece(size_t bytes) {
     size_t least = SHARED_BULK_SLOT / 4, even = bytes / SHARED_BULK_HELD + 1;
     if (even > SHARED_BULK_SLOT) return SHARED_BULK_SLOT;
@@ -144,7 +144,7 @@ CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, 
             struct call *call = &calls[end % OUT_AHEAD];
             size_t piece = bytes - asked < most ? bytes - asked : most;
             unsigned slot = slot_take(link);
-            if (slot == SHARED_BULK_SLOTS) { /* the calls that are out lie here: to the end */
+            if (slot == SHARED_BULK_SLOTS) { /* outstanding calls start here: to the end */
                 result = CUDA_ERROR_DEVICE_UNAVAILABLE;
                 break;
             }

@@ -1,9 +1,9 @@
-/* Calls and their replies, whatever they travel over. Whoever waits for a reply reads for
- * everybody, and hands over what is somebody else's. */
+/* Calls and their replies, over any transport. A thread that waits for a reply reads for all
+ * threads and hands other replies over. */
 #define _GNU_SOURCE
 #include "client.h"
 
-#define MOST_BYTES (256u << 10) /* of one call, but for data that stay where they are */
+#define MOST_BYTES (256u << 10) /* per call, except for data that stays in the program's memory */
 
 /* ---- the reader ---- */
 
@@ -67,7 +67,7 @@ struct call *call_waiting(struct link *link, uint64_t seq) {
 }
 
 void call_reply_noted(struct link *link, uint64_t seq, uint32_t pending) {
-    if (seq > atomic_load(&link->taken)) atomic_store(&link->taken, seq); /* begun in order */
+    if (seq > atomic_load(&link->taken)) atomic_store(&link->taken, seq); /* calls start in order */
     uint32_t none = 0;
     if (pending & WIRE_PRINTED) atomic_store(&link->printed, true);
     pending &= ~WIRE_PRINTED;
@@ -120,12 +120,12 @@ void call_dispatch(struct link *link, const struct wire_header *header, const ui
     }
     pthread_mutex_lock(&link->receive_lock);
     struct call *call = find_waiting(link, header->seq);
-    if (call != NULL && call->done) call = NULL; /* answered twice: the first one counts */
+    if (call != NULL && call->done) call = NULL; /* answered twice: the first reply counts */
     if (call != NULL) {
         deliver(call, &reply, data, bytes);
         call_arrived(link, call);
     }
-    if (call != NULL && atomic_load(&link->sleeping)) /* we may go on reading for long */
+    if (call != NULL && atomic_load(&link->sleeping)) /* this thread may go on reading for long */
         pthread_cond_broadcast(&link->received);
     pthread_mutex_unlock(&link->receive_lock);
 }
@@ -142,7 +142,7 @@ bool call_control(struct link *link, uint16_t op, uint64_t seq, const void *payl
     return true;
 }
 
-/* The executor carries calls out in the context that it has been told. */
+/* The executor runs calls in the context that was set last. */
 static bool set_context(struct link *link, uint64_t context) {
     uint64_t wanted =
         context && links[wire_server(context)] == link ? wire_without_server(context) : 0;
@@ -153,7 +153,7 @@ static bool set_context(struct link *link, uint64_t context) {
     return true;
 }
 
-/* And in the mode of the program's thread, where streams capture. */
+/* The same for the capture mode of the program's thread. */
 static bool set_mode(struct link *link) {
     uint64_t wanted = capture_mode;
     if (wanted == link->wire_mode) return true;
@@ -163,7 +163,7 @@ static bool set_mode(struct link *link) {
     return true;
 }
 
-/* Waits until a stream's executor may be asked for so much more: what it keeps for us is bounded.
+/* Wait until a stream's executor may be asked for this much more: what it keeps for us is bounded.
  */
 static void await_window(struct link *link, size_t bytes) {
     pthread_mutex_lock(&link->receive_lock);
@@ -212,7 +212,7 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
     return CUDA_SUCCESS;
 }
 
-/* Writes the header; returns the size of the frame. */
+/* Write the header; return the size of the frame. */
 static inline size_t seal(struct call *call) {
     size_t inside = (size_t)(call->out.at - (uint8_t *)(call->header + 1));
     bool concurrent = atomic_load_explicit(&call->link->concurrent, memory_order_relaxed);
@@ -245,7 +245,7 @@ CUresult call_send(struct call *call) {
     return CUDA_SUCCESS;
 }
 
-/* The calls that tell of errors of earlier ones. */
+/* Return whether the call reports errors of earlier ones. */
 static bool synchronises(uint16_t op) {
     switch (op) {
     case OP_cuCtxSynchronize:

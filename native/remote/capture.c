@@ -1,18 +1,18 @@
-/* Captures: graphs that streams write. The client knows only whether any is going on; the rest is
- * asked of the executor. */
+/* Captures: graphs that streams write. The client knows only whether there are any; the executor
+ * answers everything else. */
 #include "client.h"
 
 #include <pthread.h>
 
 /* Begun and not ended, the latest first. */
 struct capture {
-    CUstream stream; /* that it was begun on */
+    CUstream stream; /* where it began */
     struct capture *next;
 };
 
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *latest;
-static _Atomic unsigned captures; /* as long as there are none, nobody is asked */
+static _Atomic unsigned captures; /* at 0 the executor is not asked */
 
 static bool capture_begins(CUstream stream) {
     struct capture *capture = malloc(sizeof *capture);
@@ -78,10 +78,10 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return result;
 }
 
-/* ---- what a stream is writing ---- */
+/* ---- a stream's capture ---- */
 
-/* The nodes that what comes next will follow, until the next call about the stream: the stream's
- * own, and edges behind them. */
+/* Keep the nodes that the next operation will depend on, until the next call about the stream:
+ * first the stream's own, then the edges. */
 static CUresult keep_nodes(CUstream stream, struct call *call, const struct wire_captured *is,
                            const CUgraphNode **nodes, const CUgraphEdgeData **edges) {
     struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)stream);
@@ -154,7 +154,25 @@ API CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *stat
     return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
 }
 
-/* ---- what a thread may do while others capture ---- */
+/* The executor cannot read the program's memory when it runs the graph: the node that does is made
+ * as in a graph that the program builds, and put where the stream is. */
+CUresult captured_copy(CUstream stream, const CUDA_MEMCPY3D *copy) {
+    CUstreamCaptureStatus status;
+    CUgraph graph;
+    const CUgraphNode *before;
+    size_t count;
+    CUcontext context;
+    CUgraphNode node;
+    CUresult result =
+        cuStreamGetCaptureInfo_v3(stream, &status, NULL, &graph, &before, NULL, &count);
+    if (result == CUDA_SUCCESS) result = cuCtxGetCurrent(&context);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemcpyNode(&node, graph, before, count, copy, context);
+    if (result != CUDA_SUCCESS) return result;
+    return cuStreamUpdateCaptureDependencies(stream, &node, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+}
+
+/* ---- modes of threads during captures ---- */
 
 _Thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 _Atomic bool capture_modes;
@@ -172,8 +190,8 @@ API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     return CUDA_SUCCESS;
 }
 
-/* Posted as ever where a stream runs it. Where one writes it down the driver may refuse: a graph
- * with memory of its own becomes no part of another. */
+/* Posted where a stream runs it. In a capture the driver may refuse: a graph with memory of its own
+ * cannot become part of another. */
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (!capturing(stream)) return forward_cuGraphLaunch(exec, stream);
     struct call call;

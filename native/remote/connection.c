@@ -1,4 +1,4 @@
-/* The connection to a server: dialling, the greeting, and another one where one broke. */
+/* The connection to a server: dialling, the greeting, and reconnecting. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -21,7 +21,7 @@
 #define RETRY_MS 100
 #define HELLO_MS 2000
 
-/* A small text file without the white space at its end. */
+/* Read a small text file without the white space at its end. */
 static bool read_line(const char *path, char *to, size_t room, size_t *length) {
     ssize_t got = file_read(path, to, room);
     if (got < 0) return false;
@@ -31,8 +31,8 @@ static bool read_line(const char *path, char *to, size_t room, size_t *length) {
     return true;
 }
 
-/* How long a session outlives its connection: who carries our bytes to another machine says it in a
- * file beside the socket, where it is another time than usual. */
+/* Read how long a session outlives its connection. The process that carries our bytes to another
+ * machine puts this time into a file beside the socket if it is not the default. */
 static void read_grace(struct link *link) {
     char path[sizeof link->path + 16], text[16];
     size_t length;
@@ -52,7 +52,7 @@ static int dial_tcp(struct link *link) {
         return -1;
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     if (inet_pton(AF_INET, host, &to.sin_addr) != 1 || (ntohl(to.sin_addr.s_addr) >> 24) != 127) {
-        errno = EACCES; /* nothing but loopback without TLS */
+        errno = EACCES; /* only loopback goes without TLS */
         return -1;
     }
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
@@ -68,7 +68,7 @@ static int dial_unix(struct link *link) {
     int folder = -1;
     if (length < sizeof to.sun_path) {
         memcpy(to.sun_path, link->path, length + 1);
-    } else { /* addresses of sockets are short: go through the folder's descriptor */
+    } else { /* addresses of sockets are short: use the folder's descriptor */
         char parent[sizeof link->path];
         memcpy(parent, link->path, length + 1);
         char *slash = strrchr(parent, '/');
@@ -86,7 +86,7 @@ static int dial_unix(struct link *link) {
     return -1;
 }
 
-/* A new socket, or -1 with errno. */
+/* Return a new socket, or -1 with errno. */
 static int dial(struct link *link) {
     size_t length = strlen(link->path);
     bool tcp = length > 5 && strcmp(link->path + length - 5, ".addr") == 0;
@@ -154,20 +154,22 @@ static bool say_hello(struct link *link, int fd, bool resume) {
     return send_bytes(fd, &out, sizeof out.header + out.header.len);
 }
 
+/* Say why no session begins. A bridge that sends WIRE_STATUS_TOLD has said it in its own words. */
 static void complain(const struct link *link, uint32_t status) {
+    if (status == WIRE_STATUS_TOLD) return;
     static const char *const why[] = {
         "",
-        "the token was refused",
-        "versions of client and executor differ",
-        "the session is not known",
-        "too many sessions",
+        "the executor refused the token",
+        "client and executor are of different versions",
+        "the executor does not know this session",
+        "the executor has too many sessions",
         "the executor has no driver",
     };
     fprintf(stderr, "egpu: %s: %s\n", link->path,
-            status < sizeof why / sizeof *why ? why[status] : "refused");
+            status < sizeof why / sizeof *why ? why[status] : "unknown answer");
 }
 
-/* The rest of a WELCOME, and what it is answered with. `memory` came with it, or is -1. */
+/* Handle the rest of a WELCOME and answer it. `memory` came with it, or is -1. */
 static enum greeting accept_welcome(struct link *link, int fd, const struct wire_welcome *welcome,
                                     int memory, int64_t deadline) {
     uint8_t *snapshot = malloc(welcome->snapshot_length + 1);
@@ -176,6 +178,7 @@ static enum greeting accept_welcome(struct link *link, int fd, const struct wire
     bool resume = link->connected_once;
     bool good = heard && (resume || read_snapshot(link, snapshot, welcome->snapshot_length));
     free(snapshot);
+    if (!good && heard) complain(link, UINT32_MAX);
     if (!good) return heard ? REFUSED : TRY_AGAIN;
     if (memory >= 0) link->direct = true;
     bool shared = !resume && memory >= 0 && shared_map(&link->shared.memory, memory);
@@ -188,7 +191,7 @@ static enum greeting accept_welcome(struct link *link, int fd, const struct wire
     return send_bytes(fd, &chosen, sizeof chosen) ? GREETED : TRY_AGAIN;
 }
 
-/* HELLO and WELCOME on a new socket. */
+/* Exchange HELLO and WELCOME on a new socket. */
 static enum greeting greet(struct link *link, int fd) {
     struct {
         struct wire_header header;
@@ -205,8 +208,8 @@ static enum greeting greet(struct link *link, int fd) {
     if (sane && in.welcome.status == WIRE_STATUS_WELCOME) {
         greeting = accept_welcome(link, fd, &in.welcome, memory, deadline);
         if (greeting == GREETED) atomic_store(&link->taken, in.header.seq);
-    } else if (sane) {
-        complain(link, in.welcome.status);
+    } else {
+        complain(link, sane ? in.welcome.status : UINT32_MAX);
     }
     if (memory >= 0) close(memory);
     return greeting;
@@ -220,11 +223,11 @@ static void use_socket(struct link *link, int fd) {
     if (old >= 0) close(old);
 }
 
-/* ---- the first connection, and another one ---- */
+/* ---- the first connection, and reconnecting ---- */
 
-/* Whether somebody may listen on a socket that is there and nobody's now: whoever carries our bytes
- * to another machine puts a new one in its place when it comes back. An executor beside us, whose
- * policy stands there too, does not come back. */
+/* Return whether a socket without a listener may get one again: the process that carries our bytes
+ * to another machine replaces its socket when it restarts. An executor on this machine, whose
+ * policy is beside the socket, does not come back. */
 static bool may_listen_again(const struct link *link, int error) {
     char policy[sizeof link->path + 16];
     int folder = (int)(strrchr(link->path, '/') - link->path);
@@ -232,7 +235,7 @@ static bool may_listen_again(const struct link *link, int error) {
     return error == ECONNREFUSED && !link->direct && access(policy, F_OK) != 0;
 }
 
-/* The first socket, or -1 when that was said on stderr. */
+/* Return the first socket, or -1 after a line on stderr. */
 static int dial_first(struct link *link, int64_t deadline) {
     for (bool waits = false;; waits = true) {
         int fd = dial(link), error = errno;
@@ -242,14 +245,14 @@ static int dial_first(struct link *link, int64_t deadline) {
             return -1;
         }
         if (!waits)
-            fprintf(stderr, "egpu: %s: nobody listens now; waits %d s for its agent\n", link->path,
+            fprintf(stderr, "egpu: %s: nothing listens yet; waits %d s for its agent\n", link->path,
                     link->grace_seconds);
         usleep(RETRY_MS * 1000);
     }
 }
 
-/* A connection that breaks before the welcome is made anew, as any later one is, with a session of
- * its own: what the executor has begun for the one before ends there. */
+/* If a connection breaks before the welcome, dial again, as for any later break, but with a new
+ * session: the executor ends what it began for the previous one. */
 bool connection_open(struct link *link) {
     read_grace(link);
     int64_t deadline = clock_now_ms() + (int64_t)link->grace_seconds * 1000;
@@ -263,16 +266,17 @@ bool connection_open(struct link *link) {
             return true;
         }
         close(fd);
-        if (greeting == REFUSED || clock_now_ms() > deadline ||
-            !kernel_random(link->session, sizeof link->session)) {
-            fprintf(stderr, "egpu: %s: no welcome from the executor\n", link->path);
+        if (greeting == REFUSED) return false; /* with a line on stderr */
+        if (clock_now_ms() > deadline || !kernel_random(link->session, sizeof link->session)) {
+            fprintf(stderr, "egpu: %s: no executor answered in %d s\n", link->path,
+                    link->grace_seconds);
             return false;
         }
         usleep(RETRY_MS * 1000);
     }
 }
 
-/* One attempt at a new connection. NULL: it may succeed later; otherwise why it never will. */
+/* Try once to reconnect. Return NULL if a later attempt may succeed, otherwise why none will. */
 static const char *reconnect(struct link *link, int64_t deadline, bool *connected) {
     int fd = dial(link), error = errno;
     enum greeting greeting = fd < 0 ? TRY_AGAIN : greet(link, fd);
@@ -290,7 +294,7 @@ static const char *reconnect(struct link *link, int64_t deadline, bool *connecte
 }
 
 void connection_recover(struct link *link) {
-    shutdown(link->fd, SHUT_RDWR); /* whoever reads from it comes back */
+    shutdown(link->fd, SHUT_RDWR); /* threads that read from it return */
     pthread_mutex_lock(&link->receive_lock);
     while (!reading_start(link)) reading_await(link);
     pthread_mutex_unlock(&link->receive_lock);

@@ -1,5 +1,5 @@
-/* Current contexts, which are each thread's own, primary contexts, and the stream that a thread has
- * to itself. */
+/* Current contexts of each thread, primary contexts, and the stream that each thread has to
+ * itself. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -21,7 +21,7 @@ static pthread_once_t own_streams_once = PTHREAD_ONCE_INIT;
 
 _Thread_local uint64_t context_now;
 
-/* Sets how many there are on this thread's stack. */
+/* Set how many contexts are on this thread's stack. */
 static void set_depth(int depth) {
     current.depth = depth;
     context_now = depth ? current.stack[depth - 1] : 0;
@@ -49,7 +49,7 @@ CUresult context_error(void) {
 }
 
 void context_failed(CUresult result) {
-    /* errors that the driver documents as leaving the process's context unusable */
+    /* the driver documents that these errors make the process's context unusable */
     switch ((int)result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
@@ -68,16 +68,6 @@ void context_failed(CUresult result) {
 }
 
 /* ---- devices ---- */
-
-struct link *link_of_device(CUdevice ordinal, unsigned *local) {
-    for (unsigned i = 0; i < link_count; i++)
-        if (ordinal >= (int)links[i]->first_ordinal &&
-            ordinal < (int)(links[i]->first_ordinal + links[i]->device_count)) {
-            *local = (unsigned)ordinal - links[i]->first_ordinal;
-            return links[i];
-        }
-    return NULL;
-}
 
 CUresult call_device(struct call *call, CUdevice ordinal, uint64_t *wire) {
     unsigned local;
@@ -195,7 +185,7 @@ API CUresult cuCtxGetDevice(CUdevice *device) { return cuCtxGetDevice_v2(device,
 
 static CUresult remember(CUcontext context, CUdevice ordinal) {
     struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)context);
-    if (entry == NULL) return CUDA_ERROR_CONTEXT_IS_DESTROYED; /* by another thread */
+    if (entry == NULL) return CUDA_ERROR_CONTEXT_IS_DESTROYED; /* destroyed by another thread */
     struct shadow_context *shadow = malloc(sizeof *shadow);
     if (shadow == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *shadow = (struct shadow_context){.ordinal = ordinal};
@@ -204,7 +194,7 @@ static CUresult remember(CUcontext context, CUdevice ordinal) {
 }
 
 API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-    /* where it has no place among the current ones, it is not made: nobody would destroy it */
+    /* if it cannot become current it is not made: the program could not destroy it */
     if (call_ready() == CUDA_SUCCESS &&
         (current.depth == STACK || flags & ~(unsigned)CU_CTX_FLAGS_MASK))
         return CUDA_ERROR_INVALID_VALUE;
@@ -226,7 +216,7 @@ API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, u
     return cuCtxCreate_v2(context, flags, ordinal);
 }
 
-/* Primary contexts are counted here: the executor holds one reference for all of this program's. */
+/* Primary contexts are counted here: the executor holds one reference for the whole program. */
 static struct {
     CUcontext context;
     unsigned references;

@@ -1,14 +1,20 @@
-/* What devices are: answered from the snapshot that came with the welcome. */
+/* Device queries, answered from the snapshot that came with the welcome. */
 #define _GNU_SOURCE
 #include "client.h"
 
 #include <stdio.h>
 
+/* Of one of the program's devices, or of any card that our NVML asks for. */
+static struct link *link_of(CUdevice ordinal, unsigned *local) {
+    return ordinal >= WIRE_EVERY_CARD ? link_of_card((unsigned)(ordinal - WIRE_EVERY_CARD), local)
+                                      : link_of_device(ordinal, local);
+}
+
 static CUresult device_of(CUdevice ordinal, const struct device **device) {
     unsigned local;
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    struct link *link = link_of_device(ordinal, &local);
+    struct link *link = link_of(ordinal, &local);
     if (link == NULL) return CUDA_ERROR_INVALID_DEVICE;
     *device = &link->devices[local];
     return atomic_load_explicit(&link->dead, memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE
@@ -19,8 +25,7 @@ API CUresult cuDeviceGetCount(int *count) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *count = 0;
-    for (unsigned i = 0; i < link_count; i++) *count += (int)links[i]->device_count;
+    *count = (int)visible_count();
     return CUDA_SUCCESS;
 }
 
@@ -28,6 +33,7 @@ API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     const struct device *is;
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = device_of(ordinal, &is);
+    if (result == CUDA_SUCCESS && ordinal >= WIRE_EVERY_CARD) result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS) *device = ordinal;
     return result;
 }
@@ -79,19 +85,20 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
         domain = 0;
         if (sscanf(id, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
     }
-    for (unsigned i = 0; i < link_count; i++)
-        for (unsigned d = 0; d < links[i]->device_count; d++) {
-            if (sscanf(links[i]->devices[d].is.pci, "%x:%x:%x", &other_domain, &other_bus,
-                       &other_slot) != 3)
-                continue;
-            if (other_domain != domain || other_bus != bus || other_slot != slot) continue;
-            *device = (int)(links[i]->first_ordinal + d);
-            return CUDA_SUCCESS;
-        }
+    for (int ordinal = 0; ordinal < (int)visible_count(); ordinal++) {
+        unsigned local;
+        const struct link *link = link_of_device(ordinal, &local);
+        if (sscanf(link->devices[local].is.pci, "%x:%x:%x", &other_domain, &other_bus,
+                   &other_slot) != 3)
+            continue;
+        if (other_domain != domain || other_bus != bus || other_slot != slot) continue;
+        *device = ordinal;
+        return CUDA_SUCCESS;
+    }
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* What differs from the card itself, because the program's memory is not where the card is. */
+/* Attributes that differ from the card's because the program's memory is on another machine. */
 static bool differs(const struct link *link, CUdevice_attribute attribute, int *value) {
     switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
@@ -120,12 +127,11 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUde
     if ((int)attribute < 1 || (unsigned)attribute >= WIRE_ATTRIBUTES ||
         is->attributes[attribute] == WIRE_NO_ATTRIBUTE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!differs(link_of_device(ordinal, &local), attribute, value))
-        *value = is->attributes[attribute];
+    if (!differs(link_of(ordinal, &local), attribute, value)) *value = is->attributes[attribute];
     return CUDA_SUCCESS;
 }
 
-/* Cards of two servers do not reach each other. */
+/* Cards of two servers cannot access each other. */
 API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     unsigned local;
     CUresult result = call_ready();
@@ -138,7 +144,7 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     return CUDA_SUCCESS;
 }
 
-/* For our NVML beside us: what the server's NVML says of a card, as the slice sees it. */
+/* Used by our NVML in the same folder: the server's NVML view of a card, limited to the slice. */
 API CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
                               struct wire_process *processes, uint32_t room);
 CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
@@ -148,7 +154,7 @@ CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     call_start(&call, OP_DEVICE_STATUS);
-    if ((call.link = link_of_device(ordinal, &local)) == NULL) return CUDA_ERROR_INVALID_DEVICE;
+    if ((call.link = link_of(ordinal, &local)) == NULL) return CUDA_ERROR_INVALID_DEVICE;
     struct wire_device_status_ask ask = {local, 0};
     if ((result = call_begin(&call, sizeof ask, CALL_WAITS)) != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ask, sizeof ask);

@@ -1,11 +1,11 @@
-/* The addresses of all driver functions of this library, by their number in the driver table. No
- * cuda.h here: what matters is the symbol, not its prototype. */
+/* The addresses of this library's driver functions, by their number in the driver table. This file
+ * does not include cuda.h: it needs the symbols, not their prototypes. */
 #include "driver_table.h"
 
 #define EGPU_DRIVER_FUNCTION(symbol, name, version, threads, interposer, remote, result, \
                              parameters, arguments)                                      \
     extern int symbol(void);
-#include "driver_table.inc"
+#include "driver/generated/driver_table.inc"
 
 typedef int (*entry)(void);
 
@@ -13,7 +13,7 @@ static const entry entries[] = {
 #define EGPU_DRIVER_FUNCTION(symbol, name, version, threads, interposer, remote, result, \
                              parameters, arguments)                                      \
     symbol,
-#include "driver_table.inc"
+#include "driver/generated/driver_table.inc"
 };
 
 void *driver_entry(int id);

@@ -1,9 +1,9 @@
-/* Graphs and their nodes: lists of nodes, and what the driver's table does not say of them. */
+/* Graphs and their nodes: lists of nodes, and calls that the driver's table does not describe. */
 #include "client.h"
 
 /* ---- lists ---- */
 
-CUresult too_many_nodes(void) { return not_supported("a list of more than 4096 nodes of a graph"); }
+CUresult too_many_nodes(void) { return not_supported("a list of more than 4096 graph nodes"); }
 
 CUresult call_handles(struct call *call, unsigned kind, const void *handles, size_t count,
                       uint64_t wire[WIRE_MAX_NODES]) {
@@ -36,7 +36,7 @@ void get_edges(struct call *call, CUgraphEdgeData *out, size_t room, size_t list
 
 /* ---- nodes of any kind, by one call ---- */
 
-/* Edges that carry something are written by captures alone. */
+/* Only captures write edges with data. */
 static bool plain(const CUgraphEdgeData *edges, size_t count) {
     for (size_t i = 0; edges != NULL && i < count; i++)
         if (edges[i].from_port || edges[i].to_port || edges[i].type) return false;
@@ -80,7 +80,7 @@ static CUresult add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *befo
         if (result == CUDA_SUCCESS) is->alloc.dptr = memory.dptr;
         return result;
     }
-    default: return not_supported("a conditional, semaphore or batch node of a graph");
+    default: return not_supported("a conditional, semaphore or batch node in a graph");
     }
 }
 
@@ -91,7 +91,7 @@ API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *
 API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *before,
                                const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *is) {
     return plain(edges, count) ? add_any(out, graph, before, count, is)
-                               : not_supported("an edge of a graph that carries something");
+                               : not_supported("a graph edge with data");
 }
 
 static CUresult set_any(CUgraphNode node, CUgraphNodeParams *is) {
@@ -111,7 +111,7 @@ static CUresult set_any(CUgraphNode node, CUgraphNodeParams *is) {
         const CUDA_HOST_NODE_PARAMS host = {is->host.fn, is->host.userData};
         return cuGraphHostNodeSetParams(node, &host);
     }
-    default: return not_supported("changing a node of a graph that has no parameters");
+    default: return not_supported("changing a graph node without parameters");
     }
 }
 
@@ -136,7 +136,7 @@ static CUresult set_any_exec(CUgraphExec exec, CUgraphNode node, CUgraphNodePara
     }
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return cuGraphExecChildGraphNodeSetParams(exec, node, is->graph.graph);
-    default: return not_supported("changing a node of a graph that has no parameters");
+    default: return not_supported("changing a graph node without parameters");
     }
 }
 
@@ -149,7 +149,7 @@ API CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgrap
 
 /* ---- instantiating, and updates ---- */
 
-/* Of CUDA 11: what fails has no node to name and nothing to say. */
+/* CUDA 11's form: an error names no node and has no text. */
 API CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
                                    size_t bytes) {
     if (node != NULL) *node = NULL;
@@ -192,7 +192,7 @@ API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
     result = call_exchange(&call);
     struct wire_graph_updated is;
     get_bytes(&call.in, &is, sizeof is);
-    if (!call.in.bad) { /* also of an update that was refused */
+    if (!call.in.bad) { /* also for a refused update */
         uint64_t node = handle_found(call.link, KIND_graph_node, is.node);
         uint64_t from = handle_found(call.link, KIND_graph_node, is.from_node);
         *how = (CUgraphExecUpdateResultInfo){.result = (CUgraphExecUpdateResult)is.result,

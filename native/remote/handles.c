@@ -1,5 +1,5 @@
-/* What programs hold in place of the driver's objects: typed, generation-checked indexes. See
- * wire.h for their bits. */
+/* Handles that programs hold instead of the driver's objects: typed indexes with a generation.
+ * wire.h has their bits. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -24,7 +24,7 @@ struct handle_entry *handle_entry(uint64_t handle) {
     return handle != 0 && entry->id == handle ? entry : NULL;
 }
 
-/* What the driver says of something that is no handle of this kind. */
+/* Return the driver's error for a value that is not a handle of this kind. */
 static CUresult refused(unsigned kind) {
     switch (kind) {
     case KIND_context: return CUDA_ERROR_INVALID_CONTEXT;
@@ -68,7 +68,7 @@ CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle) {
                          ? (link->free_count ? link->free_indexes[--link->free_count] : 0)
                          : link->next_index++;
     if (index != 0) {
-        /* kept there while it is free */
+        /* a free entry keeps its generation there */
         uint32_t generation = (uint32_t)(uintptr_t)link->own[index].info + 1;
         link->own[index] = (struct handle_entry){
             wire_with_server(wire_handle(kind, false, generation, index), link->index), NULL,
@@ -90,8 +90,8 @@ static void free_info(uint64_t handle, void *info) {
     }
 }
 
-/* With or without the server in it: a handle that was never given to the program belongs to the
- * server whose table has it. */
+/* With or without the server in it: a handle that the program never got belongs to the server whose
+ * table has it. */
 void handle_drop(uint64_t handle) {
     struct handle_entry *entry = handle_entry(handle);
     for (unsigned i = 0; entry == NULL && i < link_count; i++)
@@ -152,7 +152,7 @@ uint64_t stream_context(uint64_t stream) {
     return entry == NULL || wire_kind_of(stream) != KIND_stream ? 0 : entry->context;
 }
 
-/* A handle that the executor chose. What we knew of an older one in its place is dropped. */
+/* Note a handle that the executor chose. Information about an older one in its place is dropped. */
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire) {
     if (wire == 0 || wire_kind_of(wire) != kind) return 0;
     uint64_t handle = wire_with_server(wire_without_server(wire), link->index);

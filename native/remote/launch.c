@@ -1,14 +1,17 @@
-/* Kernels. Arguments are packed as the kernel declares them; what can be seen to be wrong is
- * refused here and now. */
+/* Kernels. Arguments are packed as the kernel declares them. Errors that can be detected here are
+ * returned at once. */
 #define _GNU_SOURCE
 #include "client.h"
+
+#include <stdio.h>
 
 static CUresult check_shape(struct link *link, const uint32_t grid[3], const uint32_t block[3]) {
     uint64_t context = context_current();
     struct handle_entry *entry = handle_entry(context);
     if (entry == NULL || entry->info == NULL) return CUDA_ERROR_INVALID_CONTEXT;
-    unsigned local =
-        (unsigned)((struct shadow_context *)entry->info)->ordinal - link->first_ordinal;
+    unsigned local;
+    if (link_of_device(((struct shadow_context *)entry->info)->ordinal, &local) != link)
+        return CUDA_ERROR_INVALID_CONTEXT;
     const int32_t *attributes = link->devices[local].attributes;
     for (int i = 0; i < 3; i++) {
         if (grid[i] == 0 || grid[i] > (uint32_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i])
@@ -39,10 +42,22 @@ static CUresult from_extra(void **extra, const void **buffer, size_t *bytes) {
     return CUDA_SUCCESS;
 }
 
+/* Without the layout a launch would carry no arguments. */
+static CUresult opaque(const struct function *function) {
+    fprintf(
+        stderr,
+        "egpu: the driver of this GPU's server does not tell the parameters of kernel %s, so a "
+        "remote GPU cannot run it; that needs a driver of CUDA 12.4 or newer, and a kernel that "
+        "was compiled by CUDA 12 or newer\n",
+        function->name);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult kernel_arguments(const struct function *function, void **params, void **extra,
                           const void **buffer) {
     size_t bytes = 0;
     *buffer = NULL;
+    if (function->opaque && (params != NULL || extra != NULL)) return opaque(function);
     if ((params != NULL && extra != NULL) ||
         (function->parameter_count != 0 && params == NULL && extra == NULL))
         return CUDA_ERROR_INVALID_VALUE;
@@ -67,7 +82,7 @@ void pack_arguments(const struct function *function, void **params, const void *
             memcpy(to + function->parameters[i].offset, params[i], function->parameters[i].size);
 }
 
-static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction handle,
+static CUresult submit(const CUlaunchConfig *config, uint32_t flags, CUfunction handle,
                        void **params, void **extra) {
     struct call call;
     call_start(&call, OP_LAUNCH);
@@ -87,9 +102,9 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
                               &message.function)) != CUDA_SUCCESS)
         return result;
     struct function *function;
-    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
+    if ((result = function_limits((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
         return result;
-    /* A kernel runs in any context, a function only in that of its module. */
+    /* A kernel runs in any context, a function only in its module's. */
     if (wire_kind_of((uint64_t)(uintptr_t)handle) == KIND_function &&
         handle_entry((uint64_t)(uintptr_t)handle)->context !=
             stream_context((uint64_t)(uintptr_t)config->hStream))
@@ -101,7 +116,7 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     message.argument_bytes = function->argument_bytes;
     uint64_t threads = (uint64_t)message.block[0] * message.block[1] * message.block[2];
     /* Posted only if the driver cannot refuse it. With more threads, shared memory or attributes
-     * than are known to work, its answer is waited for. */
+     * than are known to work, the reply is waited for. */
     bool sure = threads <= function->max_threads && !atomic_load(&function->clusters) &&
                 message.attribute_count == 0 && flags == 0 &&
                 message.shared_bytes <=
@@ -120,6 +135,20 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     if (result == CUDA_SUCCESS && message.shared_bytes > atomic_load(&function->largest_shared))
         atomic_store(&function->largest_shared, message.shared_bytes);
     return result;
+}
+
+static bool launches_block; /* CUDA_LAUNCH_BLOCKING */
+
+void launches_choose(void) {
+    const char *value = getenv("CUDA_LAUNCH_BLOCKING");
+    launches_block = value != NULL && atoi(value) != 0;
+}
+
+static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction handle,
+                       void **params, void **extra) {
+    CUresult result = submit(config, flags, handle, params, extra);
+    bool waits = result == CUDA_SUCCESS && launches_block && !capturing(config->hStream);
+    return waits ? cuStreamSynchronize(config->hStream) : result;
 }
 
 API CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz,
@@ -156,7 +185,7 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
     if (config == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (config->numAttrs > WIRE_MAX_ARRAY || (config->numAttrs && config->attrs == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    /* these hold events, or device-side graph nodes */
+    /* these contain events or device-side graph nodes */
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
             config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||

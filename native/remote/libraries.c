@@ -1,4 +1,4 @@
-/* The session, for stand-ins of libraries. See libraries.h. */
+/* The session's functions for stand-ins of libraries. See libraries.h. */
 #define _GNU_SOURCE
 #include "libraries.h"
 #include "client.h"
@@ -36,13 +36,11 @@ static uint64_t numbered(int number) {
 }
 
 static int device_of_server(int device, struct link **link) {
-    for (unsigned i = 0; i < link_count; i++) {
-        int at = device - (int)links[i]->first_ordinal;
-        if (at < 0 || at >= (int)links[i]->device_count) continue;
-        *link = links[i];
-        return at;
-    }
-    return -1;
+    unsigned local;
+    struct link *found = link_of_device(device, &local);
+    if (found == NULL) return -1;
+    *link = found;
+    return (int)local;
 }
 
 API extern const struct library_calls egpuLibraryCalls;

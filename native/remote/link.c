@@ -1,4 +1,4 @@
-/* The servers that a program has, from cuInit or a question before it to its end. */
+/* The servers of a program, from cuInit or an earlier query to the program's end. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -23,7 +23,7 @@ CUresult call_ready(void) {
 
 void link_die(struct link *link, const char *why) {
     if (atomic_exchange(&link->dead, true)) return;
-    fprintf(stderr, "egpu: the lease of %s is lost: %s\n", link->path, why);
+    fprintf(stderr, "egpu: lost the lease of %s: %s\n", link->path, why);
     if (link->fd >= 0) shutdown(link->fd, SHUT_RDWR);
     pthread_mutex_lock(&link->receive_lock);
     pthread_cond_broadcast(&link->received);
@@ -56,7 +56,7 @@ static void goodbye(void) {
     if (atomic_load(&opened) != getpid()) return;
     for (unsigned i = 0; i < link_count; i++) {
         struct link *link = links[i];
-        /* some thread is still at it: the socket's end says it as well */
+        /* a thread still uses it: the end of the socket tells the executor as well */
         if (pthread_mutex_trylock(&link->send_lock) != 0) continue;
         link->send_locked = true;
         if (!atomic_load(&link->dead) && call_control(link, WIRE_GOODBYE, 0, NULL, 0))
@@ -67,8 +67,8 @@ static void goodbye(void) {
 
 __attribute__((destructor)) static void at_exit(void) { goodbye(); }
 
-/* The child of a fork has no GPU, as with the real driver. Its parent's sockets are not its to
- * use; if there was no cuInit yet, it may have its own. */
+/* The child of a fork has no GPU, as with the real driver, and must not use its parent's sockets.
+ * If there was no cuInit yet, it may connect itself. */
 static void in_child(void) {
     atomic_store(&initialised, 0);
     for (unsigned i = 0; i < link_count; i++) {
@@ -76,7 +76,7 @@ static void in_child(void) {
         close(links[i]->fd);
     }
     if (used) return;
-    link_count = 0; /* what they hold stays: a thread of the parent's may have had their locks */
+    link_count = 0; /* what they hold is leaked: a parent's thread may have held their locks */
     atomic_store(&opened, 0);
 }
 
@@ -106,12 +106,11 @@ static CUresult link_open(unsigned index, const char *path) {
     if (!connection_open(link)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!link->transport->open(link)) return CUDA_ERROR_OUT_OF_MEMORY;
     links[index] = link;
-    for (unsigned i = 0; i < index; i++) link->first_ordinal += links[i]->device_count;
     link_count = index + 1;
     return CUDA_SUCCESS;
 }
 
-/* lease0.sock, lease0.addr, and for the first server without the number. */
+/* Find lease0.sock or lease0.addr, and the first server's without the number. */
 static bool find_lease(const char *folder, unsigned server, char *path, size_t room) {
     static const char *const endings[] = {"sock", "addr"};
     for (int i = 0; i < 2; i++) {
@@ -134,21 +133,21 @@ CUresult links_open(void) {
              slash ? here.dli_fname : ".");
     if (!watched) pthread_atfork(NULL, NULL, in_child);
     watched = true;
-    /* Those that an earlier attempt reached stay: it failed at the next one. */
+    /* Servers reached by an earlier attempt stay: it failed at the next one. */
     CUresult result = link_count == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
     for (unsigned server = link_count; server < MAX_SERVERS; server++) {
         if (!find_lease(folder, server, path, sizeof path)) break;
         if ((result = link_open(server, path)) != CUDA_SUCCESS) return result;
     }
     if (result == CUDA_ERROR_NO_DEVICE)
-        fprintf(stderr, "egpu: no lease.sock beside %s\n", here.dli_fname);
+        fprintf(stderr, "egpu: no lease: found no lease.sock beside %s\n", here.dli_fname);
     if (result != CUDA_SUCCESS) return result;
     atomic_store(&opened, getpid());
     return CUDA_SUCCESS;
 }
 
 void links_use(void) {
-    if (used) return; /* a child does not become what its parent was */
+    if (used) return; /* a child does not inherit its parent's state */
     used = true;
     atomic_store_explicit(&initialised, getpid(), memory_order_release);
 }

@@ -1,28 +1,45 @@
-/* How programs find the driver's functions, cuInit, occupancy that needs the program's own code,
- * and what there is not. */
+/* Lookup of the driver's functions, cuInit, occupancy that needs the program's own code, and
+ * unsupported functions. */
 #define _GNU_SOURCE
 #include "client.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "driver_table.h"
 #include "common/export_table.h"
+#include "common/runtime_remedy.h"
 #include "not_supported.h"
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-API CUresult cuInit(unsigned int flags) {
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
+static CUresult start(bool needs_device) {
     pthread_mutex_lock(&opening);
-    CUresult answer = links_open(); /* a lease that was not there may be there now */
+    CUresult answer = links_open(); /* a lease may exist now that did not before */
+    if (answer == CUDA_SUCCESS && needs_device) {
+        visible_choose();
+        launches_choose();
+        if (visible_count() == 0) answer = CUDA_ERROR_NO_DEVICE;
+    }
     if (answer == CUDA_SUCCESS) links_use();
     pthread_mutex_unlock(&opening);
     return answer == CUDA_SUCCESS ? call_ready() : answer;
 }
 
-/* Programs ask for it, and for functions by name, before cuInit: the servers are asked then. Where
- * there are none it is cuInit that fails, and this says what the table knows. */
+API CUresult cuInit(unsigned int flags) { return flags ? CUDA_ERROR_INVALID_VALUE : start(true); }
+
+/* For our NVML: the number of all cards, of which none needs to be visible. */
+API CUresult egpuCardCount(int *count);
+CUresult egpuCardCount(int *count) {
+    CUresult result = start(false);
+    *count = (int)card_count();
+    return result;
+}
+
+/* Programs ask for it, and for functions by name, before cuInit. The servers are asked then.
+ * Without servers cuInit fails, and this returns what the table knows. */
 static int driver_version(void) {
     static int asked; /* the pid */
     int oldest = CUDA_VERSION;
@@ -71,9 +88,9 @@ API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuu
     return look_up(symbol, entry, version, flags, NULL);
 }
 
-/* ---- what there is not ---- */
+/* ---- unsupported functions ---- */
 
-static void say_once(const char *what, const char *why) {
+void say_once(const char *what, const char *why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static const char *told[256];
     pthread_mutex_lock(&lock);
@@ -86,7 +103,10 @@ static void say_once(const char *what, const char *why) {
 }
 
 CUresult not_supported(const char *what) {
-    say_once(what, "is not supported on a remote GPU");
+    char why[256] = "is not supported on a remote GPU";
+    const char *remedy = egpu_driver_remedy(what);
+    if (remedy != NULL) snprintf(why + strlen(why), sizeof why - strlen(why), ": %s", remedy);
+    say_once(what, why);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -94,11 +114,11 @@ int egpu_driver_not_supported(const char *symbol) { return not_supported(symbol)
 
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     if (table != NULL) *table = NULL;
-    if (export_table_of_runtime(id))
-        say_once(
-            "NVIDIA's runtime library",
-            "does not work on a remote GPU: what the driver API offers is carried, and nothing "
-            "that is not documented (cuGetExportTable)");
+    if (export_table_of_runtime(id)) {
+        char why[2 * PATH_MAX] = "is not supported on a remote GPU: ";
+        runtime_remedy(why + strlen(why), sizeof why - strlen(why));
+        say_once("NVIDIA's runtime library (cuGetExportTable)", why);
+    }
     return CUDA_ERROR_NOT_FOUND;
 }
 
@@ -119,7 +139,7 @@ API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
     if (min_grid == NULL || block_size == NULL || flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
-    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
+    if ((result = function_limits((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
         return result;
     CUdevice device;
     int processors = 0, best = 0, largest = (int)function->max_threads;

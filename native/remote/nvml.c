@@ -1,9 +1,9 @@
-/* NVML for a program whose GPUs are elsewhere: libnvidia-ml.so.1 beside the remote libcuda.so.1,
- * whose session it uses. So nvmlInit takes the lease, as cuInit does, and what is shown is the
- * slice: its cards, its memory, its processes by the pids that they have here.
+/* NVML for a program whose GPUs are on another machine: libnvidia-ml.so.1 beside the remote
+ * libcuda.so.1, whose session it uses. So nvmlInit takes the lease, as cuInit does, and NVML shows
+ * the slice: its cards, its memory, its processes with their pids on this side.
  *
- * What the header declares and this file does not define answers NVML_ERROR_NOT_SUPPORTED, and with
- * EGPU_REMOTE_VERBOSE=1 says its name.
+ * Functions of the header that are not defined here return NVML_ERROR_NOT_SUPPORTED. With
+ * EGPU_REMOTE_VERBOSE=1 they print their name.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int users;
 static int count;
 static struct {
-    CUresult (*cuInit)(unsigned), (*cuDeviceGetCount)(int *), (*cuDriverGetVersion)(int *),
+    CUresult (*egpuCardCount)(int *), (*cuDriverGetVersion)(int *),
         (*cuDeviceGetName)(char *, int, CUdevice), (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice),
         (*cuDeviceGetPCIBusId)(char *, int, CUdevice),
         (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice),
@@ -51,12 +51,12 @@ static nvmlReturn_t told(CUresult result) {
     }
 }
 
-/* ---- life ---- */
+/* ---- initialisation ---- */
 
 static nvmlReturn_t find_driver(void) {
     Dl_info here;
     char path[4096];
-    if (cuda.cuInit != NULL) return NVML_SUCCESS;
+    if (cuda.egpuCardCount != NULL) return NVML_SUCCESS;
     if (dladdr((const void *)&cuda, &here) == 0) return NVML_ERROR_UNKNOWN;
     const char *slash = strrchr(here.dli_fname, '/');
     snprintf(path, sizeof path, "%.*s/libcuda.so.1", slash ? (int)(slash - here.dli_fname) : 1,
@@ -70,13 +70,12 @@ static nvmlReturn_t find_driver(void) {
         memcpy(&cuda.name, &symbol, sizeof symbol);                    \
     } while (0)
     FIND(egpuDeviceStatus);
-    FIND(cuDeviceGetCount);
     FIND(cuDriverGetVersion);
     FIND(cuDeviceGetName);
     FIND(cuDeviceGetUuid_v2);
     FIND(cuDeviceGetPCIBusId);
     FIND(cuDeviceGetAttribute);
-    FIND(cuInit);
+    FIND(egpuCardCount);
 #undef FIND
     return NVML_SUCCESS;
 }
@@ -87,8 +86,7 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     pthread_mutex_lock(&lock);
     nvmlReturn_t result = find_driver();
     if (result == NVML_SUCCESS) {
-        CUresult is = cuda.cuInit(0);
-        if (is == CUDA_SUCCESS) is = cuda.cuDeviceGetCount(&count);
+        CUresult is = cuda.egpuCardCount(&count);
         result = is == CUDA_SUCCESS || is == CUDA_ERROR_DEVICE_UNAVAILABLE
                      ? told(is)
                      : NVML_ERROR_DRIVER_NOT_LOADED;
@@ -120,18 +118,20 @@ static nvmlReturn_t text_out(char *out, unsigned room, const char *text) {
     return NVML_SUCCESS;
 }
 
-/* ---- which cards ---- */
+/* ---- finding cards ---- */
 
 /* Handles are ordinals from 1. */
 static int ordinal(nvmlDevice_t device) {
     uintptr_t number = (uintptr_t)device;
     return number >= 1 && number <= (uintptr_t)count ? (int)number - 1 : -1;
 }
+/* The client's ordinal of a card, visible or not. */
+static CUdevice card(int ordinal) { return ordinal + WIRE_EVERY_CARD; }
 #define NEED_DEVICE(extra) NEED(ordinal(device) >= 0 && (extra))
 
-static nvmlReturn_t uuid_of(int card, char text[41]) {
+static nvmlReturn_t uuid_of(int ordinal, char text[41]) {
     CUuuid is;
-    CUresult result = cuda.cuDeviceGetUuid_v2(&is, card);
+    CUresult result = cuda.cuDeviceGetUuid_v2(&is, card(ordinal));
     char *at = text + sprintf(text, "GPU-");
     for (int i = 0; i < 16; i++)
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
@@ -173,8 +173,8 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t
     char bus[32];
     NEED(text && device && address(text, wanted));
     for (int i = 0; i < count; i++)
-        if (cuda.cuDeviceGetPCIBusId(bus, sizeof bus, i) == CUDA_SUCCESS && address(bus, is) &&
-            memcmp(is, wanted, 3 * sizeof *is) == 0)
+        if (cuda.cuDeviceGetPCIBusId(bus, sizeof bus, card(i)) == CUDA_SUCCESS &&
+            address(bus, is) && memcmp(is, wanted, 3 * sizeof *is) == 0)
             return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
     return NVML_ERROR_NOT_FOUND;
 }
@@ -182,7 +182,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice_t *d
     return nvmlDeviceGetHandleByPciBusId_v2(text, device);
 }
 
-/* ---- what they are ---- */
+/* ---- properties ---- */
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     NEED_DEVICE(index);
@@ -193,7 +193,7 @@ API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int room) {
     char text[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
     NEED_DEVICE(name);
-    CUresult result = cuda.cuDeviceGetName(text, sizeof text, ordinal(device));
+    CUresult result = cuda.cuDeviceGetName(text, sizeof text, card(ordinal(device)));
     return result == CUDA_SUCCESS ? text_out(name, room, text) : told(result);
 }
 
@@ -207,10 +207,10 @@ API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     NEED_DEVICE(major && minor);
     CUresult result = cuda.cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                                                ordinal(device));
+                                                card(ordinal(device)));
     if (result == CUDA_SUCCESS)
         result = cuda.cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                                           ordinal(device));
+                                           card(ordinal(device)));
     return told(result);
 }
 
@@ -218,7 +218,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
     char bus[32];
     unsigned part[4] = {0};
     NEED_DEVICE(pci);
-    CUresult result = cuda.cuDeviceGetPCIBusId(bus, sizeof bus, ordinal(device));
+    CUresult result = cuda.cuDeviceGetPCIBusId(bus, sizeof bus, card(ordinal(device)));
     if (result != CUDA_SUCCESS) return told(result);
     if (!address(bus, part)) return NVML_ERROR_UNKNOWN;
     *pci = (nvmlPciInfo_t){.domain = part[0], .bus = part[1], .device = part[2]};
@@ -240,11 +240,11 @@ API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     return nvmlSystemGetCudaDriverVersion(version);
 }
 
-/* ---- how they are ---- */
+/* ---- state ---- */
 
-static nvmlReturn_t status_of(int card, struct wire_device_status *status,
+static nvmlReturn_t status_of(int ordinal, struct wire_device_status *status,
                               struct wire_process processes[WIRE_MAX_PROCESSES]) {
-    return told(cuda.egpuDeviceStatus(card, status, processes, WIRE_MAX_PROCESSES));
+    return told(cuda.egpuDeviceStatus(card(ordinal), status, processes, WIRE_MAX_PROCESSES));
 }
 
 API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int room) {
@@ -319,7 +319,7 @@ NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* The program may be of another pid namespace than whoever looks; then there is no name. */
+/* The caller may be in another pid namespace than the program; then there is no name. */
 API nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int room) {
     char path[32], text[1024];
     NEED(name && room);

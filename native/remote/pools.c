@@ -1,7 +1,7 @@
-/* Memory pools of the card are the executor's. Those of pinned and managed memory would be of its
- * machine's memory, where the program cannot reach it. */
+/* Memory pools of the card are the executor's. Pools of pinned and managed memory would be on its
+ * machine, where the program cannot reach them. */
 #include "client.h"
-#include "stubs.h"
+#include "generated/stubs.h"
 
 static bool on_the_card(const CUmemLocation *location, CUmemAllocationType type) {
     return location == NULL ||

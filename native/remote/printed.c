@@ -1,12 +1,12 @@
-/* What kernels have printed, as the executor has it: it becomes this program's before the call
- * returns whose reply said so. */
+/* Output of kernels, fetched from the executor. It is on this program's standard output before the
+ * call whose reply announced it returns. */
 #include "client.h"
 
 #include <stdio.h>
 
-#define MOST_PIECES 256 /* of what one reply has announced; an executor keeps less */
+#define MOST_PIECES 256 /* per announcement; an executor keeps less */
 
-/* One thread after the other, so that it stays in the order in which it was printed. */
+/* One thread at a time, so the output stays in order. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char piece[WIRE_MAX_PRINTED];
 

@@ -1,5 +1,5 @@
-/* Host memory of copies in graphs that the executor cannot map: it has room for a copy of it, which
- * a function of the graph fills before the copy, or empties after it. */
+/* Host memory of graph copies that the executor cannot map. The executor has a room for it; a
+ * function of the graph fills the room before the copy, or empties it after. */
 #include "client.h"
 
 static struct room {
@@ -50,7 +50,7 @@ CUresult room_take(struct host_volume *volume) {
     return result;
 }
 
-/* Some rows, which lie packed over there. */
+/* Copy some rows, which are packed in the room. */
 static CUresult move(const struct host_volume *volume, uint64_t offset, uint8_t *packed,
                      uint64_t bytes, bool in) {
     struct call call;
@@ -71,9 +71,9 @@ static CUresult move(const struct host_volume *volume, uint64_t offset, uint8_t 
     return result;
 }
 
-#define PIECE (128u << 10) /* what one call carries */
+#define PIECE (128u << 10) /* per call */
 
-/* A row after the other, of all slices; long ones in pieces. What fails is lost with the lease. */
+/* All rows of all slices; long rows in pieces. An error here means that the lease is lost. */
 static void each_row(const struct host_volume *volume, bool in) {
     uint64_t offset = 0;
     for (uint64_t z = 0; z < volume->slices; z++)

@@ -1,17 +1,17 @@
-/* Streams, events, and the program's functions that streams call: these run here, in a thread of
- * their own, and the stream over there waits for them. */
+/* Streams, events, and the program's functions that streams call. The functions run here, in a
+ * thread of their own, while the stream on the executor waits for them. */
 #define _GNU_SOURCE
 #include "client.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-/* A stream that waits for us must not fill up and make the executor wait with it: no more than so
- * many calls run ahead. */
+/* A stream that waits for us must not fill up and block the executor: at most this many calls run
+ * ahead. */
 #define AHEAD_OF_CALLBACKS 256
 
 struct callback {
-    uint64_t id; /* the call's own */
+    uint64_t id; /* of the call */
     bool kept;   /* in a graph, which calls it at each launch */
     CUhostFn function;
     CUstreamCallback with_status;
@@ -75,13 +75,13 @@ static void *run_callbacks(void *nothing) {
     return NULL;
 }
 
-/* Functions of graphs may be called at any time, and any number of times. */
+/* Functions of graphs may be called at any time, any number of times. */
 static bool link_calls_back(struct link *link) {
     return (atomic_load(&link->callbacks) || atomic_load(&link->graphs_call)) &&
            !atomic_load(&link->dead);
 }
 
-/* Reads while callbacks are outstanding: nobody else may be waiting for anything. */
+/* Read while callbacks are outstanding: no other thread may be waiting for a reply. */
 static void *serve(void *nothing) {
     (void)nothing;
     for (;;) {
@@ -108,7 +108,7 @@ static bool start(bool *started, void *(*body)(void *)) {
     return *started;
 }
 
-/* One that the executor may name from now on. */
+/* Register a callback, which the executor may name from now on. */
 static CUresult expect(struct link *link, struct callback made, uint64_t *id) {
     struct callback *callback = malloc(sizeof *callback);
     if (callback == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -149,8 +149,8 @@ static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback wit
     for (int64_t waited = 0;
          atomic_load(&link->callbacks) >= AHEAD_OF_CALLBACKS && !atomic_load(&link->dead); waited++)
         usleep(100);
-    /* What is captured stays: no one says when the last graph with it is gone. From then on
-     * somebody always reads. */
+    /* A captured callback stays: there is no event for the end of the last graph with it. From then
+     * on a thread always reads. */
     struct callback made = {.kept = capturing(stream),
                             .function = function,
                             .with_status = with_status,
@@ -173,7 +173,7 @@ API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
 
 API CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *data,
                                  unsigned int mode) {
-    if (mode > CU_HOST_TASK_SPINWAIT) return CUDA_ERROR_INVALID_VALUE; /* how its thread waits */
+    if (mode > CU_HOST_TASK_SPINWAIT) return CUDA_ERROR_INVALID_VALUE; /* a hint for its thread */
     return cuLaunchHostFunc(stream, function, data);
 }
 
@@ -184,7 +184,7 @@ API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, voi
     return enqueue(stream, NULL, callback, data);
 }
 
-/* ---- posted creations: what the driver would refuse is refused here ---- */
+/* ---- posted creations: errors of the driver are detected here ---- */
 
 API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
     struct link *link;

@@ -1,5 +1,5 @@
-/* What textures and surfaces are made of. Their numbers are the server's own: kernels get them
- * among their parameters, as they get addresses. */
+/* Texture and surface objects. Their numbers are the server's own: kernels get them as parameters,
+ * as they get addresses. */
 #define _GNU_SOURCE
 #include "client.h"
 

@@ -1,4 +1,4 @@
-/* Frames through memory that the executor maps as well: written where it reads them. */
+/* Frames through memory that the executor also maps: they are written where it reads them. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 
-#define SPINS 200 /* looks at a full ring before it is worth while to sleep between them */
+#define SPINS 200 /* checks of a full ring before sleeping between them */
 #define FULL_US 20
 
 static bool shared_open(struct link *link) {
@@ -18,12 +18,12 @@ static bool shared_open(struct link *link) {
     return true;
 }
 
-/* The socket carries nothing but descriptors: its end is the executor's. */
+/* The socket carries only descriptors: its end means that the executor has ended. */
 void shared_look_at_socket(struct link *link) {
     char byte;
     ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        link_die(link, "the executor is gone");
+        link_die(link, "the executor has ended");
 }
 
 static bool shared_make_room(struct link *link, size_t frame) {
@@ -44,14 +44,14 @@ static bool shared_make_room(struct link *link, size_t frame) {
     }
 }
 
-/* A short frame is handed over beside the tail, see shared_publish_short. */
+/* A short frame is passed beside the tail, see shared_publish_short. */
 static uint8_t *shared_place_waiting(struct link *link, size_t frame) {
     uint8_t *at = link_room(link, frame);
     bool is_short = at != NULL && frame <= sizeof link->shared.short_frame;
     return is_short ? (uint8_t *)link->shared.short_frame : at;
 }
 
-/* The frame of `frame` bytes takes the next place in the ring; returns where that ends. */
+/* Place the next `frame` bytes in the ring; return their end. */
 static inline uint64_t shared_advance(struct link *link, size_t frame) {
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed) +
                     shared_frame(frame - sizeof(struct wire_header));
@@ -79,11 +79,11 @@ static void shared_publish_frame(struct link *link, size_t frame, const struct c
 }
 
 static bool shared_flush(struct link *link) {
-    (void)link; /* what is published can be read */
+    (void)link; /* published frames are readable at once */
     return true;
 }
 
-/* Reads one frame, or finds after a while that none came. */
+/* Read one frame, or return after a while without one. */
 static void receive(struct link *link, struct call *mine) {
     struct shared_control *control = link->shared.memory.control;
     uint64_t head = atomic_load_explicit(&control->reply_head, memory_order_relaxed);
@@ -98,9 +98,9 @@ static void receive(struct link *link, struct call *mine) {
     if (shared_beside(&control->replies, head, tail, last)) at = (const uint8_t *)last;
     memcpy(&header, at, sizeof header);
     uint64_t frame = shared_frame(header.len), ready = tail - head;
-    /* also: there would be something to read when it is long dead */
+    /* unchecked, frames would be left to read long after its end */
     if (ready > SHARED_RING_BYTES || frame > ready) {
-        link_die(link, "the executor sent nonsense");
+        link_die(link, "the executor sent an invalid frame");
         return;
     }
     call_dispatch(link, &header, at + sizeof header, mine);
@@ -111,8 +111,8 @@ static void shared_receive(struct link *link) { receive(link, NULL); }
 
 static CUresult shared_exchange(struct call *call) {
     struct link *link = call->link;
-    /* A reply is often there within a microsecond: whoever has the role of the reader before the
-     * call goes out gets it himself. */
+    /* A reply often comes within a microsecond: a thread that is the reader before its call is sent
+     * receives the reply itself. */
     if (!reading_start(link)) {
         call_send(call);
         return call_wait(call);

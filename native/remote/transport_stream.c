@@ -1,5 +1,5 @@
-/* Frames over a socket, which is fed in batches from a private ring. The ring keeps what the
- * executor has not taken yet, so that a new connection can go on where the old one broke. */
+/* Frames over a socket, sent in batches from a private ring. The ring keeps what the executor has
+ * not taken yet, so a new connection can continue where the old one broke. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -17,12 +17,12 @@
 #define INPUT_BYTES (256u << 10)
 #define BATCH_BYTES (32u << 10)
 #define FIRST_BATCH_NS 20000 /* how long the first call after a rest waits for others */
-#define BATCH_NS 50000       /* and how often is looked for more, as long as calls come */
+#define BATCH_NS 50000       /* interval at which it looks for more calls */
 #define IDLE_BATCHES 4
 
 /* ---- the ring ---- */
 
-/* Forgets what has been taken. Under send_lock. */
+/* Forget what has been taken. Under send_lock. */
 static void trim(struct link *link) {
     struct stream_state *stream = &link->stream;
     uint64_t taken = atomic_load_explicit(&link->taken, memory_order_acquire);
@@ -45,16 +45,15 @@ static void trim(struct link *link) {
     }
 }
 
-/* The next data that stay outside the ring and whose frame ends before `tail`, or NULL. */
+/* Return the next data outside the ring whose frame ends before `tail`, or NULL. */
 static struct external *next_external(struct stream_state *stream, uint64_t tail) {
     if (stream->external_sent == atomic_load_explicit(&stream->external_end, memory_order_acquire))
         return NULL;
     struct external *external = &stream->externals[stream->external_sent % MAX_EXTERNALS];
-    return external->end > tail ? NULL : external; /* written after we looked */
+    return external->end > tail ? NULL : external; /* written after the check */
 }
 
-/* Feeds the socket with everything that waits, and with what comes meanwhile. Under feed_lock.
- * False: it broke. */
+/* Send everything that waits, and what is added meanwhile. Under feed_lock. False: it broke. */
 static bool feed(struct link *link) {
     struct stream_state *stream = &link->stream;
     for (;;) {
@@ -72,7 +71,7 @@ static bool feed(struct link *link) {
         }
         ssize_t sent = descriptor_send(link->fd, parts, count, NULL, 0, 0);
         if (sent < 0 && errno == EINTR) continue;
-        /* a copy from memory that is not there: elsewhere, that is a segmentation fault */
+        /* a copy from memory that does not exist: locally this is a segmentation fault */
         if (sent < 0 && errno == EFAULT) abort();
         if (sent <= 0) return false;
         size_t inside = (size_t)sent < parts[0].iov_len ? (size_t)sent : parts[0].iov_len;
@@ -102,8 +101,8 @@ static bool unsent_bytes(struct link *link) {
            link->stream.external_sent != link->stream.external_end;
 }
 
-/* Sends all that is written; or does nothing if somebody else is sending and `wait` is false: he
- * goes on until nothing is left. */
+/* Send all that is written. Do nothing if another thread is sending and `wait` is false: that
+ * thread continues until nothing is left. */
 static bool fed(struct link *link, bool wait) {
     if (wait)
         pthread_mutex_lock(&link->stream.feed_lock);
@@ -118,8 +117,8 @@ static bool stream_flush(struct link *link) { return fed(link, true); }
 
 /* ---- the flusher ---- */
 
-/* What is posted and not followed by anything goes out after a moment: a shorter one when the GPU
- * may have nothing to do. */
+/* Sends posted calls after a moment if no other call follows them: sooner if the GPU may be
+ * idle. */
 static void *flusher(void *argument) {
     struct link *link = argument;
     struct stream_state *stream = &link->stream;
@@ -130,23 +129,23 @@ static void *flusher(void *argument) {
             struct timespec second = {1, 0};
             syscall(SYS_futex, &stream->unsent, FUTEX_WAIT_PRIVATE, 0, &second, NULL, 0);
         }
-        /* Being woken has taken part of the time, often more than that; a sleep for the rest would
-         * take as long again. */
+        /* Waking up has taken part of the time, often more. Another sleep for the rest would take
+         * as long again. */
         while (clock_now_ns() < atomic_load_explicit(&stream->unsent_since, memory_order_relaxed) +
                                     FIRST_BATCH_NS &&
                unsent_bytes(link))
             thread_pause();
         struct timespec batch = {0, 0};
-        /* stays awake while calls keep coming: being woken costs the program */
+        /* stay awake while calls keep coming: waking up costs the program time */
         for (int idle = 0; idle < IDLE_BATCHES; idle++) {
             if (batch.tv_nsec) nanosleep(&batch, NULL);
             batch.tv_nsec = BATCH_NS;
             if (!unsent_bytes(link) || atomic_load(&link->dead)) continue;
-            /* it broke: under the first lock, whoever comes first begins anew */
+            /* it broke: under the first lock the first thread reconnects */
             if (!fed(link, false)) link_flush(link);
             idle = 0;
         }
-        link_lock(link); /* nobody who saw us awake has written and gone */
+        link_lock(link); /* no thread has written after it saw this one awake */
         if (!unsent_bytes(link) || atomic_load(&link->dead)) atomic_store(&stream->unsent, 0);
         link_unlock(link);
     }
@@ -167,7 +166,7 @@ static bool stream_open(struct link *link) {
 
 /* ---- sending ---- */
 
-/* Until the executor has taken some more. Under send_lock. False: the lease is lost. */
+/* Wait until the executor has taken some more. Under send_lock. False: the lease is lost. */
 static bool await_taken(struct link *link) {
     uint64_t before = link->stream.acknowledged;
     trim(link);
@@ -181,8 +180,8 @@ static bool await_taken(struct link *link) {
     return true;
 }
 
-/* When all calls have been taken the ring is used from its beginning again: that part of it is in
- * the cache. Under send_lock. */
+/* When all calls have been taken, use the ring from its start again: that part is in the cache.
+ * Under send_lock. */
 static void begin_again(struct link *link) {
     struct stream_state *stream = &link->stream;
     uint64_t tail = link->tail;
@@ -203,14 +202,14 @@ static bool stream_make_room(struct link *link, size_t frame) {
     begin_again(link);
     while (link->tail + frame - link->stream.acknowledged > RING_BYTES)
         if (!await_taken(link)) return false;
-    /* Not all there is: after some more it is worth while to try to begin again. */
+    /* Less than all the room: after some more frames try again to start over. */
     uint64_t all = link->stream.acknowledged + RING_BYTES, some = link->tail + frame + BATCH_BYTES;
     link->limit = some < all ? some : all;
     return true;
 }
 
-/* Tells the executor which replies it may forget: all that have come, though an earlier call may
- * wait for the GPU for long. Under send_lock. False: the lease is lost. */
+/* Tell the executor which replies it may forget: all that have come, since an earlier call may wait
+ * for the GPU for long. Under send_lock. False: the lease is lost. */
 static bool tell_received(struct link *link) {
     uint64_t words[1 + WIRE_MAX_MISSING], before;
     size_t missing = 0;
@@ -239,7 +238,7 @@ static uint8_t *stream_place_waiting(struct link *link, size_t frame) {
     return at;
 }
 
-/* The call's data follow its frame; they are sent from where they are. */
+/* The call's data follows its frame and is sent from where it is. */
 static void attach(struct link *link, size_t frame, const struct call *call) {
     struct stream_state *stream = &link->stream;
     while (stream->external_end - stream->external_first >= MAX_EXTERNALS)
@@ -250,7 +249,7 @@ static void attach(struct link *link, size_t frame, const struct call *call) {
     atomic_store_explicit(&stream->external_end, end + 1, memory_order_release);
 }
 
-/* The frame can be sent; returns where it ends. */
+/* Mark the frame as ready to send; return its end. */
 static inline uint64_t stream_advance(struct link *link, size_t frame) {
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed) + frame;
     atomic_store_explicit(&link->tail, tail, memory_order_release);
@@ -285,7 +284,7 @@ static CUresult stream_exchange(struct call *call) {
 
 /* ---- receiving ---- */
 
-/* A long reply goes straight to where the program wants it. True if it did. */
+/* Receive a long reply straight into the program's memory. True if it did. */
 static bool receive_into(struct link *link, const struct wire_header *header, bool *failed) {
     struct stream_state *stream = &link->stream;
     if (header->op != WIRE_REPLY || header->len <= sizeof(struct wire_reply)) return false;
@@ -319,7 +318,7 @@ static bool receive_into(struct link *link, const struct wire_header *header, bo
     return true;
 }
 
-/* The frame at the beginning of the input. False: not all of it is there, or it is wrong. */
+/* Receive the frame at the start of the input. False: it is incomplete or invalid. */
 static bool receive_frame(struct link *link, bool *failed) {
     struct stream_state *stream = &link->stream;
     uint64_t have = stream->input_tail - stream->input_head;
@@ -332,7 +331,7 @@ static bool receive_frame(struct link *link, bool *failed) {
     if (receive_into(link, &header, failed)) return !*failed;
     if (have < frame) {
         if (frame > INPUT_BYTES && have >= sizeof header + sizeof(struct wire_reply)) {
-            /* A long reply that came a second time, after a cut: nobody waits for it any more. */
+            /* A long reply that came again after a reconnect: no call waits for it any more. */
             stream->skip = frame - have;
             stream->input_head = stream->input_tail;
         }

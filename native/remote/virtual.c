@@ -1,5 +1,5 @@
-/* Ranges of addresses that a program maps memory into: taken in this process as those of
- * allocations are, and found again by it when they are freed. */
+/* Address ranges that a program maps memory into. They are reserved in this process as those of
+ * allocations are, and found in the same way when they are freed. */
 #include "client.h"
 
 #define ATTEMPTS 16
@@ -36,8 +36,8 @@ static void forget(const struct link *link, uint64_t base) {
     free(gone);
 }
 
-/* Where others have their memory the server reserves as well, so that it comes to another place;
- * it costs no memory, so each is twice as large. The last one is given if there is no other. */
+/* If the addresses are occupied here, the server reserves more, to get to another place. This costs
+ * no memory, so each reservation is twice as large. The last one is returned if none is free. */
 API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
                                  CUdeviceptr wish, unsigned long long flags) {
     struct {

@@ -1,4 +1,5 @@
-/* Nodes of graphs of every kind by one call: the kind is in their parameters. */
+/* Generic calls for graph nodes of any kind: their parameters have the kind. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "graph.h"
@@ -28,10 +29,10 @@ static cudaError_t kernel_of(const struct cudaKernelNodeParamsV2 *asked,
         kernel->func = asked->cuFunc;
         return cudaSuccess;
     }
-    return runtime_kernel(asked->func, &kernel->kern); /* which a kernel's handle stands for, too */
+    return runtime_kernel(asked->func, &kernel->kern); /* a kernel's handle is accepted too */
 }
 
-/* An execution context is what no program can have: those who make one are refused. */
+/* No program can have an execution context: the functions that create one are refused. */
 static cudaError_t node_of(const struct cudaGraphNodeParams *asked, CUgraphNodeParams *node) {
     CUcontext context;
     if (!asked) return cudaErrorInvalidValue;
@@ -49,6 +50,11 @@ static cudaError_t node_of(const struct cudaGraphNodeParams *asked, CUgraphNodeP
     }
 }
 
+static cudaError_t used(CUresult result, const CUgraphNodeParams *node) {
+    bool has_kernel = node->type == CU_GRAPH_NODE_TYPE_KERNEL && !node->kernel.func;
+    return has_kernel ? runtime_used(result, node->kernel.kern) : runtime_result(result);
+}
+
 int runtime_add_node(void *out, void *graph, const void *before, const void *edges, size_t count,
                      void *params) {
     struct cudaGraphNodeParams *asked = params;
@@ -60,14 +66,14 @@ int runtime_add_node(void *out, void *graph, const void *before, const void *edg
         asked->alloc.dptr = (void *)node.alloc.dptr;
     if (result == CUDA_SUCCESS && asked->type == cudaGraphNodeTypeConditional)
         asked->conditional.phGraph_out = node.conditional.phGraph_out;
-    return runtime_result(result);
+    return used(result, &node);
 }
 
 API cudaError_t cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *asked) {
     CUgraphNodeParams params;
     cudaError_t error = node_of(asked, &params);
     if (error != cudaSuccess) return runtime_error(error);
-    return runtime_result(driver.cuGraphNodeSetParams(node, &params));
+    return used(driver.cuGraphNodeSetParams(node, &params), &params);
 }
 
 API cudaError_t cudaGraphExecNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
@@ -75,7 +81,7 @@ API cudaError_t cudaGraphExecNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t
     CUgraphNodeParams params;
     cudaError_t error = node_of(asked, &params);
     if (error != cudaSuccess) return runtime_error(error);
-    return runtime_result(driver.cuGraphExecNodeSetParams(exec, node, &params));
+    return used(driver.cuGraphExecNodeSetParams(exec, node, &params), &params);
 }
 
 API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *handle,
@@ -88,7 +94,7 @@ API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *han
                                                                 graph, context, value, flags));
 }
 
-/* There are no execution contexts that could be given. */
+/* There are no execution contexts to pass. */
 API cudaError_t cudaGraphConditionalHandleCreate_v2(cudaGraphConditionalHandle *handle,
                                                     cudaGraph_t graph, cudaExecutionContext_t where,
                                                     unsigned int value, unsigned int flags) {

@@ -1,4 +1,4 @@
-/* Arrays and mipmaps. To both APIs they are the same objects. */
+/* Arrays and mipmaps. Both APIs use the same objects. */
 #include "channel.h"
 
 static cudaError_t descriptor_of(const struct cudaChannelFormatDesc *format,

@@ -1,5 +1,5 @@
-/* Copies from and to arrays, of rectangles and of bytes one row after the other. Compiled twice, as
- * copy.c is. */
+/* Copies from and to arrays: of rectangles, and of bytes across rows. Compiled twice, as copy.c
+ * is. */
 #include "channel.h"
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ static CUresult copy_now(const CUDA_MEMCPY2D *copy) { return driver.cuMemcpy2DUn
 /* One end of a copy. */
 struct end {
     CUmemorytype type;
-    void *memory; /* unless it is an array */
+    void *memory; /* if it is not an array */
     CUarray array;
     size_t x, y; /* bytes, rows */
     size_t pitch;
@@ -53,15 +53,16 @@ static CUDA_MEMCPY2D rectangle(struct end to, struct end from, size_t width, siz
     };
 }
 
-/* An array is the device's: its end of a copy must not be called the host's. */
+/* An array is on the device: the copy kind must not place that end on the host. */
 static cudaError_t check(const struct end *to, const struct end *from, size_t width,
                          enum cudaMemcpyKind kind) {
     if (!runtime_is_kind(kind) ||
         (from->array && runtime_source_type(kind) == CU_MEMORYTYPE_HOST) ||
         (to->array && runtime_target_type(kind) == CU_MEMORYTYPE_HOST))
         return cudaErrorInvalidMemcpyDirection;
-    bool narrow = (!from->array && from->pitch < width) || (!to->array && to->pitch < width);
-    return narrow ? cudaErrorInvalidPitchValue : cudaSuccess;
+    bool fits = (from->array || runtime_is_pitch(from->pitch, width)) &&
+                (to->array || runtime_is_pitch(to->pitch, width));
+    return fits ? cudaSuccess : cudaErrorInvalidPitchValue;
 }
 
 /* `stream` NULL: the call waits. */
@@ -111,7 +112,7 @@ API cudaError_t cudaMemcpy2DArrayToArray(cudaArray_t to, size_t to_x, size_t to_
                    NULL);
 }
 
-/* ---- bytes, one row after the other ---- */
+/* ---- bytes across rows ---- */
 
 static cudaError_t row_bytes(CUarray array, size_t *bytes) {
     struct cudaExtent extent;
@@ -132,7 +133,7 @@ static void go_on(struct end *end, size_t row, size_t bytes) {
     }
 }
 
-/* In rectangles, as large as they can be: memory has rows of the array's length. */
+/* In rectangles, as large as possible: memory is divided into rows of the array's length. */
 static cudaError_t copy_bytes(struct end to, struct end from, size_t bytes,
                               enum cudaMemcpyKind kind, const cudaStream_t *stream) {
     size_t to_row = 0, from_row = 0;
@@ -145,7 +146,7 @@ static cudaError_t copy_bytes(struct end to, struct end from, size_t bytes,
     while (bytes && error == cudaSuccess) {
         size_t width = least(least(to_row - to.x, from_row - from.x), bytes), rows = 1;
         if (to_row == from_row && width == to_row) rows = bytes / to_row;
-        if (width == 0) return runtime_error(cudaErrorInvalidValue); /* it begins beyond a row */
+        if (width == 0) return runtime_error(cudaErrorInvalidValue); /* it starts beyond a row */
         error = copy_2d(to, from, width, rows, kind, stream);
         go_on(&to, to_row, width * rows);
         go_on(&from, from_row, width * rows);

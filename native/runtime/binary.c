@@ -1,7 +1,7 @@
-/* What compiled programs register: fat binaries, and the kernels and variables in them. Nothing is
- * loaded before it is used; the driver then loads a binary into each context that needs it.
+/* Registration by compiled programs: fat binaries with their kernels and variables. Nothing is
+ * loaded before its first use. The driver then loads a binary into each context that needs it.
  *
- * The calls are those that crt/host_runtime.h declares; nvcc's output makes them before main. */
+ * crt/host_runtime.h declares these functions; nvcc's output calls them before main. */
 #include <pthread.h>
 #include <search.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ struct binary {
     struct symbol *symbols;
 };
 
-/* A kernel or a variable, by the address of what stands for it on the host. */
+/* A kernel or a variable, by the address of its host counterpart. */
 struct symbol {
     const void *host;
     const char *name;
@@ -27,19 +27,19 @@ struct symbol {
     _Atomic(CUkernel) kernel; /* once looked up */
 };
 
-static _Atomic int load_failure; /* for launches of a kernel that there is not: why */
+static _Atomic int load_failure; /* the reason, for launches of a missing kernel */
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static void *by_host; /* tree of struct symbol */
 
-/* Each launch asks for its kernel: what a thread has found lately it finds again without the lock,
- * until something is registered or goes. */
+/* Each launch looks up its kernel: a thread finds recent ones without the lock, until anything is
+ * registered or unregistered. */
 enum { RECENT_KERNELS = 64 };
 static _Atomic unsigned registrations = 1;
 static _Thread_local struct {
     const void *host;
     CUkernel kernel;
-    unsigned registrations; /* when it was found */
+    unsigned registrations; /* at the time of the lookup */
 } recent[RECENT_KERNELS];
 
 static int compare(const void *a, const void *b) {
@@ -49,7 +49,7 @@ static int compare(const void *a, const void *b) {
 
 API void **__cudaRegisterFatBinary(void *wrapped) {
     struct binary *binary = calloc(1, sizeof *binary);
-    if (!binary) abort(); /* before main, and no error can be returned */
+    if (!binary) abort(); /* before main, so no error can be returned */
     binary->image = fat_binary_unwrapped(wrapped);
     pthread_mutex_init(&binary->lock, NULL);
     return (void **)binary;
@@ -90,7 +90,7 @@ static void add(void **handle, const void *host, const char *name) {
         symbol->next = symbol->binary->symbols;
         symbol->binary->symbols = symbol;
     } else {
-        free(symbol); /* the same inline function in two binaries: the first one is it */
+        free(symbol); /* the same inline function in two binaries: the first one counts */
     }
     atomic_fetch_add(&registrations, 1);
     pthread_rwlock_unlock(&lock);
@@ -100,7 +100,7 @@ API void __cudaRegisterFunction(void **handle, const char *host, char *device, c
                                 int thread_limit, void *thread, void *block, void *block_dim,
                                 void *grid_dim, int *warp_size) {
     (void)device, (void)thread_limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim,
-        (void)warp_size; /* of launches before CUDA 7 */
+        (void)warp_size; /* used by launches before CUDA 7 */
     add(handle, host, name);
 }
 
@@ -110,8 +110,8 @@ API void __cudaRegisterVar(void **handle, char *host, char *device, const char *
     add(handle, host, name);
 }
 
-/* The host reaches a __managed__ variable through a pointer that the loader of the module fills in:
- * that takes loading before main, which a runtime over any driver cannot promise. */
+/* The host accesses a __managed__ variable through a pointer that loading the module sets. It would
+ * have to be loaded before main, which a runtime over any driver cannot promise. */
 API void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name,
                                   int external, size_t bytes, int constant, int global) {
     (void)handle, (void)host, (void)device, (void)external, (void)bytes, (void)constant,
@@ -147,7 +147,7 @@ cudaError_t runtime_load_failure(void) {
 
 static cudaError_t find_kernel(const void *host, CUkernel *kernel) {
     struct symbol *symbol = find(host);
-    if (!symbol) { /* what cudaGetKernel and cudaLibraryGetKernel gave stands for itself */
+    if (!symbol) { /* handles from cudaGetKernel and cudaLibraryGetKernel stand for themselves */
         *kernel = (CUkernel)host;
         return host ? cudaSuccess : cudaErrorInvalidDeviceFunction;
     }
@@ -202,8 +202,7 @@ cudaError_t runtime_part_of(const void *symbol, size_t offset, size_t bytes, voi
     return cudaSuccess;
 }
 
-/* Which host function a kernel has is seldom asked: all kernels that are loaded are gone through.
- */
+/* A kernel's host function is rarely asked for, so search all loaded kernels. */
 static _Thread_local struct {
     CUfunction function;
     CUkernel kernel;

@@ -24,7 +24,7 @@ enum { PLAIN = sizeof plain / sizeof *plain };
 
 static bool is_normalized(int kind) { return kind >= normalized && kind <= normalized_last; }
 
-/* 0: the sizes are not those of 1, 2 or 4 equal channels. */
+/* 0: the sizes are not 1, 2 or 4 equal channels. */
 static unsigned count_of(const struct cudaChannelFormatDesc *asked) {
     const int bits[4] = {asked->x, asked->y, asked->z, asked->w};
     unsigned count = 0;
@@ -43,7 +43,7 @@ cudaError_t runtime_channels(const struct cudaChannelFormatDesc *asked, struct c
         return cudaSuccess;
     }
     if ((int)asked->f > normalized_last)
-        return runtime_refuse("a compressed or planar format", "arrays have plain ones");
+        return runtime_refuse("a compressed or planar format", "arrays support plain formats");
     for (unsigned i = 0; channels->count && i < PLAIN; i++)
         if (plain[i].kind == asked->f && plain[i].bits == asked->x) {
             channels->format = plain[i].format;

@@ -1,4 +1,4 @@
-/* What a channel format of the runtime's API is to the driver. */
+/* Translation of the runtime API's channel formats for the driver. */
 #ifndef EGPU_RUNTIME_CHANNEL_H
 #define EGPU_RUNTIME_CHANNEL_H
 
@@ -11,10 +11,10 @@ struct channels {
     unsigned count;
 };
 
-/* cudaErrorInvalidChannelDescriptor: channels of several sizes, three of them, or none. */
+/* cudaErrorInvalidChannelDescriptor: different sizes, three channels, or none. */
 cudaError_t runtime_channels(const struct cudaChannelFormatDesc *asked, struct channels *channels);
 struct cudaChannelFormatDesc runtime_channels_asked(struct channels channels);
-/* Bytes of an element of an array: what the runtime counts in where the driver counts bytes. */
+/* Return the bytes of an array's element, the runtime's unit where the driver uses bytes. */
 cudaError_t runtime_element_bytes(cudaArray_const_t array, size_t *bytes);
 
 #pragma GCC visibility pop

@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-static _Thread_local int chosen = -1; /* until the thread has a context, which says it better */
+static _Thread_local int chosen = -1; /* until the thread has a context, which then decides */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primaries[RUNTIME_DEVICES];
@@ -19,7 +19,7 @@ cudaError_t runtime_primary(int device, CUcontext *context) {
     return (cudaError_t)result;
 }
 
-/* The devices that a thread which chose none may be given, the first that can be had; none: all. */
+/* Devices for threads that chose none; the first available one is used. Empty: all. */
 static int valid[RUNTIME_DEVICES], valid_count;
 
 static int choice(int at) {
@@ -38,7 +38,7 @@ static cudaError_t use(int device) {
     return error;
 }
 
-/* A program that uses both APIs may have made a context of its own current: then that is used. */
+/* A program that uses both APIs may have made its own context current: then use that. */
 int runtime_context(void) {
     int error = runtime_driver();
     if (error) return error;

@@ -43,7 +43,9 @@ static CUDA_MEMCPY2D rectangle(struct plane to, struct plane from, size_t width,
 static cudaError_t check_2d(size_t to_pitch, size_t from_pitch, size_t width,
                             enum cudaMemcpyKind kind) {
     if (!runtime_is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
-    return width > to_pitch || width > from_pitch ? cudaErrorInvalidPitchValue : cudaSuccess;
+    return runtime_is_pitch(to_pitch, width) && runtime_is_pitch(from_pitch, width)
+               ? cudaSuccess
+               : cudaErrorInvalidPitchValue;
 }
 
 API cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -91,19 +93,33 @@ API cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *asked, cudaStr
     return runtime_result(driver.cuMemcpy3DAsync(&copy, STREAM(stream)));
 }
 
-/* ---- variables ---- */
+/* ---- variables: they are on the device, so only some kinds are allowed ---- */
+
+static cudaError_t to_variable(const void *symbol, size_t offset, size_t bytes,
+                               enum cudaMemcpyKind kind, void **to) {
+    if (!runtime_is_kind(kind) || runtime_target_type(kind) == CU_MEMORYTYPE_HOST)
+        return cudaErrorInvalidMemcpyDirection;
+    return runtime_part_of(symbol, offset, bytes, to);
+}
+
+static cudaError_t from_variable(const void *symbol, size_t offset, size_t bytes,
+                                 enum cudaMemcpyKind kind, void **from) {
+    if (!runtime_is_kind(kind) || runtime_source_type(kind) == CU_MEMORYTYPE_HOST)
+        return cudaErrorInvalidMemcpyDirection;
+    return runtime_part_of(symbol, offset, bytes, from);
+}
 
 API cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
                                    size_t offset, enum cudaMemcpyKind kind) {
     void *to;
-    cudaError_t error = runtime_part_of(symbol, offset, bytes, &to);
+    cudaError_t error = to_variable(symbol, offset, bytes, kind, &to);
     return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
 }
 
 API cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
                                      enum cudaMemcpyKind kind) {
     void *from;
-    cudaError_t error = runtime_part_of(symbol, offset, bytes, &from);
+    cudaError_t error = from_variable(symbol, offset, bytes, kind, &from);
     return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
 }
 
@@ -111,7 +127,7 @@ API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, si
                                         size_t offset, enum cudaMemcpyKind kind,
                                         cudaStream_t stream) {
     void *to;
-    cudaError_t error = runtime_part_of(symbol, offset, bytes, &to);
+    cudaError_t error = to_variable(symbol, offset, bytes, kind, &to);
     return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
                                 : runtime_error(error);
 }
@@ -119,7 +135,7 @@ API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, si
 API cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset,
                                           enum cudaMemcpyKind kind, cudaStream_t stream) {
     void *from;
-    cudaError_t error = runtime_part_of(symbol, offset, bytes, &from);
+    cudaError_t error = from_variable(symbol, offset, bytes, kind, &from);
     return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
                                 : runtime_error(error);
 }
@@ -142,6 +158,7 @@ API cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t 
 API cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
     NEED_CONTEXT();
     if (width == 0 || height == 0) return cudaSuccess;
+    if (width > pitch && height > 1) return runtime_error(cudaErrorInvalidValue);
     return runtime_result(
         SYNCHRONOUS(cuMemsetD2D8, (CUdeviceptr)to, pitch, (unsigned char)value, width, height));
 }
@@ -150,6 +167,7 @@ API cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t widt
                                   cudaStream_t stream) {
     NEED_CONTEXT();
     if (width == 0 || height == 0) return cudaSuccess;
+    if (width > pitch && height > 1) return runtime_error(cudaErrorInvalidValue);
     return runtime_result(driver.cuMemsetD2D8Async((CUdeviceptr)to, pitch, (unsigned char)value,
                                                    width, height, STREAM(stream)));
 }

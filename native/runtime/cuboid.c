@@ -1,7 +1,7 @@
-/* Fills in three dimensions, and copies of that form between devices. Compiled twice. */
+/* Three-dimensional fills, and such copies between devices. Compiled twice. */
 #include "default_stream.h"
 
-/* Slices that follow each other without a gap are one tall plane. */
+/* Slices without gaps between them are one tall plane. */
 static int is_one_plane(const struct cudaPitchedPtr *to, const struct cudaExtent *extent) {
     return extent->depth == 1 || extent->height == to->ysize;
 }
@@ -40,6 +40,9 @@ static cudaError_t between(const struct cudaMemcpy3DPeerParms *asked, CUDA_MEMCP
     if (!asked) return cudaErrorInvalidValue;
     if (asked->srcArray || asked->dstArray)
         return runtime_refuse("cudaMemcpy3DPeer with arrays", "arrays, textures and surfaces");
+    if (!runtime_is_pitch(asked->srcPtr.pitch, asked->srcPos.x + asked->extent.width) ||
+        !runtime_is_pitch(asked->dstPtr.pitch, asked->dstPos.x + asked->extent.width))
+        return cudaErrorInvalidPitchValue;
     int error = runtime_context();
     if (!error) error = runtime_primary(asked->dstDevice, &target);
     if (!error) error = runtime_primary(asked->srcDevice, &source);

@@ -1,5 +1,5 @@
-/* For files that are compiled twice: with CUDA_API_PER_THREAD_DEFAULT_STREAM the header gives the
- * functions their other names, and the default stream is the calling thread's. */
+/* For files that are compiled twice: with CUDA_API_PER_THREAD_DEFAULT_STREAM the header renames the
+ * functions, and the default stream is the calling thread's. */
 #ifndef EGPU_RUNTIME_DEFAULT_STREAM_H
 #define EGPU_RUNTIME_DEFAULT_STREAM_H
 
@@ -7,7 +7,7 @@
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define STREAM(stream) ((CUstream)stream_of(stream))
-/* Whoever waits for the thread's stream waits for it alone. */
+/* Waiting for the thread's stream waits for nothing else. */
 static inline CUresult waited(CUresult result) {
     return result == CUDA_SUCCESS ? driver.cuStreamSynchronize(CU_STREAM_PER_THREAD) : result;
 }

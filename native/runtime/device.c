@@ -1,10 +1,9 @@
-/* What devices say of themselves, one attribute at a time. The attributes of both APIs have the
- * same numbers. */
+/* Device queries, one attribute at a time. Attributes have the same numbers in both APIs. */
 #include "runtime.h"
 
 API cudaError_t cudaDriverGetVersion(int *version) {
     if (!version) return runtime_error(cudaErrorInvalidValue);
-    *version = 0; /* no driver is an answer, not an error */
+    *version = 0; /* a missing driver is an answer, not an error */
     return runtime_driver() == cudaErrorInsufficientDriver
                ? cudaSuccess
                : (cudaError_t)runtime_result(driver.cuDriverGetVersion(version));

@@ -15,13 +15,13 @@ static int outcome = cudaErrorInsufficientDriver;
 
 static CUresult lacks(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-/* A driver's state does not survive fork: the child is told so, and the parent goes on. */
+/* A driver's state does not survive fork: the child gets an error, the parent continues. */
 static void after_fork(void) { outcome = cudaErrorInitializationError; }
 
 #define TEXT_(name) #name
 #define TEXT(name) TEXT_(name)
 
-/* An older driver, asked for a form that it does not have, answers with the one that it has: other
+/* An older driver that lacks the requested form of a function returns another form, which has other
  * parameters. */
 static void *look_up(__typeof__(cuGetProcAddress) *find, int has, const char *symbol) {
     const egpu_driver_fn *function = egpu_driver_symbol(symbol);
@@ -38,7 +38,7 @@ static void load(void) {
     __typeof__(cuGetProcAddress) *find =
         (__typeof__(cuGetProcAddress) *)dlsym(library, TEXT(cuGetProcAddress));
     if (!find) return;
-    /* First: what there is, a driver for cards elsewhere knows only once it has found them. */
+    /* First: a driver for remote cards knows its version only after it has found them. */
     outcome = (int)((__typeof__(cuInit) *)look_up(find, INT_MAX, TEXT(cuInit)))(0);
     int has = 0;
     ((__typeof__(cuDriverGetVersion) *)look_up(find, INT_MAX, TEXT(cuDriverGetVersion)))(&has);

@@ -1,4 +1,4 @@
-/* The driver under the runtime: whichever libcuda.so.1 the program finds. */
+/* The driver below the runtime: the libcuda.so.1 that the program finds. */
 #ifndef EGPU_RUNTIME_DRIVER_H
 #define EGPU_RUNTIME_DRIVER_H
 
@@ -14,28 +14,27 @@ struct driver {
 #undef X
 };
 
-/* Complete once runtime_driver has succeeded; what the driver lacks answers
- * CUDA_ERROR_NOT_SUPPORTED. */
+/* Complete once runtime_driver has succeeded; missing functions return CUDA_ERROR_NOT_SUPPORTED. */
 extern struct driver driver;
 
-/* Both return a cudaError_t, as do all that follow; runtime_driver loads and initialises the
- * driver, once. runtime_context also sees to it that the thread has a context: its own, or the
+/* Both return a cudaError_t, as do all functions below. runtime_driver loads and initialises the
+ * driver, once. runtime_context also makes sure that the thread has a context: its own, or the
  * primary one of its device. */
 int runtime_driver(void);
 int runtime_context(void);
 
-/* Remember what went wrong, for cudaGetLastError; returns it. */
+/* Keep an error for cudaGetLastError and return it. */
 int runtime_error(int error);
 
-/* The same of a driver's answer: the numbers of both APIs are one list. */
+/* The same for a driver's result: both APIs share one list of numbers. */
 static inline int runtime_result(CUresult result) {
     return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : runtime_error((int)result);
 }
 
-/* cudaErrorNotSupported, after a line that says once that `function` is refused, and why. */
+/* Return cudaErrorNotSupported after one line on stderr: `function` is refused, and why. */
 int runtime_refuse(const char *function, const char *reason);
 
-/* Stream 0 of a function whose name ends in _ptsz or _ptds is the thread's own. */
+/* In a function whose name ends in _ptsz or _ptds stream 0 is the thread's own. */
 static inline void *stream_of(void *stream) {
     return stream ? stream : (void *)CU_STREAM_PER_THREAD;
 }

@@ -1,5 +1,5 @@
-/* Functions of graphs and captures that CUDA 13 gave edge data, and CUDA 12 has without under the
- * same names. The runtime's header is not included: it has those of one version. */
+/* Functions of graphs and captures that have edge data in CUDA 13, and none in CUDA 12 under the
+ * same names. The runtime's header is not included: it declares one version. */
 #include "driver.h"
 #include "graph.h"
 #include "major.h"
@@ -50,7 +50,7 @@ FUNCTION(cudaGraphNodeGetDependentNodes, (CUgraphNode node, CUgraphNode *after, 
     return runtime_result(driver.cuGraphNodeGetDependentNodes(node, after, NULL, count));
 }
 
-/* ---- of captures, also with the thread's own default stream ---- */
+/* ---- captures, also with the thread's own default stream ---- */
 
 #define BOTH(name, parameters, stream, call)  \
     FUNCTION(name, parameters) {              \

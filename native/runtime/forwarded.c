@@ -1,6 +1,5 @@
 /* Functions that are one driver call with the same arguments. The runtime's header is not included:
- * what crosses here is what the ABI passes, and the parameters of some differ between the major
- * versions. */
+ * values cross here as in the ABI, and some parameters differ between the major versions. */
 #include <stddef.h>
 
 #include "driver.h"
@@ -14,4 +13,4 @@
     }
 #define EGPU_RUNTIME_FORWARDED(symbol, major, function, parameters, arguments) \
     IF_##major(DEFINE(symbol, function, parameters, arguments))
-#include "runtime_table.inc"
+#include "generated/runtime_table.inc"

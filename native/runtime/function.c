@@ -1,10 +1,22 @@
-/* Kernels as functions: their attributes, and how many of their blocks fit. */
+/* Kernels as functions: their attributes and occupancy. */
+#include <stdbool.h>
+
 #include "registration.h"
+
+cudaError_t runtime_used(CUresult result, CUkernel kernel) {
+    CUfunction function;
+    bool invalid = result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE;
+    if (invalid && /* the kernel, or another argument */
+        driver.cuKernelGetFunction(&function, kernel) != CUDA_SUCCESS)
+        return runtime_error(cudaErrorInvalidDeviceFunction);
+    return runtime_result(result);
+}
 
 cudaError_t runtime_function(const void *entry, CUfunction *function) {
     CUkernel kernel;
     cudaError_t error = runtime_kernel(entry, &kernel);
-    return error == cudaSuccess ? (cudaError_t)driver.cuKernelGetFunction(function, kernel) : error;
+    if (error != cudaSuccess) return error;
+    return runtime_used(driver.cuKernelGetFunction(function, kernel), kernel);
 }
 
 #define NEED_FUNCTION(function, entry)                           \
@@ -68,20 +80,28 @@ API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void
     return cudaSuccess;
 }
 
-/* The attributes of both APIs have the same numbers. */
+/* Attributes have the same numbers in both APIs. A launch names the kernel, occupancy the context's
+ * function, and CUDA does not document that the two share attributes: set both. */
 API cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attribute,
                                      int value) {
+    CUkernel kernel;
+    CUdevice device = 0;
     NEED_FUNCTION(function, entry);
-    return runtime_result(
-        driver.cuFuncSetAttribute(function, (CUfunction_attribute)attribute, value));
+    CUfunction_attribute same = (CUfunction_attribute)attribute;
+    CUresult result = driver.cuFuncSetAttribute(function, same, value);
+    if (result == CUDA_SUCCESS) result = driver.cuCtxGetDevice(&device);
+    if (result == CUDA_SUCCESS && runtime_kernel(entry, &kernel) == cudaSuccess)
+        result = driver.cuKernelSetAttribute(same, value, kernel, device);
+    return runtime_result(result);
 }
 
 API cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel,
                                                 enum cudaFuncAttribute attribute, int value,
                                                 int device) {
     NEED_CONTEXT();
-    return runtime_result(driver.cuKernelSetAttribute((CUfunction_attribute)attribute, value,
-                                                      (CUkernel)kernel, device));
+    CUresult result = driver.cuKernelSetAttribute((CUfunction_attribute)attribute, value,
+                                                  (CUkernel)kernel, device);
+    return runtime_used(result, (CUkernel)kernel);
 }
 
 API cudaError_t cudaFuncSetCacheConfig(const void *entry, enum cudaFuncCache config) {
@@ -109,7 +129,7 @@ API cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *shared, const 
         driver.cuOccupancyAvailableDynamicSMemPerBlock(shared, function, blocks, block_size));
 }
 
-/* How many clusters of such a launch are on the card at once; how many blocks one may have. */
+/* Return how many clusters of such a launch run at once; or the most blocks of a cluster. */
 static CUlaunchConfig as_driver_has(const cudaLaunchConfig_t *config) {
     return (CUlaunchConfig){
         .gridDimX = config->gridDim.x,

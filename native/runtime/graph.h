@@ -1,5 +1,5 @@
-/* What both major versions have under one name with other parameters: pointers and handles only, as
- * the ABI passes them. */
+/* Functions that both major versions have under one name with different parameters: only pointers
+ * and handles, as in the ABI. */
 #ifndef EGPU_RUNTIME_GRAPH_H
 #define EGPU_RUNTIME_GRAPH_H
 
@@ -7,7 +7,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Adds a node to a graph; `edges` says of each that comes before it how, or is NULL. */
+/* Add a node to a graph; `edges` has the data of each dependency, or is NULL. */
 int runtime_add_node(void *out, void *graph, const void *before, const void *edges, size_t count,
                      void *params);
 

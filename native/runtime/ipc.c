@@ -1,4 +1,4 @@
-/* Opening what another process shares. Handles of both APIs are the same bytes. */
+/* Opening memory and events of other processes. Both APIs have the same bytes as handles. */
 #include <string.h>
 
 #include "runtime.h"

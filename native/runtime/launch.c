@@ -11,13 +11,16 @@
 #define LAUNCH __cudaLaunchKernel
 #endif
 
-/* A kernel's handle is taken wherever the driver takes a function. */
+/* The driver accepts a kernel's handle wherever it takes a function. */
 static cudaError_t launch(CUkernel kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                           CUstream stream) {
-    if (shared > 0xffffffffu) return runtime_error(cudaErrorInvalidValue);
-    return runtime_result(driver.cuLaunchKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x,
-                                                block.y, block.z, (unsigned int)shared, stream,
-                                                arguments, NULL));
+    if (shared > 0xffffffffu) return runtime_error(cudaErrorInvalidConfiguration);
+    CUresult result =
+        driver.cuLaunchKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                              (unsigned int)shared, stream, arguments, NULL);
+    return __builtin_expect(result == CUDA_SUCCESS, 1)
+               ? cudaSuccess
+               : runtime_launched(result, kernel, grid, block, shared);
 }
 
 API cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **arguments,
@@ -28,7 +31,7 @@ API cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void 
     return launch(kernel, grid, block, arguments, shared, STREAM(stream));
 }
 
-/* What nvcc compiles asks for the kernel once, and launches without one where that failed. */
+/* nvcc's output looks the kernel up once; if that failed it launches without a kernel. */
 API cudaError_t LAUNCH(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                        cudaStream_t stream) {
     NEED_CONTEXT();
@@ -41,10 +44,11 @@ API cudaError_t cudaLaunchCooperativeKernel(const void *entry, dim3 grid, dim3 b
     CUkernel kernel;
     cudaError_t error = runtime_kernel(entry, &kernel);
     if (error != cudaSuccess) return runtime_error(error);
-    if (shared > 0xffffffffu) return runtime_error(cudaErrorInvalidValue);
-    return runtime_result(driver.cuLaunchCooperativeKernel(
+    if (shared > 0xffffffffu) return runtime_error(cudaErrorInvalidConfiguration);
+    CUresult result = driver.cuLaunchCooperativeKernel(
         (CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned int)shared,
-        STREAM(stream), arguments));
+        STREAM(stream), arguments);
+    return runtime_launched(result, kernel, grid, block, shared);
 }
 
 API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry,
@@ -55,6 +59,7 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void
     CUkernel kernel;
     cudaError_t error = runtime_kernel(entry, &kernel);
     if (error != cudaSuccess) return runtime_error(error);
+    if (config->dynamicSmemBytes > 0xffffffffu) return runtime_error(cudaErrorInvalidConfiguration);
     CUlaunchConfig asked = {
         .gridDimX = config->gridDim.x,
         .gridDimY = config->gridDim.y,
@@ -67,7 +72,9 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void
         .attrs = (CUlaunchAttribute *)config->attrs,
         .numAttrs = config->numAttrs,
     };
-    return runtime_result(driver.cuLaunchKernelEx(&asked, (CUfunction)kernel, arguments, NULL));
+    CUresult result = driver.cuLaunchKernelEx(&asked, (CUfunction)kernel, arguments, NULL);
+    return runtime_launched(result, kernel, config->gridDim, config->blockDim,
+                            config->dynamicSmemBytes);
 }
 
 API cudaError_t cudaLaunchHostFunc_v2(cudaStream_t stream, cudaHostFn_t function, void *data,
@@ -102,7 +109,7 @@ static cudaError_t entry_point(const char *symbol, void **function, unsigned int
     *function = NULL;
     CUresult result = driver.cuGetProcAddress(symbol, function, (int)version, flags, &found);
     if (status) *status = (enum cudaDriverEntryPointQueryResult)found;
-    if (result == CUDA_ERROR_NOT_FOUND && status) return cudaSuccess; /* *status says it */
+    if (result == CUDA_ERROR_NOT_FOUND && status) return cudaSuccess; /* *status has the error */
     return runtime_result(result);
 }
 

@@ -1,5 +1,4 @@
-/* For files that are compiled once for each major version: IF_12(…) and IF_13(…) keep what is
- * theirs. */
+/* For files that are compiled once per major version: IF_12(…) and IF_13(…) keep their own part. */
 #ifndef EGPU_RUNTIME_MAJOR_H
 #define EGPU_RUNTIME_MAJOR_H
 

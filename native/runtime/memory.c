@@ -9,7 +9,7 @@ API cudaError_t cudaMalloc(void **pointer, size_t bytes) {
 }
 
 API cudaError_t cudaFree(void *pointer) {
-    NEED_CONTEXT(); /* cudaFree(0) is how programs initialise a device */
+    NEED_CONTEXT(); /* programs initialise a device with cudaFree(0) */
     return pointer ? runtime_result(driver.cuMemFree((CUdeviceptr)pointer)) : cudaSuccess;
 }
 
@@ -31,7 +31,7 @@ API cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, siz
     *pointer = NULL;
     *pitch = 0;
     if (width == 0 || height == 0) return cudaSuccess;
-    const unsigned int element_bytes = 16; /* the widest there is: the pitch suits every element */
+    const unsigned int element_bytes = 16; /* the widest element: the pitch suits all */
     return runtime_result(
         driver.cuMemAllocPitch((CUdeviceptr *)pointer, pitch, width, height, element_bytes));
 }
@@ -56,7 +56,7 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, cons
     if (!out) return runtime_error(cudaErrorInvalidValue);
     NEED_CONTEXT();
     unsigned int type = 0, managed = 0;
-    int ordinal = -2; /* what unregistered memory has for a device */
+    int ordinal = -2; /* the device of unregistered memory */
     CUdeviceptr device = 0;
     void *host = NULL;
     CUpointer_attribute names[] = {

@@ -1,4 +1,4 @@
-/* Nodes of graphs whose parameters the driver wants in its own words: kernels, copies and fills. */
+/* Graph nodes whose parameters must be translated for the driver: kernels, copies and fills. */
 #include "runtime.h"
 
 #define WHERE cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *before, size_t count
@@ -26,7 +26,8 @@ API cudaError_t cudaGraphAddKernelNode(WHERE, const struct cudaKernelNodeParams 
     CUDA_KERNEL_NODE_PARAMS kernel;
     cudaError_t error = kernel_of(asked, &kernel);
     if (error != cudaSuccess) return runtime_error(error);
-    return runtime_result(driver.cuGraphAddKernelNode(node, graph, before, count, &kernel));
+    return runtime_used(driver.cuGraphAddKernelNode(node, graph, before, count, &kernel),
+                        kernel.kern);
 }
 
 API cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
@@ -34,7 +35,7 @@ API cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
     CUDA_KERNEL_NODE_PARAMS kernel;
     cudaError_t error = kernel_of(asked, &kernel);
     if (error != cudaSuccess) return runtime_error(error);
-    return runtime_result(driver.cuGraphKernelNodeSetParams(node, &kernel));
+    return runtime_used(driver.cuGraphKernelNodeSetParams(node, &kernel), kernel.kern);
 }
 
 API cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
@@ -42,7 +43,7 @@ API cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraph
     CUDA_KERNEL_NODE_PARAMS kernel;
     cudaError_t error = kernel_of(asked, &kernel);
     if (error != cudaSuccess) return runtime_error(error);
-    return runtime_result(driver.cuGraphExecKernelNodeSetParams(exec, node, &kernel));
+    return runtime_used(driver.cuGraphExecKernelNodeSetParams(exec, node, &kernel), kernel.kern);
 }
 
 API cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
@@ -111,7 +112,7 @@ static cudaError_t set_exec_copy(cudaGraphExec_t exec, cudaGraphNode_t node, cud
     return runtime_result(driver.cuGraphExecMemcpyNodeSetParams(exec, node, copy, context));
 }
 
-/* What is copied can be said in four ways, and of three things. */
+/* A copy is described in four ways and has three kinds of target. */
 #define COPY(ending, parameters, described)                                        \
     API cudaError_t cudaGraphAddMemcpyNode##ending(WHERE, PARAMETERS parameters) { \
         CUDA_MEMCPY3D copy;                                                        \

@@ -1,5 +1,5 @@
-/* Functions that CUDA 12 alone has, or has with other parameters. The runtime's header is not
- * included: it has those of CUDA 13. */
+/* Functions that only CUDA 12 has, or that it has with other parameters. The runtime's header is
+ * not included: it declares those of CUDA 13. */
 #include <stdint.h>
 
 #include "driver.h"
@@ -14,17 +14,17 @@
 int cudaDeviceReset(void);
 FUNCTION(cudaThreadExit, (void)) { return cudaDeviceReset(); }
 
-/* For devices without double precision, which there are none of any more. */
+/* For devices without double precision, which no longer exist. */
 FUNCTION(cudaSetDoubleForDevice, (double *number)) { return (void)number, 0; }
 FUNCTION(cudaSetDoubleForHost, (double *number)) { return (void)number, 0; }
 
-/* From the first to the second: CUDA 13 has them the other way round, as the driver has. */
+/* From the first to the second: CUDA 13 swaps them, as the driver does. */
 FUNCTION(cudaGraphKernelNodeCopyAttributes, (CUgraphNode from, CUgraphNode to)) {
     NEED_CONTEXT();
     return runtime_result(driver.cuGraphKernelNodeCopyAttributes(to, from));
 }
 
-/* Which copy failed was asked for then; it is not known. */
+/* It also returned the failed copy's index, which is not known here. */
 static int volumes(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
                    unsigned long long flags, CUstream stream) {
     NEED_CONTEXT();

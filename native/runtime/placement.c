@@ -1,5 +1,5 @@
-/* Where managed memory should be. CUDA 13 says it as a location, CUDA 12 under the same names as a
- * device. The runtime's header is not included: it has those of one version. */
+/* Preferred places of managed memory. CUDA 13 takes a location, CUDA 12 a device under the same
+ * names. The runtime's header is not included: it declares one version. */
 #include "driver.h"
 #include "major.h"
 

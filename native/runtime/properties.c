@@ -1,4 +1,4 @@
-/* cudaGetDeviceProperties: one structure for each major version, and the version itself. */
+/* cudaGetDeviceProperties, with one structure per major version, and the version itself. */
 #include <string.h>
 
 #include "major.h"
@@ -12,7 +12,7 @@ IF_13(typedef struct cudaDeviceProp properties;)
 _Static_assert(sizeof(properties) == IF_12(1032) IF_13(1008),
                "the structure of that major version");
 
-/* The release of which the table was made. */
+/* The release from which the table was made. */
 enum { VERSION = IF_12(12090) IF_13(13050) };
 
 API cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -47,7 +47,7 @@ IF_13(API cudaError_t cudaGetDeviceProperties(properties *out, int device) {
     return read_properties(out, device);
 })
 
-/* How much of what is wanted a device has; what is 0 is not wanted. */
+/* Return how many of the wanted properties a device has; 0 means not wanted. */
 static int merits(const properties *is, const properties *wanted) {
     int version = is->major * 1000 + is->minor, asked = wanted->major * 1000 + wanted->minor;
     return (version >= asked) + (is->totalGlobalMem >= wanted->totalGlobalMem) +
@@ -57,7 +57,7 @@ static int merits(const properties *is, const properties *wanted) {
            (is->multiProcessorCount >= wanted->multiProcessorCount);
 }
 
-/* The first of those that have most of it. */
+/* Return the first device with the most of them. */
 API cudaError_t cudaChooseDevice(int *device, const struct cudaDeviceProp *wanted) {
     int count, best = -1;
     if (!device || !wanted) return runtime_error(cudaErrorInvalidValue);

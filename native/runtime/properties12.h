@@ -1,5 +1,4 @@
-/* The device properties of CUDA 12: its fields, in the order of its ABI. CUDA 13 dropped some of
- * them. */
+/* The device properties of CUDA 12, in the order of its ABI. CUDA 13 dropped some of them. */
 #ifndef EGPU_RUNTIME_PROPERTIES12_H
 #define EGPU_RUNTIME_PROPERTIES12_H
 

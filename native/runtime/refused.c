@@ -1,5 +1,5 @@
-/* Every function that the runtime does not have: it exists, says its name and fails. Arguments are
- * ignored, hence the empty parameter lists: callers of the x86-64 and AArch64 C ABIs clean up their
+/* Unsupported functions of the runtime: they exist, print their name and fail. Arguments are
+ * ignored, hence the empty parameter lists: in the x86-64 and AArch64 C ABIs callers clean up their
  * own. */
 #include <stdio.h>
 
@@ -26,4 +26,4 @@ static int refuse_once(unsigned char *told, const char *function, const char *re
         return refuse_once(&told, #symbol, reason); \
     }
 #define EGPU_RUNTIME_REFUSED(symbol, major, reason) IF_##major(DEFINE(symbol, reason))
-#include "runtime_table.inc"
+#include "generated/runtime_table.inc"

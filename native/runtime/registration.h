@@ -1,5 +1,5 @@
-/* The calls that nvcc's output makes, as the compiler's crt/host_runtime.h and
- * crt/device_functions.h declare them. */
+/* The functions that nvcc's output calls, as declared in the compiler's crt/host_runtime.h and
+ * crt/device_functions.h. */
 #ifndef EGPU_RUNTIME_REGISTRATION_H
 #define EGPU_RUNTIME_REGISTRATION_H
 

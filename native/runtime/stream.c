@@ -1,4 +1,4 @@
-/* What streams and events need beyond the driver's own functions. */
+/* Functions of streams and events that are more than the driver's own. */
 #include "runtime.h"
 
 API cudaError_t cudaStreamCreate(cudaStream_t *stream) {
@@ -11,7 +11,7 @@ API cudaError_t cudaEventCreate(cudaEvent_t *event) {
     return runtime_result(driver.cuEventCreate(event, CU_EVENT_DEFAULT));
 }
 
-/* A profiler that is not there has nothing to start. */
+/* Without a profiler there is nothing to start. */
 API cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
 

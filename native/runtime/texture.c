@@ -1,6 +1,8 @@
-/* Texture and surface objects. To both APIs they are the same numbers; the descriptors differ. Of
- * the runtime's, only the members that CUDA 12 has too are touched: it has none that must be 0. */
+/* Texture and surface objects. Both APIs use the same numbers; the descriptors differ. Only members
+ * of the runtime's that CUDA 12 has too are used: it has none that must be 0. */
 #include "channel.h"
+
+#include <stdbool.h>
 
 static cudaError_t resource_of(const struct cudaResourceDesc *asked, CUDA_RESOURCE_DESC *resource) {
     struct channels channels;
@@ -60,7 +62,7 @@ static void resource_asked(const CUDA_RESOURCE_DESC *resource, struct cudaResour
     }
 }
 
-/* What the runtime has as members, the driver has as flags. */
+/* Members in the runtime are flags in the driver. */
 static CUDA_TEXTURE_DESC reading_of(const struct cudaTextureDesc *asked) {
     CUDA_TEXTURE_DESC how = {
         .filterMode = (CUfilter_mode)asked->filterMode,
@@ -102,6 +104,37 @@ static struct cudaTextureDesc reading_asked(const CUDA_TEXTURE_DESC *how) {
     return asked;
 }
 
+static CUresult format_of(const CUDA_RESOURCE_DESC *resource, CUarray_format *format) {
+    CUDA_ARRAY3D_DESCRIPTOR descriptor = {.Format = CU_AD_FORMAT_FLOAT};
+    CUarray array = resource->res.array.hArray;
+    CUresult result = CUDA_SUCCESS;
+    if (resource->resType == CU_RESOURCE_TYPE_LINEAR)
+        descriptor.Format = resource->res.linear.format;
+    else if (resource->resType == CU_RESOURCE_TYPE_PITCH2D)
+        descriptor.Format = resource->res.pitch2D.format;
+    else if (resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+        result = driver.cuMipmappedArrayGetLevel(&array, resource->res.mipmap.hMipmappedArray, 0);
+    if (array && result == CUDA_SUCCESS && resource->resType <= CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+        result = driver.cuArray3DGetDescriptor(&descriptor, array);
+    *format = descriptor.Format;
+    return result;
+}
+
+/* The driver has no errors of its own for readings that the format does not allow. */
+static cudaError_t check_reading(const CUDA_RESOURCE_DESC *resource,
+                                 const struct cudaTextureDesc *asked) {
+    CUarray_format format;
+    CUresult result = format_of(resource, &format);
+    if (result != CUDA_SUCCESS) return (cudaError_t)result;
+    bool integer = format <= CU_AD_FORMAT_SIGNED_INT32;
+    bool wide = format == CU_AD_FORMAT_UNSIGNED_INT32 || format == CU_AD_FORMAT_SIGNED_INT32;
+    if (wide && asked->readMode == cudaReadModeNormalizedFloat) return cudaErrorInvalidNormSetting;
+    if (integer && asked->readMode == cudaReadModeElementType &&
+        asked->filterMode == cudaFilterModeLinear && resource->resType != CU_RESOURCE_TYPE_LINEAR)
+        return cudaErrorInvalidFilterSetting;
+    return cudaSuccess;
+}
+
 static CUDA_RESOURCE_VIEW_DESC view_of(const struct cudaResourceViewDesc *asked) {
     return (CUDA_RESOURCE_VIEW_DESC){
         .format = (CUresourceViewFormat)asked->format,
@@ -125,8 +158,11 @@ API cudaError_t cudaCreateTextureObject(cudaTextureObject_t *texture,
     cudaError_t error = resource_of(asked_resource, &resource);
     if (error != cudaSuccess) return runtime_error(error);
     CUDA_TEXTURE_DESC how = reading_of(asked_reading);
-    if (asked_view) view = view_of(asked_view);
     NEED_CONTEXT();
+    if (asked_view) view = view_of(asked_view);
+    if (!asked_view || asked_view->format == cudaResViewFormatNone)
+        error = check_reading(&resource, asked_reading);
+    if (error != cudaSuccess) return runtime_error(error);
     return runtime_result(
         driver.cuTexObjectCreate(texture, &resource, &how, asked_view ? &view : NULL));
 }
@@ -137,11 +173,13 @@ API cudaError_t cudaCreateSurfaceObject(cudaSurfaceObject_t *surface,
     if (!surface) return runtime_error(cudaErrorInvalidValue);
     cudaError_t error = resource_of(asked, &resource);
     if (error != cudaSuccess) return runtime_error(error);
+    if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return runtime_error(cudaErrorInvalidValue);
+    if (!resource.res.array.hArray) return runtime_error(cudaErrorInvalidResourceHandle);
     NEED_CONTEXT();
     return runtime_result(driver.cuSurfObjectCreate(surface, &resource));
 }
 
-/* ---- what objects say of themselves ---- */
+/* ---- queries of objects ---- */
 
 API cudaError_t cudaGetTextureObjectResourceDesc(struct cudaResourceDesc *out,
                                                  cudaTextureObject_t texture) {

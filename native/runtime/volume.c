@@ -1,9 +1,13 @@
-/* What a copy of the runtime's API is to the driver. */
+/* Translation of the runtime API's copies for the driver. */
+#include <limits.h>
+
 #include "channel.h"
 
 int runtime_is_kind(enum cudaMemcpyKind kind) {
     return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
 }
+
+int runtime_is_pitch(size_t pitch, size_t width) { return width <= pitch && pitch <= INT_MAX; }
 
 CUmemorytype runtime_source_type(enum cudaMemcpyKind kind) {
     if (kind == cudaMemcpyDefault) return CU_MEMORYTYPE_UNIFIED;
@@ -17,8 +21,7 @@ CUmemorytype runtime_target_type(enum cudaMemcpyKind kind) {
                                                                           : CU_MEMORYTYPE_DEVICE;
 }
 
-/* Places in arrays, and the width if there is one, are counted in its elements; all else in bytes.
- */
+/* Positions in arrays, and a width next to an array, count its elements; all others count bytes. */
 struct units {
     size_t from, to, width;
 };
@@ -34,6 +37,11 @@ static cudaError_t units_of(cudaArray_const_t from, cudaArray_const_t to, struct
     return error;
 }
 
+/* A pitch of 0 means that there is one row. */
+static int is_pitched(const struct cudaPitchedPtr *memory, size_t x, size_t width) {
+    return !memory->ptr || !memory->pitch || runtime_is_pitch(memory->pitch, x + width);
+}
+
 cudaError_t runtime_volume(const struct cudaMemcpy3DParms *asked, CUDA_MEMCPY3D *copy) {
     struct units units;
     if (!asked) return cudaErrorInvalidValue;
@@ -45,6 +53,9 @@ cudaError_t runtime_volume(const struct cudaMemcpy3DParms *asked, CUDA_MEMCPY3D 
         return cudaErrorInvalidValue;
     cudaError_t error = units_of(asked->srcArray, asked->dstArray, &units);
     if (error != cudaSuccess) return error;
+    if (!is_pitched(&asked->srcPtr, asked->srcPos.x, asked->extent.width * units.width) ||
+        !is_pitched(&asked->dstPtr, asked->dstPos.x, asked->extent.width * units.width))
+        return cudaErrorInvalidPitchValue;
     *copy = (CUDA_MEMCPY3D){
         .srcXInBytes = asked->srcPos.x * units.from,
         .srcY = asked->srcPos.y,
@@ -78,7 +89,7 @@ static enum cudaMemcpyKind kind_of(CUmemorytype from, CUmemorytype to) {
     return to == CU_MEMORYTYPE_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
 }
 
-/* Memory as the runtime has it; an array leaves it empty. */
+/* Return memory in the runtime's form; for an array it stays empty. */
 static struct cudaPitchedPtr memory_asked(CUmemorytype type, const void *host, CUdeviceptr device,
                                           size_t pitch, size_t width, size_t height) {
     if (type == CU_MEMORYTYPE_ARRAY) return (struct cudaPitchedPtr){0};

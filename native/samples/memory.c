@@ -1,4 +1,4 @@
-/* Allocates until it is refused: shows the limit of a slice, and how a program sees it. */
+/* Allocates until that fails: shows the limit of a slice, and a program's view of it. */
 #include "sample.h"
 
 #include <stdio.h>
@@ -9,12 +9,12 @@ int main(int argc, char **argv) {
     uint64_t chunk = 64 << 20, smallest = 1 << 20;
     double hold = 0;
     const struct flag flags[] = {{"chunk",
-                                  "bytes of the first allocations; halved when refused (64MiB)",
+                                  "bytes of the first allocations; halved when one fails (64MiB)",
                                   FLAG_BYTES,
                                   {.count = &chunk},
                                   0},
                                  {"smallest",
-                                  "give up when this much is refused (1MiB)",
+                                  "stop when this much cannot be allocated (1MiB)",
                                   FLAG_BYTES,
                                   {.count = &smallest},
                                   0},
@@ -25,8 +25,7 @@ int main(int argc, char **argv) {
                                   0},
                                  {0}};
     sample_begin(argc, argv, "memory",
-                 "Allocates GPU memory until it is refused, and says how much it got.", flags,
-                 true);
+                 "Allocates GPU memory until that fails, and prints how much it got.", flags, true);
     size_t available, total, left, same;
     CUDA(memory_info, &available, &total);
 

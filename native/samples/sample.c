@@ -64,7 +64,7 @@ static void load_driver(void) {
     *(void **)&cuda.name = dlsym(library, #symbol);                  \
     if (!cuda.name && strcmp(#symbol, "cuEventElapsedTime_v2") == 0) \
         *(void **)&cuda.name = dlsym(library, "cuEventElapsedTime"); \
-    if (!cuda.name) give_up(EXIT_NO_DRIVER, "libcuda.so.1", "it has no " #symbol);
+    if (!cuda.name) give_up(EXIT_NO_DRIVER, "libcuda.so.1", "this driver has no " #symbol);
     CUDA_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
 }

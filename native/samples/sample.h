@@ -1,5 +1,4 @@
-/*
- * What every sample shares: the driver API by dlopen (so one binary runs on real and on simulated
+/* Shared by the samples: the driver API by dlopen (so one binary runs on real and on simulated
  * GPUs), flags, and errors by their CUDA names. Exit codes: 0 the answer was checked, 1 a CUDA call
  * failed, 2 bad flags, 3 a wrong answer, 4 no driver.
  */
@@ -62,7 +61,7 @@ struct cuda {
 };
 extern struct cuda cuda;
 
-/* Ends the program with the error's CUDA name if the call does not succeed. */
+/* End the program with the error's CUDA name unless the call succeeds. */
 #define CUDA(name, ...) cuda_check(cuda.name(__VA_ARGS__), #name)
 void cuda_check(cu_result result, const char *what);
 const char *cuda_error_name(cu_result result);
@@ -78,8 +77,8 @@ struct flag {
     uint64_t most; /* of a count; 0: no limit */
 };
 
-/* Reads the flags (--help, --json and --device are every sample's), loads the driver if asked, and
- * makes a context current. */
+/* Read the flags (--help, --json and --device are in every sample), load the driver if requested,
+ * and make a context current. */
 void sample_begin(int argc, char **argv, const char *name, const char *purpose,
                   const struct flag *flags, bool context);
 extern bool sample_json;
@@ -93,8 +92,8 @@ cu_pointer sample_alloc(size_t bytes);
 double sample_seconds(void); /* a monotonic clock */
 void sample_json_string(const char *text);
 
-/* The last line: "vectoradd: … ok" or one JSON object with `fields` ("\"n\": 12") in it. Returns
- * the exit code. */
+/* Print the last line: "vectoradd: … ok" or one JSON object with `fields` ("\"n\": 12") in it.
+ * Return the exit code. */
 int sample_end(bool right, const char *fields, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     uint64_t n = 100000, rounds = 3;
     const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 1u << 28},
                                  {"rounds",
-                                  "launches, each on the last one's answer (3)",
+                                  "launches, each on the previous one's result (3)",
                                   FLAG_COUNT,
                                   {.count = &rounds},
                                   1000},

@@ -1,7 +1,6 @@
-/*
- * Keeps the GPU busy with kernels of a known duration and says what share of the time it was given.
+/* Keeps the GPU busy with kernels of a known duration and prints the share of the time that it got.
  * On a simulated GPU a kernel takes as long as its .pragma says; a real one ignores the pragma, so
- * the length of the loop is measured out first.
+ * the length of the loop is measured first.
  */
 #include "sample.h"
 
@@ -16,8 +15,8 @@ static void launch(unsigned iterations) {
     CUDA(launch, kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
 }
 
-/* The least of a few: other programs may be in the way. After a pause each, in which a capped slice
- * saves up the time for a kernel: a wait for that would be measured as well. */
+/* The minimum of a few runs: other programs may interfere. Each follows a pause in which a capped
+ * slice saves up time for a kernel: waiting for that would be measured too. */
 static double measure_us(unsigned iterations) {
     const struct timespec pause = {0, 10000000};
     cu_event start, end;
@@ -40,11 +39,11 @@ int main(int argc, char **argv) {
     double seconds = 2;
     const struct flag flags[] = {
         {"us", "duration of a kernel in microseconds (1000)", FLAG_COUNT, {.count = &us}, 1000000},
-        {"seconds", "how long to go on (2)", FLAG_SECONDS, {.seconds = &seconds}, 0},
+        {"seconds", "seconds to run (2)", FLAG_SECONDS, {.seconds = &seconds}, 0},
         {"batch", "kernels launched at a time (8)", FLAG_COUNT, {.count = &batch}, 256},
         {0}};
     sample_begin(argc, argv, "spin",
-                 "Keeps the GPU busy and says what share of its time it was given.", flags, true);
+                 "Keeps the GPU busy and prints the share of its time that it got.", flags, true);
     char ptx[1024];
     snprintf(ptx, sizeof ptx,
              PTX_HEADER
@@ -65,8 +64,8 @@ int main(int argc, char **argv) {
     kernel = sample_kernel(ptx, "spin");
     sink = sample_alloc(128);
 
-    /* Linear in the iterations but for the cost of an empty kernel; a declared duration does not
-     * depend on them at all. */
+    /* Linear in the iterations except for the cost of an empty kernel; a declared duration does not
+     * depend on them. */
     unsigned iterations = 1;
     double each_us = measure_us(1);
     if (each_us < 0.7 * (double)us) {

@@ -1,5 +1,4 @@
-/* What can be asked of a card and of a process, each by the name that nvidia-smi's documentation
- * gives it. */
+/* The fields of a card and of a process, each with its name from nvidia-smi's documentation. */
 #include "smi.h"
 
 #include <stdio.h>
@@ -10,7 +9,7 @@ enum { MIB = 1024 * 1024 };
 
 static void unknown(char text[TEXT]) { snprintf(text, TEXT, "[N/A]"); }
 
-/* Defines a reader: `condition` asks NVML; the rest is what printf gets when it answered. */
+/* Define a reader: `condition` queries NVML; the rest is passed to printf if it succeeded. */
 #define READER(name, declarations, condition, ...)                               \
     static void read_##name(nvmlDevice_t card, const nvmlProcessInfo_t *process, \
                             char text[TEXT]) {                                   \

@@ -24,22 +24,22 @@ struct options {
 };
 
 static const char HELP[] =
-    "Elastic GPU's nvidia-smi, a small one: what this process sees of its GPUs.\n\n"
+    "Elastic GPU's nvidia-smi, a small one: shows the GPUs of this process.\n\n"
     "  nvidia-smi               cards and the processes on them\n"
-    "  nvidia-smi -L            one line a card and MIG instance, with its UUID\n"
-    "  nvidia-smi -q            what is known of each card\n"
+    "  nvidia-smi -L            one line per card and MIG instance, with its UUID\n"
+    "  nvidia-smi -q            details of each card\n"
     "  nvidia-smi --query-gpu=FIELD,... --format=csv[,noheader][,nounits]\n"
     "  nvidia-smi --query-compute-apps=FIELD,... --format=csv[,noheader][,nounits]\n"
-    "  --help-query-gpu, --help-query-compute-apps   the fields\n"
-    "  -i, --id=CARD            one card only: its index, UUID or bus id\n"
-    "  -l, --loop=SECONDS       again and again, until Ctrl-C\n"
-    "  nvidia-smi compute-policy --set-timeslice=N or --list, of simulated cards\n\n"
-    "It changes no other setting, and has none of NVIDIA's other commands.\n";
+    "  --help-query-gpu, --help-query-compute-apps   list the fields\n"
+    "  -i, --id=CARD            one card only, by index, UUID or bus id\n"
+    "  -l, --loop=SECONDS       repeat until Ctrl-C\n"
+    "  nvidia-smi compute-policy --set-timeslice=N or --list (simulated cards)\n\n"
+    "It changes no other setting. NVIDIA's other commands are not supported.\n";
 
 static _Noreturn void refuse(const char *format, const char *what) {
     fprintf(stderr, "nvidia-smi: ");
     fprintf(stderr, format, what);
-    fprintf(stderr, "; nvidia-smi --help says what there is\n");
+    fprintf(stderr, "; see nvidia-smi --help\n");
     exit(EXIT_USAGE);
 }
 
@@ -59,7 +59,7 @@ static struct options read_options(int argc, char **argv) {
         {NULL, 0, NULL, 0},
     };
     struct options options = {.what = PAGE};
-    opterr = 0; /* refuse() says it */
+    opterr = 0; /* refuse() reports it */
     char *end;
     for (int flag; (flag = getopt_long(argc, argv, "+:hLqi:l:", names, NULL)) != -1;) {
         switch (flag) {
@@ -81,10 +81,10 @@ static struct options read_options(int argc, char **argv) {
             break;
         case FORMAT: options.format = optarg; break;
         case ':': refuse("%s needs a value", argv[optind - 1]);
-        default: refuse("%s is not an option here", argv[optind - 1]);
+        default: refuse("option %s is not supported", argv[optind - 1]);
         }
     }
-    if (optind < argc) refuse("%s is not in this program", argv[optind]);
+    if (optind < argc) refuse("%s is not supported", argv[optind]);
     return options;
 }
 
@@ -100,16 +100,16 @@ static struct query read_query(const struct options *options) {
         else if (strcmp(word, "nounits") == 0)
             query.units = false;
         else
-            refuse("--format=%s is not known: csv, noheader, nounits are", word);
+            refuse("--format=%s is unknown; use csv, noheader or nounits", word);
     }
-    if (!csv) refuse("%s: say --format=csv with it", "a query");
+    if (!csv) refuse("%s needs --format=csv", "a query");
     for (char *word = strtok(list, ", "); word; word = strtok(NULL, ", ")) {
         const struct field *field = field_find(query.kind, word);
         if (!field) refuse("Field \"%s\" is not a valid field to query", word);
         if (query.count == FIELDS) refuse("%s", "too many fields");
         query.fields[query.count++] = field;
     }
-    if (query.count == 0) refuse("%s", "a query of no field");
+    if (query.count == 0) refuse("%s", "a query needs a field");
     free(rest), free(list);
     return query;
 }
@@ -143,7 +143,7 @@ static void print_query(const struct query *query, const struct cards *cards) {
     }
 }
 
-/* Those of a card in MIG mode, as NVIDIA's lists them: by what follows "MIG " in the name. */
+/* A card's MIG instances, listed as by NVIDIA's: by the text after "MIG " in the name. */
 static void print_instances(nvmlDevice_t card) {
     unsigned most = 0, shown = 0;
     if (!ASK(nvmlDeviceGetMaxMigDeviceCount, card, &most)) return;
@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
         case QUERY: print_query(&query, &cards); break;
         }
         if (fflush(stdout) != 0) return EXIT_OTHER;
-        query.header = false; /* of a loop, once */
+        query.header = false; /* in a loop, only once */
     } while (options.every_seconds && sleep(options.every_seconds) == 0);
     return 0;
 }

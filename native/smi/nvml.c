@@ -1,5 +1,5 @@
-/* NVML by dlopen, so that the same program asks a real driver, a simulated one, or one that is far
- * away. */
+/* NVML by dlopen, so the same program works with a real driver, a simulated one, or a remote
+ * one. */
 #include "smi.h"
 
 #include <dlfcn.h>
@@ -16,8 +16,7 @@ static const char *said(nvmlReturn_t result) {
 void nvml_begin(void) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) {
-        fprintf(stderr, "nvidia-smi: no NVML here (%s): this process was given no GPU\n",
-                dlerror());
+        fprintf(stderr, "nvidia-smi: found no NVML (%s): this process has no GPU\n", dlerror());
         exit(EXIT_NO_LIBRARY);
     }
 #define LOAD(name) *(void **)&nvml.name = dlsym(library, #name);
@@ -25,7 +24,7 @@ void nvml_begin(void) {
 #undef LOAD
     nvmlReturn_t result = nvml.nvmlInit_v2 ? nvml.nvmlInit_v2() : NVML_ERROR_FUNCTION_NOT_FOUND;
     if (result != NVML_SUCCESS) {
-        fprintf(stderr, "nvidia-smi: NVML does not start: %s\n", said(result));
+        fprintf(stderr, "nvidia-smi: cannot initialise NVML: %s\n", said(result));
         exit(result == NVML_ERROR_DRIVER_NOT_LOADED ? EXIT_NO_DRIVER : EXIT_OTHER);
     }
 }
@@ -43,9 +42,7 @@ struct cards nvml_cards(const char *which) {
     unsigned count = 0;
     if (which) {
         if (!find_one(which, &cards.list[cards.count++])) {
-            fprintf(stderr,
-                    "nvidia-smi: no GPU %s here; nvidia-smi -L lists those that there are\n",
-                    which);
+            fprintf(stderr, "nvidia-smi: found no GPU %s; nvidia-smi -L lists the GPUs\n", which);
             exit(EXIT_NOT_FOUND);
         }
         return cards;

@@ -1,4 +1,4 @@
-/* What people look at: the page without arguments, and -q. At most 79 columns. */
+/* Pages for people: the one without arguments, and -q. At most 79 columns. */
 #include "smi.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static void heading(void) {
     int cuda = 0;
     (void)ASK(nvmlSystemGetDriverVersion, driver, sizeof driver);
     (void)ASK(nvmlSystemGetCudaDriverVersion_v2, &cuda);
-    printf("Elastic GPU's nvidia-smi: what this process sees of its GPUs\n");
+    printf("Elastic GPU's nvidia-smi: the GPUs of this process\n");
     printf("Driver Version: %s    CUDA Version: %d.%d\n\n", driver, cuda / 1000, cuda % 1000 / 10);
 }
 
@@ -31,7 +31,7 @@ static void print_card(nvmlDevice_t card) {
            of_card("power.draw", card, power), memory, of_card("utilization.gpu", card, busy));
 }
 
-/* The end of a path says more than its beginning. */
+/* The end of a path is more useful than its start. */
 static void print_process(const char *index, unsigned pid, const char *name, const char *memory) {
     enum { WIDTH = 41 };
     size_t length = strlen(name);

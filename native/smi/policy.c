@@ -1,5 +1,5 @@
-/* compute-policy: how long a process keeps a card while others wait for it. NVML has no function
- * for it that is public; the simulated one has one of ours. */
+/* compute-policy: how long a process keeps a card while others wait for it. NVML has no public
+ * function for it; the simulated one has one of ours. */
 #include "smi.h"
 
 #include <getopt.h>
@@ -18,17 +18,17 @@ static _Noreturn void usage(void) {
 
 static int failed(const char *what) {
     fprintf(stderr,
-            "nvidia-smi: %s; NVIDIA's own nvidia-smi does it on a card, this one on simulated "
-            "cards\n",
+            "nvidia-smi: %s; this nvidia-smi supports it on simulated cards, NVIDIA's on real "
+            "ones\n",
             what);
     return EXIT_OTHER;
 }
 
 static int set(nvmlDevice_t card, unsigned length) {
     char uuid[TEXT];
-    if (!nvml.egpuSimSetTimeslice) return failed("this NVML sets no time slice");
+    if (!nvml.egpuSimSetTimeslice) return failed("this NVML cannot set a time slice");
     if (nvml.egpuSimSetTimeslice(card, length) != NVML_SUCCESS)
-        return failed("the time slice is not set");
+        return failed("NVML did not set the time slice");
     field_text(OF_CARDS, "uuid", card, NULL, uuid);
     printf("Timeslice set to %s for GPU %s\n", lengths[length], uuid);
     return 0;
@@ -37,7 +37,7 @@ static int set(nvmlDevice_t card, unsigned length) {
 static int list(nvmlDevice_t card) {
     char uuid[TEXT];
     unsigned length;
-    if (!ASK(egpuSimGetTimeslice, card, &length)) return failed("this NVML tells no time slice");
+    if (!ASK(egpuSimGetTimeslice, card, &length)) return failed("this NVML has no time slice");
     field_text(OF_CARDS, "uuid", card, NULL, uuid);
     printf("GPU %s: Timeslice %s\n", uuid, lengths[length]);
     return 0;
@@ -52,7 +52,7 @@ int policy_main(int argc, char **argv) {
     const char *which = NULL;
     unsigned long length = LENGTHS;
     bool wants_list = false;
-    opterr = 0; /* usage() says it */
+    opterr = 0; /* usage() reports it */
     for (int flag; (flag = getopt_long(argc, argv, "i:l", names, NULL)) != -1;) {
         char *end = NULL;
         switch (flag) {

@@ -1,7 +1,6 @@
-/*
- * A small nvidia-smi: the page, -L, -q and the CSV queries that people and scripts use, for slices
- * and containers that have none of NVIDIA's. What it prints for programs (-L, --query-…) has the
- * form that those programs expect; what it prints for people says in its first line whose it is.
+/* A small nvidia-smi: the page, -L, -q and the CSV queries that people and scripts use, for slices
+ * and containers without NVIDIA's. Output for programs (-L, --query-…) has the form that they
+ * expect; the first line of pages for people names this program.
  */
 #ifndef EGPU_SMI_H
 #define EGPU_SMI_H
@@ -10,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Exit codes, as NVIDIA's documents them. */
+/* Exit codes from NVIDIA's documentation. */
 enum {
     EXIT_USAGE = 2,
     EXIT_NOT_FOUND = 6,
@@ -55,11 +54,11 @@ enum {
     F(egpuSimSetTimeslice)                     \
     F(egpuSimGetTimeslice)
 
-/* Of the simulated NVML, which has them where NVIDIA's has nothing that is public. */
+/* In the simulated NVML only: NVIDIA's has no public function. */
 nvmlReturn_t egpuSimSetTimeslice(nvmlDevice_t device, unsigned length);
 nvmlReturn_t egpuSimGetTimeslice(nvmlDevice_t device, unsigned *length);
 
-/* NVML's functions; a null pointer where this library has none of that name. */
+/* NVML's functions; a null pointer if the library has none of that name. */
 struct nvml {
 #define MEMBER(name) __typeof__(&(name)) name;
     NVML_FUNCTIONS(MEMBER)
@@ -67,11 +66,10 @@ struct nvml {
 };
 extern struct nvml nvml;
 
-/* Whether NVML has this function and it succeeded: what it says is right. */
+/* Return whether NVML has this function and it succeeded: only then are its results valid. */
 #define ASK(name, ...) (nvml.name && nvml.name(__VA_ARGS__) == NVML_SUCCESS)
 
-/* Loads NVML and starts it; ends the program with a sentence and NVIDIA's exit code where that
- * cannot be. */
+/* Load and initialise NVML. On failure end the program with a message and NVIDIA's exit code. */
 void nvml_begin(void);
 
 /* The cards to show, in NVML's order. At most this many are in any machine. */
@@ -81,28 +79,28 @@ struct cards {
     unsigned count;
 };
 
-/* All cards, or the one that `which` names (index, UUID or bus id). Ends the program if there is no
- * such card. */
+/* Return all cards, or the one named by `which` (index, UUID or bus id). Without such a card end
+ * the program. */
 struct cards nvml_cards(const char *which);
 
-/* Who computes on a card; how many. */
+/* List the processes on a card; return how many. */
 unsigned nvml_processes(nvmlDevice_t card, nvmlProcessInfo_t list[PROCESSES]);
 
-/* A value as text, with its unit after a space; what NVML does not say is "[N/A]". */
+/* A value as text, with its unit after a space; "[N/A]" if NVML has none. */
 enum { TEXT = 128 };
 typedef void field_reader(nvmlDevice_t card, const nvmlProcessInfo_t *process, char text[TEXT]);
 struct field {
     const char *name, *alias;
-    const char *unit; /* in the heading and after the value, NULL: none */
+    const char *unit; /* in the heading and after the value; NULL: none */
     field_reader *read;
 };
 enum field_kind { OF_CARDS, OF_PROCESSES };
 
-/* The field of that name or alias, or NULL. */
+/* Return the field of that name or alias, or NULL. */
 const struct field *field_find(enum field_kind kind, const char *name);
 void field_list(enum field_kind kind);
 
-/* A field's value without its unit, by name; the name must exist. */
+/* Read a field's value without its unit, by name; the name must exist. */
 void field_text(enum field_kind kind, const char *name, nvmlDevice_t card,
                 const nvmlProcessInfo_t *process, char text[TEXT]);
 
@@ -110,7 +108,7 @@ void field_text(enum field_kind kind, const char *name, nvmlDevice_t card,
 void page_print(const struct cards *cards);
 void page_details(const struct cards *cards);
 
-/* The command compute-policy; its exit code. */
+/* Run the command compute-policy; return its exit code. */
 int policy_main(int argc, char **argv);
 
 #endif

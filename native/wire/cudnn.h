@@ -1,19 +1,19 @@
-/* What follows from cuDNN's own constants: how long elements and factors are, and what the value of
- * an attribute of its backend is made of. Source: the public headers cudnn_graph.h and cudnn_ops.h
- * of cuDNN 9.26. */
+/* Sizes that follow from cuDNN's own constants: bytes of elements and factors, and the contents of
+ * an attribute's value in its backend. Source: the public headers cudnn_graph.h and cudnn_ops.h of
+ * cuDNN 9.26. */
 #ifndef EGPU_WIRE_CUDNN_H
 #define EGPU_WIRE_CUDNN_H
 
-#include "ops.h"
+#include "generated/ops.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { CUDNN_DOUBLE = 1, CUDNN_VARIANT_PACK = 16, CUDNN_FIRST_TYPES = 33 /* that 9.0 has */ };
+enum { CUDNN_DOUBLE = 1, CUDNN_VARIANT_PACK = 16, CUDNN_FIRST_TYPES = 33 /* in version 9.0 */ };
 
-/* Bytes of one element of a cudnnDataType_t that is not packed in parts of a byte. */
+/* Return the bytes of one element of a cudnnDataType_t whose elements take whole bytes. */
 static inline size_t cudnn_type_bytes(int type) {
     switch (type) {
     case 2: /* CUDNN_DATA_HALF */
@@ -29,12 +29,12 @@ static inline size_t cudnn_type_bytes(int type) {
     }
 }
 
-/* Bytes of alpha and beta for a tensor of this type. */
+/* Return the bytes of alpha and beta for a tensor of this type. */
 static inline size_t cudnn_factor_bytes(int type) { return type == CUDNN_DOUBLE ? 8 : 4; }
 
-enum { CUDNN_DIMENSIONS = 8, CUDNN_BATCH = 1 /* which dimension of probabilities it is */ };
+enum { CUDNN_DIMENSIONS = 8, CUDNN_BATCH = 1 /* dimension of the batch in probabilities */ };
 
-/* Labels of all images, which follow each other: none can be so long. */
+/* Return the length of the labels of all images, which follow each other. */
 static inline uint64_t cudnn_sum(const void *lengths, uint64_t count) {
     uint64_t sum = 0;
     for (uint64_t i = 0; lengths != NULL && i < count; i++) {
@@ -45,12 +45,12 @@ static inline uint64_t cudnn_sum(const void *lengths, uint64_t count) {
     return sum;
 }
 
-/* What each element of an array is: so many bytes, and of an object its kind. */
+/* What an array's elements are: their size in bytes, and the kind if they are objects. */
 struct elements {
     unsigned bytes; /* 0: refused */
-    unsigned kind;  /* 0: data, or addresses of the card */
-    bool filled;    /* what is asked for, the program has made, and it is filled */
-    bool only_read; /* may be got and not set */
+    unsigned kind;  /* 0: data or device addresses */
+    bool filled;    /* the program made the object that is queried, and the call fills it */
+    bool only_read; /* can be read but not set */
     int attribute, type;
 };
 
@@ -58,8 +58,8 @@ static inline bool cudnn_in(int number, int first, int last) {
     return number >= first && number <= last;
 }
 
-/* Whether a number is that of an attribute (cudnnBackendAttributeName_t): first and last ones. A
- * variant pack's shapes in place of a plan's are left out: the headers do not say what they are. */
+/* Return whether a number is an attribute's (cudnnBackendAttributeName_t): first and last ones. A
+ * variant pack's override shapes are left out: the headers do not explain them. */
 static inline bool cudnn_knows(int attribute) {
     static const uint16_t known[][2] = {
         {0, 9},       {100, 106},   {200, 204},   {300, 304},   {400, 407},   {500, 503},
@@ -76,7 +76,7 @@ static inline bool cudnn_knows(int attribute) {
     return false;
 }
 
-/* By the number of a cudnnBackendAttributeType_t. */
+/* Return the elements for a cudnnBackendAttributeType_t. */
 static inline struct elements cudnn_elements_of(int type) {
     switch (type) {
     case 0: /* CUDNN_TYPE_HANDLE */ return (struct elements){.bytes = 8, .kind = KIND_cudnn};
@@ -88,14 +88,14 @@ static inline struct elements cudnn_elements_of(int type) {
     case 5: /* CUDNN_TYPE_DOUBLE */
     case 6: /* CUDNN_TYPE_VOID_PTR */ return (struct elements){.bytes = 8};
     case 26: /* CUDNN_TYPE_FRACTION */ return (struct elements){.bytes = 16};
-    default: /* numbers of 32 bits, until CUDNN_TYPE_OPERATIONGRAPH_MODE */
+    default: /* 32-bit numbers, up to CUDNN_TYPE_OPERATIONGRAPH_MODE */
         return (struct elements){.bytes = cudnn_in(type, 1, 32) ? 4 : 0};
     }
 }
 
-/* Of an attribute whose elements are of this type. Addresses are the card's where a variant pack
- * has them, but for tensors by value (described.h). Of a plan that comes as text nobody could say
- * which those are: such is not taken. Where else cuDNN would take an address is not known here. */
+/* Return the elements of this type in this attribute. A variant pack has device addresses, except
+ * for tensors by value (described.h). A plan as text is refused: its addresses cannot be told
+ * apart. Addresses that cuDNN may take elsewhere are not known here. */
 static inline struct elements cudnn_elements(int attribute, int type) {
     enum { VOID_PTR = 6, PLAN_JSON = 405, CACHE_JSON = 2402 };
     struct elements found = cudnn_elements_of(type);

@@ -6,34 +6,34 @@
 
 enum { DATA_TYPE = 901, DIMENSIONS = 902, UNIQUE_ID = 906, BY_VALUE = 908 };
 enum { PACK_IDS = 1000, PACK_POINTERS = 1001, PACK_WORKSPACE = 1003 };
-enum { BUCKETS = 1024, FROM_WHERE_IT_IS = -1 /* in place of an attribute */ };
+enum { BUCKETS = 1024, FROM_WHERE_IT_IS = -1 /* takes the place of an attribute */ };
 
 struct value {
     int64_t id;
-    int attribute; /* of the descriptor, by which it came there */
+    int attribute; /* attribute of the descriptor through which the value came */
     unsigned bytes;
 };
 
 struct described {
     uint64_t name;
     struct described *next;
-    /* What it has by value, of others. */
+    /* Values that it has from other descriptors. */
     unsigned used;
     bool too_many;
-    struct value *values; /* room for VALUES_MOST; NULL until the first one */
-    /* As a tensor. */
+    struct value *values; /* room for VALUES_MOST; NULL before the first */
+    /* If it is a tensor. */
     struct value own;
     int type;
     int64_t elements;
     bool is_by_value;
-    /* As a variant pack. */
+    /* If it is a variant pack. */
     int64_t *ids;
     void **pointers, *workspace;
     uint64_t id_count, pointer_count;
 };
 
 static struct described *buckets[BUCKETS];
-static bool lost_some; /* for want of memory: then nothing is known any more */
+static bool lost_some; /* out of memory: from now on nothing is known */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct described **place_of(uint64_t name) {
@@ -61,18 +61,18 @@ static void add(struct described *to, struct value value, int attribute) {
         if (memcmp(&to->values[i], &value, sizeof value) == 0) return;
     if (to->values == NULL) to->values = calloc(VALUES_MOST, sizeof *to->values);
     if (to->values == NULL || to->used == VALUES_MOST)
-        to->too_many = true; /* and so no plan of it is executed */
+        to->too_many = true; /* so plans with it are not executed */
     else
         to->values[to->used++] = value;
 }
 
-/* All that is by value in one is so in another. */
+/* Add all values of one descriptor to another. */
 static void flow(const struct described *from, struct described *to, int attribute) {
     if (from == NULL || to == NULL || from == to) return;
     to->too_many |= from->too_many;
     for (unsigned i = 0; i < from->used; i++) add(to, from->values[i], attribute);
     if (!from->is_by_value) return;
-    struct value own = {0}; /* its padding, too: it is compared */
+    struct value own = {0}; /* including the padding, which is compared */
     uint64_t bytes = (uint64_t)from->elements * cudnn_type_bytes(from->type);
     own.id = from->own.id;
     own.bytes = bytes > VALUE_MOST_BYTES ? VALUE_MOST_BYTES + 1 : (unsigned)bytes;
@@ -106,7 +106,7 @@ static uint64_t keep(void *where, int64_t count, const void *at) {
     return (uint64_t)count;
 }
 
-/* So many elements, or more than can be sent. */
+/* Return the number of elements, or more than can be sent. */
 static int64_t product(int64_t count, const void *at) {
     int64_t elements = 1;
     for (int64_t i = 0; i < count; i++) {
@@ -130,7 +130,7 @@ static void describe(struct described *d, int attribute, int64_t count, const vo
     }
 }
 
-/* Whether it is said in the way that the library takes it; it has no other. */
+/* Return whether the attribute is set in the only way that the library accepts. */
 static bool matters(const struct elements *are, int64_t count) {
     switch (are->attribute) {
     case DATA_TYPE: return are->bytes == sizeof(int) && count == 1;

@@ -1,5 +1,5 @@
-/* Calls of forwarded libraries, beyond what their tables say (native/libraries): how scalars and
- * host memory are written, and how errors are named. */
+/* Calls of forwarded libraries, beyond their tables (native/libraries): the encoding of scalars and
+ * host memory, and the names of errors. */
 #ifndef EGPU_WIRE_LIBRARIES_H
 #define EGPU_WIRE_LIBRARIES_H
 
@@ -7,11 +7,11 @@
 #include "scalars.h"
 #include "wire.h"
 
-#define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that goes along with one call */
-#define LIBRARY_MOST_STREAMS 8         /* of one call */
-#define LIBRARY_MOST_OBJECTS 1024      /* in an array */
+#define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that one call sends along */
+#define LIBRARY_MOST_STREAMS 8         /* per call */
+#define LIBRARY_MOST_OBJECTS 1024      /* per array */
 
-/* Whether a number is one of those whose bits are set. */
+/* Return whether the bit of a number is set. */
 static inline bool is_among(int number, uint64_t bits) {
     return number >= 0 && number < 64 && (bits >> number & 1) != 0;
 }
@@ -20,14 +20,14 @@ static inline bool is_among(int number, uint64_t bits) {
 #define SCALAR_ON_CARD UINT64_MAX
 #define SCALAR_MOST_BYTES 40u /* the five parameters of a modified rotation */
 #define SCALAR_ROOM (8 + SCALAR_MOST_BYTES)
-/* In place of the length of host memory: there is none. */
+/* Takes the place of the length of host memory that is NULL. */
 #define HOST_IS_NULL UINT64_MAX
 
-/* What calls of a library answer to what went wrong on the way: its statuses. */
+/* The library's own statuses for errors that occur between program and library. */
 struct library_statuses {
     int not_initialized, invalid_handle, out_of_memory, invalid_value, not_supported;
-    int unknown;  /* anything else, where kernels ran */
-    int category; /* as many follow each other and mean about the same; 0: none do */
+    int unknown;  /* any other error where kernels ran */
+    int category; /* size of a range of statuses with similar meaning; 0: no range */
 };
 struct library_facts {
     const char *soname;

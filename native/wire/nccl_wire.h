@@ -1,18 +1,18 @@
-/* Groups of library calls, and what makes communicators of NCCL. Source of names and numbers: the
+/* Groups of library calls, and the creation of NCCL communicators. Source of names and numbers: the
  * public header nccl.h. */
 #ifndef EGPU_WIRE_NCCL_H
 #define EGPU_WIRE_NCCL_H
 
 #include "libraries_wire.h"
 
-/* LIBRARY_GROUP: calls that go together, in the order in which they were made; each with the
- * context that was current. The payload of each, padded, follows it. */
+/* LIBRARY_GROUP: calls that belong together, in their order, each with the context that was
+ * current. The padded payload of each follows it. */
 struct wire_group_entry {
     uint64_t context;
     uint32_t op, bytes;
 };
-#define LIBRARY_MOST_GROUPED (192u << 10) /* bytes of all of them */
-#define NCCL_MOST_MADE 64u                /* communicators of one group */
+#define LIBRARY_MOST_GROUPED (192u << 10) /* bytes of a whole group */
+#define NCCL_MOST_MADE 64u                /* communicators per group */
 
 #define NCCL_ID_BYTES 128u
 #define NCCL_MOST_IDS 64u
@@ -27,7 +27,7 @@ typedef struct nccl_id {
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 #define NCCL_UNDEFINED INT32_MIN
 
-/* ncclConfig_t of 2.30. A library takes of it what it knows, by size and version. */
+/* ncclConfig_t of 2.30. A library reads as much of it as it knows, by size and version. */
 struct nccl_config {
     uint64_t size;
     uint32_t magic, version;
@@ -59,7 +59,7 @@ struct wire_nccl_init {
     int32_t ranks, rank;
     uint32_t ids, zero;
 };
-/* NCCL_INIT_ALL: then, for each communicator, its handle and its device, as words. */
+/* NCCL_INIT_ALL: handle and device of each communicator follow, as words. */
 struct wire_nccl_init_all {
     uint32_t count, zero;
 };

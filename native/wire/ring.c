@@ -23,19 +23,19 @@ _Static_assert(offsetof(struct shared_control, requests) == 128 &&
                    offsetof(struct shared_control, reply_head) == 640 &&
                    offsetof(struct shared_control, client) == 768 &&
                    sizeof(struct shared_control) <= 4096,
-               "the control page is as docs/wire.md says");
+               "the control page is as docs/internals/wire.md says");
 
-/* A ping-pong partner answers within a few microseconds; longer spinning would take a core away
- * from it. */
+/* A ping-pong partner answers within a few microseconds. Longer spinning would take a core from
+ * it. */
 #define SPIN_NS 20000
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* Nobody must sleep on a frame that is there. The writer stores its tail and then reads `sleeps`;
- * the reader sets `sleeps` and then reads the tail. Each side needs its store to be visible before
- * its load. A fence in the writer would cost a cache miss at every call, so where the kernel offers
- * a barrier on all processors (membarrier) the reader runs that when it goes to sleep, and writers
- * only register for it. */
+/* A reader must never sleep while a frame is there. The writer stores its tail, then reads
+ * `sleeps`; the reader sets `sleeps`, then reads the tail. Each side needs its store to be visible
+ * before its load. A fence in the writer would cost a cache miss per call. So where the kernel has
+ * a barrier for all processors (membarrier), the reader runs it before it sleeps, and writers only
+ * register. */
 static bool registered;
 
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
@@ -72,8 +72,8 @@ uint8_t *doubled(uint32_t bytes) {
 bool shared_map(struct shared *shared, int fd) {
     struct stat status;
     *shared = (struct shared){0};
-    /* Unsealed memory could be cut off under a reader's feet. */
-    int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of a kind that cannot be sealed */
+    /* Unsealed memory could be truncated while a reader uses it. */
+    int seals = fcntl(fd, F_GET_SEALS); /* -1: this kind of file cannot be sealed */
     if (kernel_fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 ||
         (seals & F_SEAL_SHRINK) == 0)
         return false;
@@ -114,9 +114,9 @@ void shared_publish_short(struct shared_tail *tail, uint64_t end,
         atomic_store_explicit(&tail->frame[i], frame[i], memory_order_relaxed);
     atomic_store_explicit(&tail->beside, end, memory_order_release);
     shared_publish(tail, end);
-    /* Into the ring only now: the reader should not wait for that cache line. A reader that misses
-     * the frame beside the tail does so because another frame has replaced it, and that is written
-     * after this copy. */
+    /* Written to the ring last: the reader should not wait for that cache line. A reader misses the
+     * frame beside the tail only if another frame has replaced it, and that is written after this
+     * copy. */
     copy_words(slot, frame, bytes);
 }
 
@@ -128,9 +128,9 @@ bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end,
     for (size_t i = 0; 8 * i < end - start; i++)
         frame[i] = atomic_load_explicit(&tail->frame[i], memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
-    /* the writer has gone on: the frame is in the ring */
+    /* the writer is ahead: the frame is in the ring */
     if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false;
-    /* the header's length; where it differs, other frames come before this one */
+    /* the header's length; if it differs, other frames come before this one */
     return shared_frame(frame[0] >> 32) == end - start;
 }
 
@@ -160,8 +160,8 @@ bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *
     atomic_store(&reader->sleeps, 1);
     if (atomic_load_explicit(&reader->barriers, memory_order_relaxed) &&
         membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
-        /* No longer allowed here. From now on the writer uses fences, but it may just have written
-         * without one: sleep briefly. */
+        /* The kernel refuses it here. From now on the writer uses fences, but it may just have
+         * written without one: sleep briefly. */
         atomic_store(&reader->barriers, 0);
         milliseconds = 1;
     }

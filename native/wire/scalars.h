@@ -1,15 +1,15 @@
-/* What follows from a library's own constants: how long a scalar is, and where it lies. Source: the
- * public headers library_types.h, cublas_api.h, cublasLt.h and nccl.h. */
+/* Facts that follow from a library's own constants: the size of a scalar and where it is. Source:
+ * the public headers library_types.h, cublas_api.h, cublasLt.h and nccl.h. */
 #ifndef EGPU_WIRE_SCALARS_H
 #define EGPU_WIRE_SCALARS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether scalars are in host memory. Mode 0: all; 4 (cuBLASLt): the last one, beta. */
+/* Return whether a scalar is in host memory. Mode 0: all are; 4 (cuBLASLt): the last one, beta. */
 static inline bool scalar_on_host(int mode, bool last) { return mode == 0 || (mode == 4 && last); }
 
-/* Bytes of one element of a cudaDataType. What is not listed has 16, the most. */
+/* Return the bytes of one element of a cudaDataType; 16, the maximum, if it is not listed. */
 static inline size_t type_bytes(int type) {
     switch (type) {
     case 3:  /* CUDA_R_8I */
@@ -32,7 +32,7 @@ static inline size_t type_bytes(int type) {
     }
 }
 
-/* Bytes of one element of an ncclDataType_t; of none: the most. */
+/* Return the bytes of one element of an ncclDataType_t; the maximum for an unknown type. */
 static inline size_t nccl_bytes(int type) {
     switch (type) {
     case 0:  /* ncclInt8 */
@@ -48,7 +48,7 @@ static inline size_t nccl_bytes(int type) {
     }
 }
 
-/* Bytes of alpha and beta of a product that is computed as `compute` (cublasComputeType_t) into
+/* Return the bytes of alpha and beta for a product computed as `compute` (cublasComputeType_t) into
  * elements of `type`. */
 static inline size_t scale_bytes(int compute, int type) {
     bool complex = type == 4 || type == 5;

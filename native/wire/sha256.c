@@ -49,8 +49,8 @@ static void blocks_anywhere(uint32_t state[8], const uint8_t *data, size_t count
 }
 
 #if defined(__x86_64__)
-/* The processor's own rounds, two at a time: Intel's Software Developer's Manual, SHA256RNDS2,
- * SHA256MSG1 and SHA256MSG2. It has the state as words a b e f and c d g h, from the top. */
+/* The processor's own rounds, two at a time. The state is in words a b e f and c d g h, from the
+ * top: Intel's Software Developer's Manual, SHA256RNDS2, SHA256MSG1 and SHA256MSG2. */
 __attribute__((target("sha,sse4.1"))) static void blocks_here(uint32_t state[8],
                                                               const uint8_t *data, size_t count) {
     const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);

@@ -1,5 +1,5 @@
-/* The wire between remote client and executor: docs/wire.md in C. Both sides include this and
- * nothing else about bytes. */
+/* The wire between remote client and executor: docs/internals/wire.md in C. All that both sides
+ * agree on about bytes is in this header. */
 #ifndef EGPU_WIRE_H
 #define EGPU_WIRE_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ops.h"
+#include "generated/ops.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire is little-endian and structs are copied to it directly"
@@ -17,18 +17,18 @@
 
 #define WIRE_MAGIC "EGPUWIRE"
 #define WIRE_VERSION 1u
-#define WIRE_MAX_BULK (1u << 20) /* data in one frame */
+#define WIRE_MAX_BULK (1u << 20) /* data per frame */
 #define WIRE_MAX_PAYLOAD (WIRE_MAX_BULK + (64u << 10))
 #define WIRE_MAX_TOKEN 128u
-/* Of copies' replies that a client of a stream has asked for and not got: it asks for no more. */
+/* Requested but missing replies to a stream client's copies: at most this many bytes. */
 #define WIRE_REPLY_WINDOW (4u << 20)
 #define WIRE_MAX_MISSING 512u       /* calls that one RECEIVED may name */
-#define WIRE_MAX_IMAGE (256u << 20) /* a module, in IMAGE frames */
+#define WIRE_MAX_IMAGE (256u << 20) /* a module, sent in IMAGE frames */
 #define WIRE_MAX_SNAPSHOT (64u << 10)
-#define WIRE_MAX_ARRAY 16u           /* structs in one array */
-#define WIRE_MAX_NODES 4096u         /* of a graph, in one list */
+#define WIRE_MAX_ARRAY 16u           /* structs per array */
+#define WIRE_MAX_NODES 4096u         /* of a graph, per list */
 #define WIRE_MAX_ARGUMENTS 32768u    /* bytes of kernel arguments */
-#define WIRE_SMALL_IMAGE (32u << 10) /* comes along without being asked for */
+#define WIRE_SMALL_IMAGE (32u << 10) /* sent inline with the load */
 
 enum wire_control {
     WIRE_HELLO = 1,
@@ -40,13 +40,13 @@ enum wire_control {
     WIRE_CALLBACK = 7,
     WIRE_CALLBACK_DONE = 8,
     WIRE_TRANSPORT = 9,
-    WIRE_SET_CONTEXT = 10, /* numbered, like the driver's functions */
+    WIRE_SET_CONTEXT = 10, /* numbered like the driver's functions */
 };
 
 enum wire_flags {
     WIRE_REPLY_WANTED = 1,
     WIRE_IS_REPLY = 2,
-    /* other threads of the client use the session, too: a wait must not hold them up */
+    /* other threads of the client use the session too: a wait must not hold them up */
     WIRE_CONCURRENT = 4,
 };
 
@@ -57,6 +57,7 @@ enum wire_status {
     WIRE_STATUS_SESSION = 3,
     WIRE_STATUS_FULL = 4,
     WIRE_STATUS_DRIVER = 5,
+    WIRE_STATUS_TOLD = 6, /* no lease, and the user knows why */
 };
 
 enum { WIRE_FEATURE_SHARED = 4 }; /* 1 and 2 were older layouts of the memory */
@@ -146,15 +147,14 @@ static inline uint64_t wire_without_server(uint64_t handle) {
     return handle & ((UINT64_C(1) << 53) - 1);
 }
 
-/* Whether a handle of one kind may stand where one of another is asked for: a kernel for a
- * function, a handle of cuBLAS for one of cuBLASLt. */
+/* Return whether a handle of one kind may be used as another: a kernel as a function, a handle of
+ * cuBLAS as one of cuBLASLt. */
 static inline bool wire_kind_serves(unsigned kind, unsigned wanted) {
     return kind == wanted || (wanted == KIND_function && kind == KIND_kernel) ||
            (wanted == KIND_cublaslt && kind == KIND_cublas);
 }
 
-/* A header, written as the two words that it is: what has been written in parts is slow to be read
- * as a whole. */
+/* Write a header as the two words that it is: a whole read after partial writes is slow. */
 static inline void put_header(void *at, uint16_t op, unsigned flags, uint32_t len, uint64_t seq) {
     uint64_t words[2] = {(uint64_t)op | (uint64_t)flags << 16 | (uint64_t)len << 32, seq};
     memcpy(at, words, sizeof words);
@@ -164,8 +164,8 @@ static inline void put_header(void *at, uint16_t op, unsigned flags, uint32_t le
 
 static inline size_t padded(size_t bytes) { return (bytes + 7) & ~(size_t)7; }
 
-/* Numbers go in one piece: of bytes whose number it does not know, a compiler that goes for size
- * copies one after the other, and the few of a call take longer than all else that the call does.
+/* Copy numbers in one piece. If it does not know the length, a compiler that optimises for size
+ * copies byte by byte, and the few bytes of a call then take longer than the rest of it.
  */
 static inline void copy_bytes(void *to, const void *from, size_t bytes) {
     if (bytes == sizeof(uint64_t))
@@ -176,7 +176,7 @@ static inline void copy_bytes(void *to, const void *from, size_t bytes) {
         memcpy(to, from, bytes);
 }
 
-/* Reads a payload. Past the end, or after anything that is wrong: zeros, and `bad`. */
+/* Reads a payload. Past the end, or after any error, it reads zeros and `bad` is set. */
 struct reader {
     const uint8_t *at;
     size_t left;
@@ -209,7 +209,7 @@ static inline uint64_t get_word(struct reader *in) {
     return word;
 }
 
-/* A length and that many bytes, in place. NULL when wrong. */
+/* Return a length and that many bytes, in place; NULL on error. */
 static inline const void *get_span(struct reader *in, size_t *bytes) {
     uint64_t length = get_word(in);
     *bytes = length;
@@ -221,7 +221,7 @@ static inline const void *get_span(struct reader *in, size_t *bytes) {
     return here;
 }
 
-/* The same, copied; returns the length. */
+/* The same, copied; return the length. */
 static inline size_t get_block(struct reader *in, void *to, size_t room) {
     size_t bytes;
     const void *here = get_span(in, &bytes);
@@ -234,8 +234,7 @@ static inline size_t get_block(struct reader *in, void *to, size_t room) {
     return bytes;
 }
 
-/* A string, in place: its NUL is among the bytes of the padding, which a sender always leaves room
- * for. */
+/* Return a string in place. Its NUL is in the padding, where a sender always leaves room for it. */
 static inline const char *get_string(struct reader *in) {
     uint64_t length = get_word(in);
     const char *here = length >= in->left ? NULL : take(in, length + 1);
@@ -246,7 +245,7 @@ static inline const char *get_string(struct reader *in) {
     return here;
 }
 
-/* Writes a payload. Without room: `bad`, and nothing more is written. */
+/* Writes a payload. Without room `bad` is set and nothing more is written. */
 struct writer {
     uint8_t *at;
     size_t left;
@@ -280,7 +279,7 @@ static inline void put_block(struct writer *out, const void *from, size_t bytes)
     if (bytes != 0) put_bytes(out, from, bytes);
 }
 
-/* Length without the NUL, then the characters with it. */
+/* Write the length without the NUL, then the characters with it. */
 static inline void put_string(struct writer *out, const char *text) {
     size_t length = strlen(text);
     put_word(out, length);

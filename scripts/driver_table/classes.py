@@ -77,7 +77,7 @@ def _rules(data: Mapping[str, Mapping[str, list[str]]]) -> tuple[Rule, ...]:
 
 
 def classify(functions: Iterable[Function], classes: Classes) -> dict[str, tuple[str, str]]:
-    """Function name -> (interposer class, remote class). Raises ClassError with everything that is wrong."""
+    """Return classes by function name: (interposer class, remote class). Raises ClassError with all problems."""
     by_name: dict[str, list[Function]] = {}
     for function in functions:
         by_name.setdefault(function.name, []).append(function)
@@ -97,7 +97,7 @@ def classify(functions: Iterable[Function], classes: Classes) -> dict[str, tuple
 
 
 def directions_of(name: str, classes: Classes) -> dict[str, str]:
-    """Hand-written directions of a function's parameters, by parameter name."""
+    """Return hand-written directions of a function's parameters, by parameter name."""
     return {p: way for pattern, ways in classes.parameters if pattern.fullmatch(name) for p, way in ways.items()}
 
 
@@ -115,7 +115,7 @@ def _class(name: str, rules: tuple[Rule, ...], part: str, guard: str | None, pro
 
 
 def _guard(name: str, abis: list[Function], classes: Classes) -> str | None:
-    """Why a function must be listed by name, or None."""
+    """Return why a function must be listed by name, or None."""
     for pattern in classes.guarded_names:
         if pattern.fullmatch(name):
             return f"has a name like {pattern.pattern}"

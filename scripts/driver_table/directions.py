@@ -1,4 +1,4 @@
-"""Which way each parameter points, for whoever has to carry a call to another process.
+"""The direction of each parameter, for carrying a call to another process.
 
 A direction is a short text: a way (`in`, `out`, `inout`), then what it is:
 
@@ -20,7 +20,7 @@ from driver_table.headers import Function, Parameter
 
 OPAQUE = "opaque"
 
-# Handle types and the word we use for them.
+# Handle types and our words for them.
 HANDLES = {
     "CUarray": "array",
     "CUasyncCallbackHandle": "notification",
@@ -60,7 +60,7 @@ CALLBACKS = {
     "CUoccupancyB2DSize",
     "CUstreamCallback",
 }
-# Functions that tell of something that exists, rather than make it.
+# Functions that return something existing, rather than make it.
 _FINDS = re.compile(r"cu\w*(Get|Pop|Find|Enumerate|EndCapture)")
 # Types of NVIDIA's that are no structures: the device ordinal and the enumerations that functions store.
 _SCALARS = re.compile(r"CUdevice|CU\w*(Status|State|Mode|Type|Result|AllocClass|_flags|_attribute|_cache|sharedconfig)")
@@ -68,7 +68,7 @@ _ENDS = re.compile(r"cu\w*(Destroy|Unload|Release|Close)(Node|MemHandle|External
 
 
 def derive(function: Function, overrides: Mapping[str, str]) -> tuple[str, ...]:
-    """One direction per parameter; `overrides` (by parameter name) win."""
+    """Return one direction per parameter; `overrides` (by parameter name) win."""
     return tuple(
         overrides.get(parameter.name) or _derive(function, parameter, first=index == 0)
         for index, parameter in enumerate(function.parameters)
@@ -81,7 +81,7 @@ def _derive(function: Function, parameter: Parameter, *, first: bool) -> str:
     plain = re.sub(r"_v\d+$", "", base.removeprefix("const "))
     if not star:
         return _by_value(function, plain, first=first)
-    if more:  # pointers to pointers: what they lead to is a matter of the function
+    if more:  # pointers to pointers: their targets depend on the function
         return OPAQUE
     if plain == "void":
         return OPAQUE
@@ -109,7 +109,7 @@ def _by_value(function: Function, plain: str, *, first: bool) -> str:
 
 
 def returns_data(direction: str) -> bool:
-    """Whether the caller must wait for the call's answer to have what it asked for.
+    """Return whether the caller must wait for the call's answer to have its result.
 
     A created handle need not be waited for (the client names it), nor host memory that an asynchronous copy fills.
     """

@@ -62,7 +62,7 @@ class Function:
     """One exported symbol, that is one ABI of one function."""
 
     symbol: str  # cuMemAlloc_v2
-    name: str  # cuMemAlloc: what cuGetProcAddress is asked for
+    name: str  # cuMemAlloc: the name for cuGetProcAddress
     version: int  # 3020: the CUDA version from which cuGetProcAddress answers with this symbol
     threads: str  # LEGACY or PER_THREAD default stream
     result: str
@@ -71,11 +71,11 @@ class Function:
 
 @dataclass(frozen=True)
 class Headers:
-    """What one CUDA release's headers declare."""
+    """The declarations of one CUDA release's headers."""
 
     version: int  # CUDA_VERSION: 13050 is 13.5
     functions: dict[str, Function]  # by symbol
-    renamed: dict[str, str]  # what a program compiled with these headers links to: cuMemAlloc -> cuMemAlloc_v2
+    renamed: dict[str, str]  # the link name of a program compiled with these headers: cuMemAlloc -> cuMemAlloc_v2
 
 
 def read(include: Path, *, cc: str = "cc") -> Headers:
@@ -162,7 +162,7 @@ def _functions(
 
 
 def _agree(symbol: str, typedef: _Typedef, params: tuple[Parameter, ...]) -> None:
-    """The order of versions is only a convention; differing signatures prove a wrong pairing."""
+    """Check the pairing: the order of versions is only a convention, but differing signatures prove it wrong."""
     ours = [signature_type(p.type) for p in params]
     theirs = [signature_type(p.type) for p in typedef.parameters]
     if ours != theirs:
@@ -170,7 +170,7 @@ def _agree(symbol: str, typedef: _Typedef, params: tuple[Parameter, ...]) -> Non
 
 
 def signature_type(type_: str) -> str:
-    """A parameter's type as far as two declarations of one ABI must agree on it."""
+    """Return a parameter's type, as far as two declarations of one ABI must agree on it."""
     # The typedefs spell out the version of a structure (CUdevice_v1) where the declaration uses its current alias.
     # A `const` of a value parameter is no part of the signature.
     plain = re.sub(r"_v\d+\b", "", type_)
@@ -178,7 +178,7 @@ def signature_type(type_: str) -> str:
 
 
 def parameters(text: str, where: str) -> tuple[Parameter, ...]:
-    """Parameters of a C declaration without function-pointer or variadic parameters (the driver API has neither)."""
+    """Return the parameters of a C declaration, which are never function pointers or variadic in the driver API."""
     text = " ".join(text.split())
     if text in ("", "void"):
         return ()

@@ -34,7 +34,7 @@ _MACROS = {
 
 
 def c_table(table: Table) -> str:
-    """The text of driver_table.inc."""
+    """Return the text of driver_table.inc."""
     lines = [_PROLOGUE.format(generated=GENERATED, newest=max(table.headers))]
     for macro, formals in _MACROS.items():
         lines.append(f"#ifndef {macro}\n#define {macro}{formals}\n#endif")
@@ -65,7 +65,7 @@ def _c_function(row: Row) -> str:
 
 
 def json_table(table: Table) -> str:
-    """The text of driver_table.json: one line per function, so that a diff reads well."""
+    """Return the text of driver_table.json: one line per function, so that a diff reads well."""
     head = {
         "generated": GENERATED,
         "headers": list(table.headers),
@@ -94,7 +94,7 @@ def _json_row(row: Row) -> dict[str, Any]:
 
 
 def known(text: str) -> tuple[dict[str, Known], list[int]]:
-    """What an earlier driver_table.json knew: functions by symbol, and the releases that they came from."""
+    """Return the content of an earlier driver_table.json: functions by symbol, and their releases."""
     data: dict[str, Any] = json.loads(text)
     functions = {
         row["symbol"]: Known(

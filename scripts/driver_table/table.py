@@ -20,7 +20,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Row:
-    """One exported symbol with all we know of it."""
+    """One exported symbol with all known facts."""
 
     function: Function
     last: int
@@ -33,7 +33,7 @@ class Row:
 class Table:
     """Rows sorted by symbol, answers of cuGetProcAddress sorted by name, stream default and version."""
 
-    headers: tuple[int, ...]  # releases that taught us something
+    headers: tuple[int, ...]  # releases that added something
     interposer: tuple[str, ...]
     remote: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -41,7 +41,7 @@ class Table:
 
 
 def merge(known: dict[str, Known], headers: Headers) -> tuple[dict[str, Known], bool]:
-    """Add one release to what is known; the newer release's spelling wins. Also says whether anything changed."""
+    """Add one release to the known functions; the newer release's spelling wins. Also return whether it changed."""
     merged = dict(known)
     for symbol, function in headers.functions.items():
         before = known.get(symbol)
@@ -51,7 +51,7 @@ def merge(known: dict[str, Known], headers: Headers) -> tuple[dict[str, Known], 
 
 
 def disagreements(known: dict[str, Known], headers: Headers) -> list[str]:
-    """What the headers declare otherwise than the table has it (an ABI's version never changes)."""
+    """Return the differences between headers and table (an ABI's version never changes)."""
     problems: list[str] = []
     for symbol, function in headers.functions.items():
         before = known.get(symbol)
@@ -76,7 +76,7 @@ def build(known: dict[str, Known], releases: Iterable[int], classes: Classes) ->
         ways = directions.derive(k.function, directions_of(k.function.name, classes))
         if remote in ("sync", "async", "cached"):
             problems += [
-                f"{symbol}: where does {p.name} ({p.type}) point? Say so under parameters"
+                f"{symbol}: the direction of {p.name} ({p.type}) is unknown. Add it under parameters"
                 for p, way in zip(k.function.parameters, ways, strict=True)
                 if way == directions.OPAQUE
             ]

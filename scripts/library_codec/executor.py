@@ -42,7 +42,7 @@ def _read(p: Parameter) -> str:
 
 
 def _prepared(p: Parameter) -> list[str]:
-    """What depends on the values of other parameters."""
+    """Return the code that depends on the values of other parameters."""
     n = p.name
     match p.form:
         case "in":
@@ -115,6 +115,9 @@ def _decoder(library: Library, function: Function) -> str:
     out.append(f"    REAL({library.name}, {function.symbol}, {function.returns}, {types(function)});")
     out.append(f"    {'' if function.gives else 'uint8_t *status = '}library_begin(task);")
     out += [f"    {_read(p)}" for p in function.parameters if p.form != "there"]
+    lengths = [p.detail for p in function.having("in", "inout", "out")]
+    counts = [p.name for p in function.having("wide") if any(f"(uint64_t){p.name}" in text for text in lengths)]
+    out += [f"    library_check_count(task, {name});" for name in counts]
     out += [f"    {line}" for p in function.parameters for line in _prepared(p)]
     out.append(f"    REFUSE({library.name});")
     scalars = function.having(*BY_MODE)
@@ -158,7 +161,7 @@ def _decoder(library: Library, function: Function) -> str:
 
 
 def _kind(library: Library, kind: Kind) -> str:
-    """A struct library_kind."""
+    """Return a struct library_kind."""
     fields = [f".of = LIBRARY_{library.name}", f".stays = {str(kind.stays).lower()}"]
     if kind.mode is not None:
         fields += [f'.mode = "{kind.mode[0]}"', f".attribute = {kind.mode[1]}"]
@@ -168,7 +171,7 @@ def _kind(library: Library, kind: Kind) -> str:
 
 
 def identities(libraries: list[Library]) -> str:
-    """native/executor/library_ids.h: which libraries there are."""
+    """Return native/executor/generated/library_ids.h: the list of libraries."""
     return f"{MARK}enum library_id {{ {', '.join(f'LIBRARY_{x.name}' for x in libraries)}, LIBRARIES }};\n"
 
 
@@ -177,14 +180,14 @@ def _flags(function: Function) -> str:
 
 
 def source(libraries: list[Library]) -> str:
-    """native/executor/library_decoders.c."""
+    """Return native/executor/generated/library_decoders.c."""
     functions = [(x, f) for x in libraries for f in x.functions if not f.local]
     bodies = "\n".join(_decoder(x, f) for x, f in functions)
     rows = "\n".join(f"    [OP_{f.symbol}] = {{decode_{f.symbol}, {_flags(f)}}}," for _, f in functions)
     about = "\n".join(f'    [LIBRARY_{x.name}] = {{"{x.soname}", {statuses(x)}}},' for x in libraries)
     kinds = "\n".join(_kind(x, kind) for x in libraries for kind in x.kinds)
     return (
-        f'{MARK}#include "libraries.h"\n#include "library_sizes.h"\n\n'
+        f'{MARK}#include "executor/libraries/library_sizes.h"\n\n'
         f"const struct library_facts library_facts[LIBRARIES] = {{\n{about}\n}};\n"
         f"const struct library_kind library_kinds[KIND_COUNT] = {{\n{kinds}\n}};\n\n{bodies}\n"
         f"const struct operation library_operations[OP_COUNT] = {{\n{rows}\n}};\n"

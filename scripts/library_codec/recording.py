@@ -1,4 +1,4 @@
-"""A library with the same functions that says what arrives, and answers with bytes that a test knows."""
+"""A library with the same functions that records its calls, and answers with bytes that a test knows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_HAND: Final = {
         "ncclGroupEnd", "ncclGroupStart",
     ),
 }  # fmt: skip
-"""What is written in native/tests/libraries/by_hand_*.h, by library: what the executor calls beyond the table."""
+"""The functions that the executor calls beyond the table, by library, in native/tests/libraries/by_hand_*.h."""
 
 
 def _record(p: Parameter, last: bool) -> str:
@@ -51,7 +51,7 @@ def _record(p: Parameter, last: bool) -> str:
 
 
 def _function(function: Function, noted: bool, says_sizes: bool, mode: int | None = None) -> str:
-    """`mode`: what it says as this attribute is an object's pointer mode, which the executor asks for, too."""
+    """Return a function. `mode`: its answer as an object's pointer mode, which the executor asks for, too."""
     scalars = function.having("scalar", "result", "both")
     lines = [_record(p, bool(scalars) and p is scalars[-1]) for p in function.own]
     lines = [f"kept.pointer_mode = {p.name} == 0;" for p in function.having("residence")] + lines
@@ -72,7 +72,7 @@ def _function(function: Function, noted: bool, says_sizes: bool, mode: int | Non
 
 
 def _mode(function: str, attribute: int) -> str:
-    """What the executor asks the library itself."""
+    """Return the function that the executor itself asks."""
     if attribute == NO_ATTRIBUTE:
         return f"int {function}(void *of, int *mode) {{ return recorded_mode(of, mode); }}\n"
     asked = "void *of, int attribute, void *value, size_t bytes, size_t *written"
@@ -80,18 +80,18 @@ def _mode(function: str, attribute: int) -> str:
 
 
 def source(library: Library, noted: frozenset[str]) -> str:
-    """native/tests/libraries/recording_<library>.h."""
+    """Return native/tests/libraries/generated/recording_<library>.h."""
     sizes = {kind.sizes for kind in library.kinds}
     modes = dict(kind.mode for kind in library.kinds if kind.mode)
     carried = [f for f in library.functions if not f.local]
     bodies = [_function(f, f.symbol in noted, f.symbol in sizes, modes.get(f.symbol)) for f in carried]
     asked = [_mode(*mode) for mode in modes.items() if mode[0] not in {f.symbol for f in carried}]
-    by_hand = [f'#include "by_hand_{library.name}.h"\n'] if library.name in BY_HAND else []
+    by_hand = [f'#include "../by_hand_{library.name}.h"\n'] if library.name in BY_HAND else []
     return "\n".join([MARK, *by_hand, *bodies, *asked])
 
 
 def everything(libraries: list[Library]) -> str:
-    """native/tests/libraries/recording_all.h: all of them, and their functions by name."""
+    """Return native/tests/libraries/generated/recording_all.h: all of them, and their functions by name."""
     names = [f.symbol for x in libraries for f in x.functions if not f.local]
     names += [name for x in libraries for name in BY_HAND.get(x.name, ())]
     names += [kind.mode[0] for x in libraries for kind in x.kinds if kind.mode and kind.mode[0] not in names]

@@ -73,11 +73,11 @@ VALUES: Final = {
 }
 """Forms that are a value, and their C types."""
 BY_MODE: Final = frozenset({"scalar", "result", "both"})
-"""Forms whose pointer is the host's or the card's, as the pointer mode says."""
+"""Forms whose pointer is the host's or the card's, by the pointer mode."""
 OBJECTS: Final = frozenset({"use", "optional", "create", "destroy"})
 """Forms that are an object of the library."""
 NO_ATTRIBUTE: Final = -1
-"""The function that says a pointer mode says nothing else."""
+"""A function for a pointer mode has no other result."""
 _FORMS: Final = (
     frozenset(VALUES)
     | BY_MODE
@@ -89,7 +89,7 @@ _FORMS: Final = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of objects: what they are to programs, how long they are there, and who says their pointer mode."""
+    """A kind of objects: its form in programs, its lifetime, and the source of its pointer mode."""
 
     name: str
     is_number: bool = False
@@ -102,13 +102,13 @@ class Kind:
 
     @property
     def ctype(self) -> str:
-        """What a program holds."""
+        """Return the C type that a program holds."""
         return "int" if self.is_number else "void *"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: how it travels, and with what: a kind, an expression for its bytes, or what is remembered."""
+    """One parameter: its way, with a kind, an expression for its bytes, or the remembered value."""
 
     form: str
     detail: str
@@ -117,7 +117,7 @@ class Parameter:
 
     @property
     def ctype(self) -> str:
-        """Its C type, as the caller of the original sees it but for names of structures and enumerations."""
+        """Return its C type, as the caller of the original sees it, but for names of structures and enumerations."""
         match self.form:
             case "use" | "optional" | "destroy" if self.kind:
                 return self.kind.ctype
@@ -140,38 +140,38 @@ class Function:
     symbol: str
     parameters: tuple[Parameter, ...]
     waits: str
-    """When the client waits for the answer, in C; empty: never."""
+    """The condition in C under which the client waits for the answer; empty: never."""
     gives: str
     beside: bool = False
     grouped: bool = False
 
     @property
     def gives_size(self) -> bool:
-        """Whether it returns a number instead of a status."""
+        """Return whether it returns a number instead of a status."""
         return self.gives == "size"
 
     @property
     def returns(self) -> str:
-        """What it returns, in C."""
+        """Return its result type in C."""
         return {"size": "size_t", "nothing": "void"}.get(self.gives, "int")
 
     @property
     def own(self) -> tuple[Parameter, ...]:
-        """Those parameters that it has in C."""
+        """Return the parameters that it has in C."""
         return tuple(p for p in self.parameters if p.form != "values")
 
     def having(self, *forms: str) -> tuple[Parameter, ...]:
-        """Its parameters of these forms."""
+        """Return its parameters of these forms."""
         return tuple(p for p in self.parameters if p.form in forms)
 
     @property
     def local(self) -> bool:
-        """Whether the client answers it alone."""
+        """Return whether the client answers it alone."""
         return bool(self.having("kept", "bound"))
 
     @property
     def moded(self) -> Parameter | None:
-        """The object whose pointer mode counts, or of which something is remembered."""
+        """Return the object with the pointer mode, or with the remembered value."""
         objects = self.having("use", "create")
         if self.having(*BY_MODE):
             objects = tuple(p for p in objects if p.kind is not None and p.kind.mode)
@@ -181,7 +181,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Library:
-    """One library: its file, how it says what went wrong, and what is done of it."""
+    """One library: its file, its statuses, and its functions."""
 
     name: str
     soname: str
@@ -194,7 +194,7 @@ class Library:
 
     @property
     def exports(self) -> list[str]:
-        """All that the stand-in has."""
+        """Return all names of the stand-in."""
         names = [f.symbol for f in self.functions] + list(self.hand)
         return sorted(names + [name for group in self.refused.values() for name in group])
 
@@ -203,7 +203,7 @@ def _kind(name: str, text: str | None) -> Kind:
     traits = {words[0]: words[1:] for words in (trait.split() for trait in (text or "").split(",")) if words}
     mode, held = traits.get("mode"), traits.get("held", ["0"])
     if not traits.keys() <= {"number", "held", "stays", "mode", "settles", "sizes", "described"}:
-        raise ValueError(f"{name}: {text!r} are no traits: see scripts/library_codec/table.py")
+        raise ValueError(f"{name}: {text!r} are not traits: see scripts/library_codec/table.py")
     asked = (mode[0], int(mode[1]) if len(mode) > 1 else NO_ATTRIBUTE) if mode else None
     settles = traits.get("settles")
     goes_on = (settles[0], int(settles[1])) if settles else None
@@ -214,7 +214,7 @@ def _kind(name: str, text: str | None) -> Kind:
 def _parameter(where: str, text: str, kinds: dict[str, Kind]) -> Parameter:
     match = re.fullmatch(r"(\w+)(?: (.+))? (\w+)", text.strip())
     if match is None or match[1] not in _FORMS or (match[1] in OBJECTS and match[2] not in kinds):
-        raise ValueError(f"{where}: {text!r} is no parameter: see scripts/library_codec/table.py")
+        raise ValueError(f"{where}: {text!r} is not a parameter: see scripts/library_codec/table.py")
     return Parameter(match[1], match[2] or "", match[3], kinds[match[2]] if match[1] in OBJECTS else None)
 
 
@@ -224,7 +224,7 @@ def _function(symbol: str, text: str, kinds: dict[str, Kind]) -> Function:
     if known is None:
         raise ValueError(f"{symbol}: {how!r} is none of `waits`, `beside`, `grouped`, `gives size` and `gives nothing`")
     waiting, test, beside, grouped, returned = known.groups()
-    # a comma also stands within the parentheses of an expression
+    # A comma may also be within the parentheses of an expression.
     parts = re.split(r",\s*(?![^()]*\))", rest.strip()) if rest.strip() else []
     parameters = tuple(_parameter(symbol, part, kinds) for part in parts)
     gives = returned or any(p.form in ("out", "inout", "got") for p in parameters)
@@ -233,13 +233,13 @@ def _function(symbol: str, text: str, kinds: dict[str, Kind]) -> Function:
 
 
 def _wide(said: dict[str, Any], kinds: dict[str, Kind]) -> list[Function]:
-    """The functions whose sizes have 64 bits, each made of its twin's line."""
+    """Return the functions whose sizes have 64 bits, each made from its twin's line."""
     wide: dict[str, list[str]] = said.get("wide", {"functions": []})
     made: list[Function] = []
     for symbol in wide["functions"]:
         twin = symbol.removesuffix("_64")
         if twin == symbol or twin not in said["functions"]:
-            raise ValueError(f"{symbol}: there is no function that it could be the wide twin of")
+            raise ValueError(f"{symbol}: no function is its narrow twin")
         text = said["functions"][twin]
         for size in wide["sizes"]:
             text = re.sub(rf"\bint {size}(?=,|$)", f"long {size}", text)
@@ -253,7 +253,7 @@ def _wide(said: dict[str, Any], kinds: dict[str, Kind]) -> list[Function]:
 
 
 def read(path: Path) -> Library:
-    """Read one table. Raises ValueError for what is no kind or parameter, and for a name that is classified twice."""
+    """Read one table. Raises ValueError for an invalid kind or parameter, and for a name that is classified twice."""
     said: dict[str, Any] = yaml.safe_load(path.read_text())
     kinds = {name: _kind(name, text) for name, text in said["objects"].items()}
     functions = (
@@ -284,20 +284,20 @@ def read_all(folder: Path) -> list[Library]:
 
 
 def kinds(libraries: list[Library]) -> list[str]:
-    """The kinds of objects there are, in the tables' order."""
+    """Return the kinds of objects, in the tables' order."""
     return [kind.name for x in libraries for kind in x.kinds]
 
 
 def operations(libraries: list[Library]) -> list[str]:
-    """What has a number on the wire, in the tables' order."""
+    """Return the names with a number on the wire, in the tables' order."""
     return [f.symbol for x in libraries for f in x.functions if not f.local]
 
 
 def declared(function: Function) -> str:
-    """Its parameters in C, with names."""
+    """Return its parameters in C, with names."""
     return ", ".join(f"{p.ctype}{'' if p.ctype.endswith('*') else ' '}{p.name}" for p in function.own) or "void"
 
 
 def types(function: Function) -> str:
-    """Its parameters in C, without."""
+    """Return its parameters in C, without names."""
     return ", ".join(p.ctype for p in function.own) or "void"

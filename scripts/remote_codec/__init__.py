@@ -1,1 +1,1 @@
-"""The generator of the remote pair: which driver functions go over the wire, and the C that carries them."""
+"""The generator of the remote pair: the driver functions that go over the wire, and the C that carries them."""

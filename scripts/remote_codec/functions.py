@@ -1,4 +1,4 @@
-"""Which functions of the driver table can be carried by generated code, and how each of their parameters travels."""
+"""The functions of the driver table that generated code can carry, and the way of each of their parameters."""
 # ruff: noqa: E501, PLR0912  one case per form of parameter, and lines of C read better unbroken
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Structs without pointers and handles in them (or with ones that the client clears): their bytes are their meaning.
+# Structs without pointers and handles (or with some that the client clears): only their bytes count.
 PLAIN_STRUCTS: Final = frozenset({
     "CUDA_ARRAY_DESCRIPTOR", "CUDA_ARRAY3D_DESCRIPTOR", "CUDA_ARRAY_MEMORY_REQUIREMENTS", "CUDA_ARRAY_SPARSE_PROPERTIES",
     "CUuuid", "CUdevprop", "CUmemLocation", "CUmemAllocationProp", "CUmemAccessDesc", "CUmemPoolProps",
@@ -20,7 +20,7 @@ LOCATED_STRUCTS: Final = frozenset({"CUmemLocation", "CUmemAllocationProp", "CUm
 # Structs with handles in them: each side translates them.
 HANDLE_STRUCTS: Final = frozenset({"CUDA_RESOURCE_DESC"})
 
-# Objects that kernels know by their number: a program has the server's own, and the executor knows which there are.
+# Objects that kernels know by number: a program has the server's own number, and the executor knows all of them.
 NUMBERED_KINDS: Final = frozenset({"texture_object", "surface_object"})
 
 # Superseded ABIs whose pointers and sizes have 32 bits.
@@ -33,17 +33,17 @@ OLD_SYMBOLS: Final = frozenset({
     "cuStreamGetCaptureInfo", "cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32", "cuStreamWriteValue64",
 })  # fmt: skip
 
-# These may wait for the GPU: with other threads about, the executor runs them beside its loop.
+# These may wait for the GPU: with other threads present, the executor runs them beside its loop.
 BLOCKING: Final = frozenset({
     "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuCtxSynchronize_v2", "cuMemFree_v2", "cuCtxDestroy_v2",
     "cuArrayDestroy", "cuMipmappedArrayDestroy", "cuTexObjectDestroy", "cuSurfObjectDestroy",
     "cuModuleUnload", "cuLibraryUnload", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2",
 })  # fmt: skip
 
-# Carried by nobody: they name files or host memory, which are the client's, and whose meaning would change over there.
+# Never carried: they name files or host memory of the client, whose meaning would change on the server.
 CLIENT_ONLY: Final = frozenset({"cuModuleLoad", "cuMemcpy", "cuMemcpyAsync", "cuLibraryLoadFromFile"})
 
-# Local by class, but asked of the executor all the same: rare, and only the driver knows.
+# Local by class, but sent to the executor all the same: they are rare, and only the driver knows.
 ASKED: Final = frozenset({
     "cuCtxGetFlags", "cuCtxGetCacheConfig", "cuCtxGetSharedMemConfig", "cuCtxGetApiVersion", "cuCtxGetId", "cuStreamGetFlags",
     "cuStreamGetPriority", "cuMemGetAddressRange_v2", "cuTexObjectGetResourceDesc", "cuTexObjectGetTextureDesc",
@@ -79,17 +79,17 @@ class Function:
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits for a reply."""
+        """Return whether the client waits for a reply."""
         return self.remote != "async"
 
     @property
     def has_pointers(self) -> bool:
-        """Whether the payload begins with the mask of the pointers that are not NULL."""
+        """Return whether the payload begins with the mask of the pointers that are not NULL."""
         return any(p.form in POINTER_FORMS for p in self.parameters)
 
     @property
     def owner(self) -> Parameter | None:
-        """What it is given that owns what it makes or finds: the graph of nodes, or the node of a graph."""
+        """Return the argument that owns what it makes or finds: the graph of nodes, or the node of a graph."""
         made = any(
             p.form in MADE and p.detail in OWNERS and (p.form, p.detail) != ("create", "graph") for p in self.parameters
         )
@@ -104,12 +104,12 @@ POINTER_FORMS: Final = frozenset({
 
 MADE: Final = frozenset({"create", "found", "found_list"})
 
-# Nodes belong to their graph, and the graph that a node has in it to the node.
+# Nodes belong to their graph, and a node's graph belongs to the node.
 OWNERS: Final = frozenset({"graph", "graph_node"})
 
 
 def list_of_handles(ctype: str, name: str, direction: str) -> Parameter | None:
-    """Handles that go along with their number, or of which there is room for so many."""
+    """Return a list of handles, sent with their number, or with room for so many."""
     match = re.fullmatch(r"(in|out) array handle\((\w+),use\) len=(\*?)(\w+)", direction)
     if match and ctype.count("*") == 1 and (match[1] == "out") == bool(match[3]):
         return Parameter(ctype, name, "in_handles" if match[1] == "in" else "found_list", match[2], match[4])
@@ -117,7 +117,7 @@ def list_of_handles(ctype: str, name: str, direction: str) -> Parameter | None:
 
 
 def parameter(ctype: str, name: str, direction: str) -> Parameter | None:
-    """How a parameter travels, or None if generated code cannot carry it."""
+    """Return a parameter's way, or None if generated code cannot carry it."""
     handle = HANDLE.search(direction)
     if OLD_TYPES.search(ctype):
         return None
@@ -168,7 +168,7 @@ def parameter(ctype: str, name: str, direction: str) -> Parameter | None:
 
 
 def carried(table: list[dict[str, Any]]) -> list[Function]:
-    """The functions that generated code carries, in the table's order: one per symbol for the legacy default stream."""
+    """Return the functions that generated code carries, in the table's order: one per symbol for the legacy stream."""
     functions: list[Function] = []
     for row in table:
         if (
@@ -187,7 +187,7 @@ def carried(table: list[dict[str, Any]]) -> list[Function]:
 
 
 def kinds(table: list[dict[str, Any]]) -> list[str]:
-    """The kinds of handles there are, in the table's order."""
+    """Return the kinds of handles, in the table's order."""
     found: dict[str, None] = {}
     for row in table:
         for _, _, direction in row["parameters"]:

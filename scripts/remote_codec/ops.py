@@ -17,7 +17,7 @@ SPECIAL = (
     "LIBRARY_LOAD", "FUNCTION_INFO", "LAUNCH", "HOST_CALLBACK", "HOST_MAP", "HOST_UNMAP", "POINTER_ATTRIBUTE", "COPY_HOST_IN", "COPY_HOST_OUT",
     "DEVICE_STATUS", "LIBRARY_GROUP", "NCCL_INIT", "NCCL_INIT_ALL", "NCCL_SPLIT", "NCCL_SHRINK",
     "CAPTURE_INFO", "CAPTURE_MODE", "GRAPH_NODE", "GRAPH_UPDATE", "ROOM", "ROOM_IN", "ROOM_OUT", "COPY_ARRAY", "COPY_ARRAY_IN", "COPY_ARRAY_OUT",
-    "CLUSTERS", "NODE_ATTRIBUTE", "PRINTED",
+    "CLUSTERS", "NODE_ATTRIBUTE", "PRINTED", "TENSOR_MAP",
 )  # fmt: skip
 
 
@@ -29,17 +29,17 @@ class Numbers:
     kinds: dict[str, int] = field(default_factory=dict[str, int])
 
     def lines(self) -> list[str]:
-        """What the file holds and the table hash is over, without comments."""
+        """Return the file's lines without comments; the table hash covers them."""
         return [f"kind {n} {name}" for name, n in self.kinds.items()] + [
             f"op {n} {name}" for name, n in self.ops.items()
         ]
 
     def text(self) -> str:
-        """The whole file."""
+        """Return the whole file."""
         return HEADER + "".join(line + "\n" for line in self.lines())
 
     def hash(self) -> int:
-        """FNV-1a 64 over the lines, each with its newline."""
+        """Return FNV-1a 64 over the lines, each with its newline."""
         value = 14695981039346656037
         for byte in "".join(line + "\n" for line in self.lines()).encode():
             value = ((value ^ byte) * 1099511628211) % (1 << 64)
@@ -47,7 +47,7 @@ class Numbers:
 
 
 def read(path: Path) -> Numbers:
-    """Read the file; an absent one is empty. Raises ValueError for a line that is neither an op, a kind nor a comment."""
+    """Read the file; an absent one is empty. Raises ValueError for a line that is no op, kind or comment."""
     numbers = Numbers()
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("#") or not line:
@@ -63,7 +63,7 @@ def read(path: Path) -> Numbers:
 
 
 def extend(numbers: Numbers, ops: list[str], kinds: list[str]) -> None:
-    """Append what is new, with the next free numbers."""
+    """Append new names, with the next free numbers."""
     for name in (*SPECIAL, *ops):
         if name not in numbers.ops:
             numbers.ops[name] = max(numbers.ops.values(), default=FIRST_OP - 1) + 1

@@ -1,4 +1,4 @@
-"""What `native/runtime/classes.yaml` says of each function: done, forwarded to the driver, or refused."""
+"""The classes of functions in `native/runtime/classes.yaml`: done, forwarded to the driver, or refused."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ REFUSED = "refused"
 
 
 class ClassError(Exception):
-    """A function belongs to no class, or to two, or a name is in the file that no header knows."""
+    """A function belongs to no class, or to two, or a name in the file is in no header."""
 
 
 @dataclass(frozen=True)
 class Class:
-    """`driver` is the driver function that has the same parameters; `reason` why it is refused."""
+    """A class. `driver` is the driver function with the same parameters; `reason` is why it is refused."""
 
     kind: str
     driver: str = ""
@@ -36,7 +36,7 @@ class Classes:
     patterns: tuple[tuple[re.Pattern[str], Class], ...]
 
     def of(self, name: str, major: int) -> Class:
-        """The class of the function in that major version. Raises ClassError: none, or two."""
+        """Return the class of the function in that major version. Raises ClassError: none, or two."""
         for key in (f"{name}@{major}", name):
             if key in self.exact:
                 return self.exact[key]
@@ -46,7 +46,7 @@ class Classes:
         return found[0]
 
     def unknown(self, names: set[str]) -> list[str]:
-        """Names of the file that no header declares."""
+        """Return names of the file that no header declares."""
         return sorted(key for key in self.exact if key.partition("@")[0] not in names)
 
 

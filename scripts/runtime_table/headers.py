@@ -31,13 +31,13 @@ class Function:
 
     @property
     def name(self) -> str:
-        """Without the suffix of the per-thread default stream."""
+        """Return the name without the suffix of the per-thread default stream."""
         return _SUFFIX.sub("", self.symbol)
 
 
 @dataclass(frozen=True)
 class Headers:
-    """What one release's headers declare."""
+    """The declarations of one release's headers."""
 
     version: int
     functions: dict[str, Function]

@@ -1,4 +1,4 @@
-"""The files made from the table: what the runtime is compiled from, its exports, and the table of the documents."""
+"""The files made from the table: the runtime's source, its exports, and the table of the documents."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Row:
     kind: Class
     parameters: tuple[tuple[str, str], ...]
     driver_types: tuple[str, ...]
-    """Of the driver function's parameters, where it is forwarded."""
+    """The parameters of the driver function, for forwarded ones."""
 
     @property
     def per_thread(self) -> bool:
-        """Whether stream 0 is the thread's own."""
+        """Return whether stream 0 is the thread's own."""
         return self.symbol != self.name
 
 
@@ -110,11 +110,11 @@ def _abi_type(type_: str, where: str) -> str:
         return "int"
     if plain in _INTEGERS:
         return _INTEGERS[plain]
-    raise RenderError(f"{where}: how '{type_}' is passed is not known")
+    raise RenderError(f"{where}: the passing of '{type_}' is unknown")
 
 
 def exports(rows: Iterable[Row], major: int, compiler: tuple[str, ...]) -> str:
-    """The linker's version script of one major version: a name of it that is not defined is an error."""
+    """Return the linker's version script of one major version: an undefined name in it is an error."""
     symbols = sorted({row.symbol for row in rows if row.major == major} | set(compiler))
     body = "".join(f"    {symbol};\n" for symbol in symbols)
     return f"/* {NOTE} */\nlibcudart.so.{major} {{\n  global:\n{body}  local: *;\n}};\n"
@@ -142,7 +142,7 @@ def json_table(rows: Iterable[Row], versions: list[int], errors: dict[str, int])
 
 
 def markdown(rows: Iterable[Row], compiler: tuple[str, ...]) -> str:
-    """The coverage table of docs/runtime.md: counts, and the functions of each class by name."""
+    """Return the coverage table of docs/internals/runtime.md: counts, and the functions of each class by name."""
     kinds: dict[str, dict[str, Class]] = {DONE: {name: Class(DONE) for name in compiler}, FORWARDED: {}, REFUSED: {}}
     for row in rows:
         kinds[row.kind.kind][row.name] = row.kind

@@ -1,4 +1,4 @@
-"""One cluster for all of these tests: the embedded one, or with EGPU_TEST_KUBECONFIG a real one, unchanged by them.
+"""One cluster for all of these tests: the simulated one, or with EGPU_TEST_KUBECONFIG a real one, unchanged by them.
 
     EGPU_TEST_KUBECONFIG   a real cluster with Elastic GPU installed (`make test-cluster` takes it from KUBECONFIG)
     EGPU_TEST_IMAGE        an image with Python; by default the one that the agents run
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api.vocabularies import BY_NAME, OPTIONAL
-from egpu.embedded.cluster import ClusterConfig, cluster
+from egpu.laptop.cluster import ClusterConfig, cluster
+from egpu_base.kubernetes import Client
 from support.target import Target
 
 IMAGE_PYTHON = "/opt/elastic-gpu/bin/python"

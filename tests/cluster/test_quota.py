@@ -1,4 +1,4 @@
-"""One quota counts every vocabulary, and claims through the pods that use them."""
+"""One quota counts every vocabulary, claims through the pods that use them, and the slots of tiny slices."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.errors import Refused
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import Refused
 from support.target import Target
 from support.waiting import until
 
@@ -28,9 +28,10 @@ ASKED = [
 
 @pytest_asyncio.fixture(loop_scope="package")
 async def half_a_card(target: Target) -> AsyncIterator[str]:
-    """Half a card's compute in the namespace, of which 30 percent are taken; the path of its pods."""
+    """Half a card's compute and two slots in the namespace, of which 30 percent and one are taken; the path of its
+    pods."""
     quotas, pods = (f"/api/v1/namespaces/{target.namespace}/{kind}" for kind in ("resourcequotas", "pods"))
-    hard = {"requests.elasticgpu.io/gpu-core": "50"}
+    hard = {"requests.elasticgpu.io/gpu-core": "50", f"requests.{names.SLOT}": "2"}
     body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": QUOTA}, "spec": {"hard": hard}}
     await target.client.raw("POST", quotas, body=body)
 
@@ -63,3 +64,11 @@ async def test_who_stays_within_it_is_not(target: Target, half_a_card: str) -> N
     within = {names.GPU_CORE: "20", names.GPU_MEMORY: "1024"}
     await target.client.raw("POST", half_a_card, body=pod(target, "second", within))
     await target.client.delete(Pod, "second", namespace=target.namespace, grace_period_seconds=0)
+
+
+async def test_many_tiny_slices_are_refused_by_their_slots(target: Target, half_a_card: str) -> None:
+    many = pod(target, "many", {names.GPU_MEMORY: "1"})
+    (container,) = many["spec"]["containers"]
+    many["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(2)]
+    with pytest.raises(Refused, match=r"exceeded quota: cards, requested: requests\.elasticgpu\.io/slot=2"):
+        await target.client.raw("POST", half_a_card, body=many)

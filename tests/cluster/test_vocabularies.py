@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, decode_allocation
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import VOCABULARIES, Vocabulary
-from egpu.errors import NotFound
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.errors import NotFound
 from support.target import Target
 from support.waiting import until
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.messages import Granted
 from egpu.adapters.pool.security import Credentials
-from egpu.errors import DoesNotFit
+from egpu_base.errors import DoesNotFit
 from support import local_pool, process_table
 from support.waiting import DEADLINE_SECONDS
 

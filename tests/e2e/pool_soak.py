@@ -31,9 +31,9 @@ if __name__ == "__main__":
 
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.simulator import machine as simulator
 from egpu.core.leasing.pool import SERVER_GRACE_SECONDS
-from egpu.errors import ElasticGPUError
+from egpu_base.errors import ElasticGPUError
+from egpu_sim.machines import machine as simulator
 from support import kept_memory, local_pool, mixed_load, process_table, simulated_gpu
 from support.cuttable_proxy import CuttableProxy
 from support.ports import free_port
@@ -295,7 +295,7 @@ class Soak:
 
     def had_no_place(self, run: Run) -> bool:
         """It began nothing: it needs both servers, and one was away for longer than anybody waits for it."""
-        refused = not run.lease and any(line.startswith("no lease: no place for ") for line in run.noted)
+        refused = not run.lease and any(line.startswith("no lease: no room for ") for line in run.noted)
         return refused and run.gpus > CARDS and any(one.longer_than_grace(run) for one in self.outages)
 
     def about(self, run: Run) -> str:

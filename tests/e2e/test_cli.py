@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.apiserver import Config, serve
+from egpu.laptop import manifests
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+from egpu_sim.cluster.apiserver import Config, serve
 from support.commands import Place, up
 from support.terminal import on_terminal
 from support.waiting import until
@@ -27,7 +27,7 @@ class Shell:
     kubeconfig: str
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        """stdout of `egpu ARGUMENTS`, which is plain text."""
+        """Return stdout of `egpu ARGUMENTS`, which is plain text."""
         done = self.place.run(*arguments, KUBECONFIG=self.kubeconfig)
         assert done.returncode == code, done.stdout + done.stderr
         assert "\x1b" not in done.stdout + done.stderr
@@ -44,7 +44,7 @@ def a_pod(name: str, core: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[Shell]:
-    """One node of one card; a pod that runs, one that waits, and a claim."""
+    """A cluster of one node with one card, a running pod, a waiting pod, and a claim."""
     with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
         place = Place(Path(root))
         with up(place, "--nodes", "1", "--gpus", "1") as (_, facts):
@@ -96,7 +96,7 @@ def test_on_a_small_terminal_no_table_breaks(shell: Shell, what: str):
     assert "█" not in " ".join(lines), "bars are for wide terminals"
 
 
-def test_on_a_small_terminal_the_bill_does_not_break_either(shell: Shell):
+def test_on_a_small_terminal_the_bill_does_not_break(shell: Shell):
     environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
     title, heading, *lines = on_terminal("bill", environment=environment)
     rows = lines[: next(at for at, line in enumerate(lines) if "GPU-hours are lost" in line)]
@@ -105,7 +105,7 @@ def test_on_a_small_terminal_the_bill_does_not_break_either(shell: Shell):
     assert "waits" in " ".join(rows).split()
 
 
-def test_watching_shows_it_anew_until_ctrl_c(shell: Shell):
+def test_watch_runs_until_ctrl_c(shell: Shell):
     environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
     lines = on_terminal("get", "pods", "-w", environment=environment, interrupt_at="selective")
     assert max(map(len, lines)) <= 80, lines
@@ -145,11 +145,11 @@ def test_a_waiting_pod_is_explained_card_by_card(shell: Shell):
     assert json.loads(shell("explain", "pod", "waits", "-o", "json"))["state"] == "waiting"
 
 
-def test_what_the_scheduler_holds_against_a_pod_is_explained(shell: Shell):
+def test_reasons_of_the_scheduler_are_explained(shell: Shell):
     text = shell("explain", "pod", "selective")
-    assert "pod default/selective: waits: 1 of 1 nodes have the cards for it, and none takes it" in text
+    assert "pod default/selective: waits: 1 of 1 nodes have the cards; the scheduler rejects them" in text
     assert "node node-1: has no label zone, and the pod selects zone=a" in text
-    assert "default-scheduler said" in text
+    assert "elastic-gpu-scheduler said" in text
     assert "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector." in text
 
 
@@ -166,11 +166,11 @@ def test_a_shell_completes_the_names_of_pods(shell: Shell):
         assert (done.stdout.split(), done.stderr, done.returncode) == (names_, "", 0)
 
 
-def test_a_pod_that_is_not_there(shell: Shell):
-    assert "there is no pod nobody in namespace default" in shell("explain", "pod", "nobody", code=1)
+def test_a_missing_pod(shell: Shell):
+    assert "namespace default has no pod nobody" in shell("explain", "pod", "nobody", code=1)
 
 
-async def test_a_cluster_without_our_kinds(tmp_path: Path, place: Place):
+async def test_a_cluster_without_elastic_gpu(tmp_path: Path, place: Place):
     async with serve(Config(directory=tmp_path)) as server:
         done = await asyncio.to_thread(place.run, "get", "gpus", "--kubeconfig", str(server.kubeconfig))
     assert done.returncode == 1

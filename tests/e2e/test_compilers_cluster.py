@@ -4,11 +4,11 @@ import json
 import sys
 from typing import Any
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.programs import WITHOUT_GPUS
 from support.repository import ROOT
 from support.simulated_gpu import STORE_SEVEN

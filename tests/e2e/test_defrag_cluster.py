@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.traces import read_nodes, read_pods
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
+from egpu.laptop import manifests
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.commands import Place, up
 from support.waiting import until
 
@@ -81,7 +81,7 @@ def test_two_moves_would_let_the_waiting_pod_in_and_none_is_made(cluster: tuple[
     out, err = run(cluster, "defrag", "default/big")
     assert out.splitlines()[0].split() == ["POD", "FROM", "CARDS", "TO", "GPU"]
     assert len(out.splitlines()) == 3
-    assert f"then it fits on {node}; nothing was moved" in err
+    assert f"after these moves the pod fits on {node}. No pod was moved" in err
     assert asyncio.run(places(cluster[1])) == before
 
 
@@ -93,15 +93,15 @@ def test_moves_that_raise_what_can_be_given_out(cluster: tuple[Place, str]):
     assert share["then"] == found["steps"][-1]["allocatablePercent"] > share["now"]
     out, err = run(cluster, "defrag", "--raise-share")
     assert out.splitlines()[0].split()[-2:] == ["GAIN", "ALLOCATABLE"]
-    assert "nothing was moved" in err
+    assert "No pod was moved" in err
     assert asyncio.run(places(cluster[1])) == before
 
 
-def test_what_cannot_be_done_is_said(cluster: tuple[Place, str]):
+def test_impossible_plans_are_errors(cluster: tuple[Place, str]):
     for arguments, said in (
-        (("defrag", "half-0"), "it does not wait for room"),
+        (("defrag", "half-0"), "Name a pending pod"),
         (("defrag",), "name a pending pod"),
-        (("defrag", "big", "--max-moves", "1"), "no 1 moves or fewer were found"),
+        (("defrag", "big", "--max-moves", "1"), "found no way to make room with at most 1 moves"),
     ):
         assert said in run(cluster, *arguments, code=1)[1]
 
@@ -110,8 +110,8 @@ def test_an_exported_trace_can_be_simulated(cluster: tuple[Place, str]):
     place = cluster[0]
     nodes, pods, out = (place.root / name for name in ("nodes.csv", "pods.csv", "out.json"))
     said = run(cluster, "export-trace", "--nodes", str(nodes), "--pods", str(pods))[1]
-    assert "2 nodes in" in said
-    assert "5 pods in" in said
+    assert "2 nodes to" in said
+    assert "5 pods to" in said
     machines, shapes = read_nodes(nodes), read_pods(pods)
     assert [(machine.cards, machine.model) for machine in machines] == [(2, "NVIDIA A100-SXM4-80GB")] * 2
     assert sorted((shape.cards, shape.core_milli, shape.card_memory_mib) for shape in shapes) == [

@@ -10,8 +10,8 @@ import generate_excerpt
 import pytest
 import walk_docs
 
-from egpu.adapters.simulator.machine import profiles
-from egpu.embedded.demo import SCENES
+from egpu.laptop.demo import SCENES
+from egpu_sim.machines.machine import profiles
 from support.commands import Place
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -24,18 +24,18 @@ PROMISED = (
     "pool-slice: vectoradd: 100000 elements",
     "notebook: matmul: ",
     # exactly at the limit of the slice
-    "given 2147483648 bytes (2048 MiB)",
+    "given 1677721600 bytes (1600 MiB)",  # a context has the rest
     "CUDA_ERROR_OUT_OF_MEMORY",
     "of its time: ok",
     # card by card
     "tenant-4 runs on node-",
     "does-not-fit is Pending: 0/3 nodes are available",
     "compute free, 60 % needed",
-    "spec.containers[app].resources.limits[elasticgpu.io/gpu-core]: 150 is neither",
+    "spec.containers[app].resources.limits[elasticgpu.io/gpu-core]: 150 percent is neither",
     # the tables
     "NODE     CARD   MODEL",
     "pod default/tenant-1",
-    "everything was as it should be",
+    "all results are as expected",
 )
 
 
@@ -100,7 +100,7 @@ def test_the_smallest_card_and_the_shared_memory_that_docker_gives_are_enough(pl
         pytest.skip("nothing can be mounted here: a /dev/shm of 64 MiB cannot be tried")
     done = place.run("demo", "--profile", smallest.lower(), inside=small)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "everything was as it should be" in done.stdout
+    assert "all results are as expected" in done.stdout
     assert place.left_behind() == []
 
 
@@ -113,7 +113,7 @@ def test_an_unknown_profile_is_a_usage_error(place: Place):
     assert place.left_behind() == []
 
 
-@pytest.mark.parametrize("step", ["API server", "starting controller", "waiting until"])
+@pytest.mark.parametrize("step", ["API server", "starting a kubelet", "waiting until"])
 def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing(place: Place, step: str):
     process = place.start("demo")
     wait_until(lambda: step in place.stderr() or process.poll() is not None)

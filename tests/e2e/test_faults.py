@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import AlreadyExists, ElasticGPUError
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import AlreadyExists, ElasticGPUError
+from egpu_base.kubernetes import Client
 from support import programs
 from support.faults import JUMP_SECONDS, Faults
 from support.settable_clock import EVERYBODY, SettableClock

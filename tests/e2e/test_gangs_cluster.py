@@ -1,4 +1,4 @@
-"""Gangs on the embedded cluster, as its users meet them: all run or none, whatever is killed."""
+"""Gangs on the simulated cluster, as its users meet them: all run or none, whatever is killed."""
 
 import os
 import signal
@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.cli import views
 from egpu.cli.explain import explain_in
 from egpu.cli.snapshot import load
 from egpu.core.policies.registry import Policies
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import ElasticGPUError
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes import Client
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -103,12 +103,13 @@ async def test_a_gang_that_is_too_big_holds_no_card_and_one_behind_it_runs(clien
     await manifests.create(client, [member(f"big-{number}", "big", 4) for number in range(4)])
 
     async def told() -> bool:
-        return "gang big: all 4 members exist, 3 fit at once; big-3 with 3 of the others" in await said(client, "big-3")
+        stuck = "gang big: all 4 members exist, 3 fit at once; big-3 has no room with 3 of the others"
+        return stuck in await said(client, "big-3")
 
     await until(told, seconds=90)
     explanation = explain_in(await load(client), "default", "big-0", policies=Policies.named())
     assert explanation is not None
-    assert [card.reason for card in explanation.refusals[0].cards] == ["is given out whole"] * 3
+    assert [card.reason for card in explanation.refusals[0].cards] == ["is allocated whole"] * 3
     await manifests.create(client, [member(f"small-{number}", "small", 3) for number in range(3)])
 
     async def run() -> bool:
@@ -163,5 +164,5 @@ async def test_cards_that_nvlink_joins_are_published_required_and_shown(client: 
 
 async def test_members_that_disagree_are_refused(client: Client):
     await manifests.create(client, [member("d-0", "d", 2)])
-    with pytest.raises(ElasticGPUError, match="says 3, and pod d-0 of the gang d says 2"):
+    with pytest.raises(ElasticGPUError, match="is 3, and 2 in pod d-0 of the gang d"):
         await manifests.create(client, [member("d-1", "d", 3)])

@@ -404,7 +404,7 @@ def test_what_is_not_there_says_what_to_do(kubectl: Tool) -> None:
         pytest.skip("this kubectl has no `debug`")
     done = kubectl.run("debug", "steady", "--image=busybox")
     assert done.returncode == 1
-    assert "is not in the embedded cluster" in done.stderr
+    assert "is not in the simulated cluster" in done.stderr
     assert "kubectl exec -it steady" in done.stderr
     assert "panic" not in done.stderr
 

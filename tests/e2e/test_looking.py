@@ -27,14 +27,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.slices.pages import UsageReader
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Pod
-from egpu.api.quantities import format_mib
 from egpu.cli.top import ALTERNATE, ORDINARY
-from egpu.embedded import manifests
+from egpu.laptop import manifests
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import format_mib
+from egpu_base.kubernetes import Client
 from support.browser import CHROMIUM, browser
 from support.commands import Place, up
 from support.waiting import DEADLINE_SECONDS, until
@@ -77,6 +77,14 @@ async def _gone(client: Client, name: str) -> bool:
     return await client.find(Pod, name, namespace="default") is None
 
 
+WHOLE_REASON = """(() => {
+    const why = document.querySelector('td.why').getBoundingClientRect();
+    const box = document.querySelector('.pending .scroll');
+    return why.left >= 0 && why.right <= 400 && box.scrollWidth <= box.clientWidth;
+})()"""
+"""Nothing of a reason is cut off on a telephone."""
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: chromium)")
 def test_the_dashboard_shows_pods_as_they_come_and_go(facts: dict[str, Any], tmp_path: Path) -> None:
     with browser(tmp_path) as tab:
@@ -90,6 +98,9 @@ def test_the_dashboard_shows_pods_as_they_come_and_go(facts: dict[str, Any], tmp
         page.until("document.querySelectorAll('.bars .given').length === 2")
         page.until("document.querySelector('.summary').innerText.includes('15 %')")
         page.until("document.querySelector('.pending').innerText.includes('none of 4 nodes has room')")
+        page.look(width=400)
+        page.until(WHOLE_REASON)
+        page.look(width=1280)
         page.run("document.querySelector('.pending a').click()")
         page.until("document.querySelectorAll('.refusals > li').length > 0")
         assert "app asks for 4 whole cards" in page.text()

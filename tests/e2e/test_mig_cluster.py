@@ -12,15 +12,15 @@ import pytest
 import pytest_asyncio
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.simulator.machine import open_machine, profiles
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.api.mig import Mig
 from egpu.api.objects import ElasticGPU, card_name
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+from egpu_sim.machines.machine import open_machine, profiles
 from support.claims import a_class, using
 from support.clearing import clear
 from support.waiting import until

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
-from egpu.embedded import manifests
-from egpu.embedded.cluster import ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.commands import Place
 from support.waiting import until
 

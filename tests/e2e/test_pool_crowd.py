@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not local_pool.built(), reason="the executor and
 @pytest.mark.timeout(300 + LEASES)
 async def test_a_pool_full_of_small_leases_is_full_and_then_empty() -> None:
     found = await crowd(LEASES)
-    assert "no place for 1 × 100 % and 64 MiB now" in found.refusal
+    assert "no room for 1 × 100 % and 64 MiB now" in found.refusal
     assert "crowd-1: " in found.refusal
     assert found.left == []
     grown = {name: after - found.before_mib[name] for name, after in found.after_mib.items()}

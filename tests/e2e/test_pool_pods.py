@@ -1,4 +1,4 @@
-"""Pods of the pool on the embedded cluster: on a node without GPUs, on a slice of another node's card."""
+"""Pods of the pool on the simulated cluster: on a node without GPUs, on a slice of another node's card."""
 
 import asyncio
 import json
@@ -9,12 +9,12 @@ from typing import Any
 
 from egpu.adapters import native
 from egpu.adapters.executors.leftovers import processes_of
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Node, Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.kubernetes import Client
 from support.commands import Place
 from support.waiting import until
 
@@ -118,7 +118,7 @@ SPIN = [str(native.path("samples/egpu-sample-spin")), "--us=1000", "--seconds=10
 
 
 async def ready(client: Client, node: str, status: str) -> None:
-    """What a cluster's node controller says of a node that no longer answers; the embedded one has none."""
+    """What a cluster's node controller says of a node that no longer answers; the simulated one has none."""
     condition = {"type": "Ready", "status": status, "reason": "NodeStatusUnknown"}
     await client.patch(Node, node, {"status": {"conditions": [condition]}}, subresource="status")
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Event, Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.kubernetes import Client
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Event, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import rebuild
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import ElasticGPUError, Refused
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.errors import ElasticGPUError, Refused
+from egpu_base.kubernetes import Client
 from support.claims import a_claim, a_class, using
 from support.clearing import clear
 from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
@@ -265,7 +265,7 @@ async def test_a_vgpu_has_the_size_of_its_profile_and_keeps_it(
     assert (of_claim.provisioner, of_claim.cards[0].core, of_claim.core_limit) == (names.VGPU, 50, 100)
     assert (of_pod.provisioner, of_pod.cards[0].core, of_pod.core_limit) == (names.VGPU, 25, 0)
     spec = {"resources": {"requests": {half: None, quarter: 1}}}
-    with pytest.raises(Refused, match="vgpu gives slices of fixed sizes"):
+    with pytest.raises(Refused, match="vgpu provides slices of fixed sizes"):
         await client.patch(ElasticGPUClaim, "half", {"spec": spec}, namespace="default")
     plain.hold(CARD_MIB // 64)
     await sees(plain, pieces=CARD_MIB // 4 // 64)
@@ -289,7 +289,7 @@ async def test_a_quota_bounds_growth(running: Cluster, client: Client, directory
             pod = await client.get(Pod, "counted", namespace="default")
             return pod.annotations.get(f"{names.RESIZED_PREFIX}app", "")
 
-        assert "11 more are asked for" in await until(answered, seconds=60)
+        assert "11 more were requested" in await until(answered, seconds=60)
         await ask(client, "counted", "core=40, memory=2048")
         await agrees(running, client, program, 2048)
     finally:

@@ -5,6 +5,8 @@ reclaim, metrics and restarts go through it.
 """
 
 import contextlib
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,17 +14,18 @@ from typing import Any
 import httpx2
 import yaml
 
-from egpu.adapters.installation import Site, installation, source
-from egpu.adapters.kubernetes import Client
+from egpu.adapters.installation import installation, source
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.api.webhooks import MutatingWebhookConfiguration
-from egpu.embedded import manifests
-from egpu.embedded.apiserver import User
-from egpu.embedded.apiserver.authorization import Wanted, covers
-from egpu.embedded.cluster import NAMESPACE, Cluster, ClusterConfig, cluster
-from egpu.embedded.dashboard import start_dashboard
+from egpu.core.schedulers import OWN_SCHEDULER
+from egpu.laptop import manifests
+from egpu.laptop.cluster import NAMESPACE, Cluster, ClusterConfig, cluster
+from egpu.laptop.dashboard import start_dashboard
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+from egpu_sim.cluster.apiserver import User
+from egpu_sim.cluster.apiserver.access.authorization import Wanted, covers
 from support.waiting import until
 
 COMPONENTS = ("agent", "controller", "dashboard", "extender", "webhook")
@@ -34,6 +37,23 @@ UNUSED = {
     ("elastic-gpu-agent", "create events"): "a container that stayed over its memory",
     ("elastic-gpu-agent", "list pods"): "whose slots may be swept, every 15 s",
     ("elastic-gpu-agent", "patch elasticgpus"): "a card that is another than it was",
+    ("elastic-gpu-agent", "patch nodes"): "a node that registers with a start-up taint",
+    ("elastic-gpu-agent", "get daemonsets"): "the end of an agent whose DaemonSet is removed",
+    ("elastic-gpu-controller", "patch nodes/status"): "a node whose agent is gone",
+    ("elastic-gpu-agent", "list resourceclaims"): "a node that is to leave kube-scheduler",
+    **{
+        ("elastic-gpu-agent", what): "a node of kube-scheduler"
+        for what in (
+            *(f"{verb} resourceslices" for verb in ("get", "list", "create", "patch", "delete")),
+            "get resourceclaims",
+            "patch resourceclaims/status",
+            "associated-node:patch resourceclaims/driver",
+        )
+    },
+    ("elastic-gpu-controller", "create deviceclasses"): "an API server with resource.k8s.io",
+    ("elastic-gpu-controller", "patch deviceclasses"): "a DeviceClass of an earlier version",
+    ("elastic-gpu-controller", "create elasticgpuclaims"): "a pod with the template of a claim",
+    ("elastic-gpu-controller", "delete elasticgpuclaims"): "such a pod that has finished",
     ("elastic-gpu-controller", "create leases"): "several replicas, one of which leads",
     ("elastic-gpu-controller", "get leases"): "likewise",
     ("elastic-gpu-controller", "patch leases"): "likewise",
@@ -50,6 +70,10 @@ UNUSED = {
     ("elastic-gpu-extender", "patch elasticgpuclaims"): "what waits, when another extender takes over",
     ("elastic-gpu-extender", "patch pods"): "likewise",
     ("elastic-gpu-metrics", "get /metrics"): "for Prometheus",
+    ("elastic-gpu-scheduler", "update leases"): "the election of a real kube-scheduler; the simulated one patches",
+    ("elastic-gpu-scheduler-authentication", "get configmaps"): "the readers of a real kube-scheduler's metrics",
+    ("elastic-gpu-scheduler-authentication", "list configmaps"): "likewise",
+    ("elastic-gpu-scheduler-authentication", "watch configmaps"): "likewise",
     ("elastic-gpu-webhook", "get elasticgpuclaims"): "a claim that came just before its pod",
     ("elastic-gpu-webhook", "get elasticgpuclasses"): "likewise, a class",
     ("elastic-gpu-webhook", "list pods"): "a pod that names a gang",
@@ -112,6 +136,7 @@ async def test_every_component_has_the_rights_that_it_needs_and_no_others() -> N
         await until(lambda: phase_is(client, "bound", "Bound"), seconds=SECONDS)
         assert "elasticgpu" in await metrics_of(running, client)
         await look_at_the_dashboard(await start_dashboard(running))
+        await one_is_refused_by_its_kubelet(running, client)
         await one_is_evicted_for_another(client)
         await everything_starts_again(running, client)
         for pod in await client.list(Pod, namespace="default"):
@@ -128,11 +153,49 @@ async def test_every_component_has_the_rights_that_it_needs_and_no_others() -> N
 
 async def all_running(client: Client) -> bool:
     pods = await client.list(Pod, namespace="default")
+    assert {pod.spec.scheduler_name for pod in pods} <= {OWN_SCHEDULER}
     return len(pods) == 6 and all(pod.status.phase == "Running" for pod in pods)
 
 
 async def phase_is(client: Client, claim: str, phase: str) -> bool:
     return (await client.get(ElasticGPUClaim, claim, namespace="default")).status.phase == phase
+
+
+async def one_is_refused_by_its_kubelet(running: Cluster, client: Client) -> None:
+    """As if another scheduler had given out the node's CPU. The pod is made again, and that one runs."""
+    kubelets = [running.fleet.children[f"kubelet-{node}"].pid for node in running.node_names]
+    for pid in kubelets:
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await manifests.create(
+            client, [a_pod("refused", {names.DOCKER_VCUDA_CORE: "10", names.DOCKER_VCUDA_MEMORY: "4"})]
+        )
+
+        async def bound() -> bool:
+            return bool((await client.get(Pod, "refused", namespace="default")).spec.node_name)
+
+        await until(bound, seconds=SECONDS)
+        old = await client.get(Pod, "refused", namespace="default")
+        status = {"phase": "Failed", "reason": "OutOfcpu", "message": "no room"}
+        async with Client.from_kubeconfig(running.state_dir / f"kubelet-{old.spec.node_name}.kubeconfig") as kubelet:
+            await kubelet.patch(Pod, "refused", {"status": status}, namespace="default", subresource="status")
+
+        async def made_again() -> bool:
+            found = await client.find(Pod, "refused", namespace="default")
+            return found is not None and found.uid != old.uid
+
+        await until(made_again, seconds=SECONDS)
+    finally:
+        for pid in kubelets:
+            if pid is not None:
+                os.kill(pid, signal.SIGCONT)
+
+    async def runs() -> bool:
+        return (await client.get(Pod, "refused", namespace="default")).status.phase == "Running"
+
+    await until(runs, seconds=SECONDS)
+    await client.delete(Pod, "refused", namespace="default", grace_period_seconds=0)
 
 
 async def one_is_evicted_for_another(client: Client) -> None:
@@ -169,7 +232,7 @@ async def metrics_of(running: Cluster, client: Client) -> str:
     said = ""
     async with httpx2.AsyncClient(trust_env=False) as http:
         for name, url in running.ready_urls.items():
-            metrics = url.replace("readyz", "metrics")
+            metrics = url.rpartition("/")[0] + "/metrics"
             assert (await http.get(metrics)).status_code == 401, name
             said += (await http.get(metrics, headers={"Authorization": f"Bearer {token}"})).text
     return said
@@ -217,7 +280,7 @@ async def given_back(client: Client) -> bool:
 
 def spare(used: Used) -> Iterator[tuple[str, str]]:
     """(role, verb and resource) of what deploy/ gives and nobody who has the role used."""
-    documents = installation(source(), Site())
+    documents = installation(source())
     holders: dict[str, set[str]] = {}
     for document in documents:
         if document["kind"] in ("ClusterRoleBinding", "RoleBinding"):

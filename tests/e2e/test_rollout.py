@@ -3,10 +3,10 @@
 import asyncio
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Pod
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support import programs
 from support.waiting import until
 

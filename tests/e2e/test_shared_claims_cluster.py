@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Event, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import rebuild
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import Refused
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.errors import Refused
+from egpu_base.kubernetes import Client
 from support.claims import a_claim, a_class, using
 from support.clearing import clear
 from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
@@ -225,7 +225,7 @@ async def test_a_second_pod_waits_where_the_class_lets_one_use_a_claim(client: C
     await start(client, directory, "one")
     second = Program(directory, "two")
     await manifests.create(client, [second.pod({}, using("c"))])
-    reason = "which pod default/one uses; its class lets one pod use it at a time"
+    reason = "which pod default/one uses; its class allows one pod at a time"
     await until(lambda: waits_because(client, "two", reason))
     await client.delete(Pod, "one", namespace="default", grace_period_seconds=0)
     await until(second.seen, "it is the second's turn")
@@ -233,11 +233,11 @@ async def test_a_second_pod_waits_where_the_class_lets_one_use_a_claim(client: C
 
 async def test_what_cannot_be_is_refused_when_it_is_made(client: Client) -> None:
     pooled = a_class("pooled", names.POOL, parameters={"shareable": "true"})
-    with pytest.raises(Refused, match="cannot hold several pods to one slice together; use one of"):
+    with pytest.raises(Refused, match="does not support several pods on one slice; use one of"):
         await manifests.create(client, [pooled])
     bounds = {"maxCore": "40", "minMemory": "512Mi"}
     await manifests.create(client, [a_class("bounded", names.VCUDA, parameters=bounds)])
-    with pytest.raises(Refused, match=r"50 % of a card; class bounded allows at most 40 % of a card"):
+    with pytest.raises(Refused, match=r"asks for 50 % of a card; class bounded allows at most 40 % of a card"):
         await manifests.create(client, [a_claim("c", "bounded", core=50)])
     await manifests.create(client, [a_claim("c", "bounded", core=40)])
 
@@ -246,5 +246,5 @@ async def test_what_cannot_be_is_refused_when_it_is_made(client: Client) -> None
 
     await until(bound)
     less = {"resources": {"requests": {names.GPU_CORE: 40, names.GPU_MEMORY: 256}}}
-    with pytest.raises(Refused, match=r"256 MiB of a card; class bounded allows at least 512 MiB of a card"):
+    with pytest.raises(Refused, match=r"asks for 256 MiB of a card; class bounded allows at least 512 MiB of a card"):
         await client.patch(ElasticGPUClaim, "c", {"spec": less}, namespace="default")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.simulator.faults import Xid, inject
-from egpu.adapters.simulator.machine import open_machine
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Event, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.kubernetes import Client
+from egpu_sim.machines.faults import Xid, inject
+from egpu_sim.machines.machine import open_machine
 from support.commands import Place
 from support.waiting import until
 
@@ -60,7 +60,7 @@ async def test_a_cordoned_card_takes_nothing_until_it_is_uncordoned(
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
-    assert "takes nothing new" in await asyncio.to_thread(egpu, "cordon", "node-1/0")
+    assert "it gets no new slices" in await asyncio.to_thread(egpu, "cordon", "node-1/0")
     assert "cordoned" in await asyncio.to_thread(egpu, "get", "gpus")
     await manifests.create(client, [pod("a", 60)])
     assert await card_of(client, "a") == 1

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import rebuild
-from egpu.embedded import manifests as files
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import ElasticGPUError
+from egpu.laptop import manifests as files
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes import Client
 from support.storm import Witness, check_container, manifests
 from support.waiting import until
 

@@ -1,4 +1,4 @@
-"""Technologies that leave a card to its driver, on the embedded cluster: by a resource name and by a claim."""
+"""Technologies that leave a card to its driver, on the simulated cluster: by a resource name and by a claim."""
 
 import sys
 import tempfile
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.memory_limits import pod_group
+from egpu.adapters.cards.memory_limits import pod_group
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.claims import a_claim, a_class, using
 from support.clearing import clear
 from support.mps import asked, pid
@@ -96,7 +96,7 @@ async def test_time_slices_by_name_and_by_claim(running: Cluster, client: Client
     await manifests.create(client, [sample("plain", {shared: "1"})])
     await answers_rightly(client, "plain")
     pod = await client.get(Pod, "plain", namespace="default")
-    assert "time slices hold neither memory nor faults apart" in pod.annotations[names.ISOLATION]
+    assert "time slices isolate neither memory nor faults" in pod.annotations[names.ISOLATION]
     await client.delete(Pod, "plain", namespace="default", grace_period_seconds=0)
     klass = a_class("eight", names.TIMESLICE, parameters={"replicas": "8", "timeSlice": "long"})
     claims = [claim_of("one", "eight", shared), claim_of("two", "eight", shared)]
@@ -113,12 +113,15 @@ async def test_time_slices_by_name_and_by_claim(running: Cluster, client: Client
 
 MPS_VICTIM = """
 from pathlib import Path
-context()
+try:
+    Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "nvidia-cuda-mps-control.pid").write_text("1")
+except OSError:
+    context()
 Path(HERE, "victim").touch()
 while name(d.cuCtxSynchronize()) == "SUCCESS": time.sleep(0.02)
 raise SystemExit(name(d.cuCtxSynchronize()) != "ILLEGAL_ADDRESS")
 """
-"""Ends with 0 where it is told of a fault that is not its own."""
+"""Ends with 0 where it may not write beside the sockets of its server, and is told of a fault that is not its own."""
 MPS_FAULT = """
 context()
 ok(launch(function(STORE.replace("DURATION", "10"), "store"), 1, 1, 0x10, (1, ctypes.c_uint32)))
@@ -138,7 +141,7 @@ async def test_mps_by_name_and_by_claim(running: Cluster, client: Client, direct
     await manifests.create(client, [sample("plain", {names.MPS: "1"})])
     await answers_rightly(client, "plain")
     pod = await client.get(Pod, "plain", namespace="default")
-    assert "a fault of one is a fault of all on its card" in pod.annotations[names.ISOLATION]
+    assert "a fault of one ends all programs on its card" in pod.annotations[names.ISOLATION]
     await client.delete(Pod, "plain", namespace="default", grace_period_seconds=0)
     sizes = [a_claim(name, "sizes", core=30, memory_mib=1024) for name in ("one", "two")]
     await manifests.create(client, [a_class("sizes", names.MPS), *sizes])

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Event, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.embedded import manifests
-from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.laptop import manifests
+from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
+from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.kubernetes import Client
 from support.clearing import clear
 from support.waiting import until
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[Cluster]:
-    async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as one:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1, scheduler="existing")) as one:
         yield one
 
 

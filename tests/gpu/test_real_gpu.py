@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from egpu.adapters import native
-from egpu.errors import ElasticGPUError
+from egpu_base.errors import ElasticGPUError
 from support.real_gpu import in_slice, no_gpu
 
 LIMIT_BYTES = 2 * 1024**3

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.local.run import find_machine
 from egpu.adapters.pool import scratch
 from egpu.cli.trial import Trial
+from egpu.laptop.machines import find_machine
 from support.real_gpu import in_slice, no_gpu
 
 PROGRAMS = Path(__file__).parent / "programs"

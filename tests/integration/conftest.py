@@ -5,34 +5,22 @@ import contextlib
 import os
 import shutil
 import signal
-import ssl
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from egpu.adapters import native
 from egpu.adapters.executors.leftovers import processes_of
-from egpu.adapters.simulator.machine import Machine
 from egpu.apps.agent.slots.directories import Slots
-from egpu.embedded.apiserver import ServerHandle
-from egpu.embedded.apiserver.access import ADMIN
-from support.simulated_gpu import machine
+from support.simulated_fixtures import api, sim
 from support.slices import Slice, build_driver
-from support.waiting import DEADLINE_SECONDS
+
+__all__ = ["api", "sim"]
 
 FAKE_EXECUTOR = Path(__file__).parent / "programs" / "fake_executor.py"
-
-
-@pytest.fixture(scope="module")
-def sim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Machine]:
-    """The simulated machine of a module, with the cards that its CARDS names: a profile and a number."""
-    profile, count = request.module.CARDS
-    with machine(tmp_path_factory.mktemp("sim"), profile, count) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +63,3 @@ def executor_that_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     script.chmod(0o755)
     real = native.path
     monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
-
-
-@pytest.fixture
-async def api(server: ServerHandle) -> AsyncGenerator[httpx2.AsyncClient]:
-    """An administrator of the API server that the file's `server` is."""
-    context = ssl.create_default_context(cadata=server.ca.decode())
-    headers = {"authorization": f"Bearer {server._tokens.issue(ADMIN)}"}
-    async with httpx2.AsyncClient(
-        base_url=server.url, verify=context, headers=headers, timeout=DEADLINE_SECONDS
-    ) as client:
-        yield client

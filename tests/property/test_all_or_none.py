@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.core.gangs.placing import GangVerdict, place_gang
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.ledger import Holder
 from egpu.core.policies.registry import Policies
+from egpu_base.api.kubernetes import Pod
+from support.long import or_long
 from support.objects import BINPACK, SPREAD, card, container, pod, slice_pod
 
 shares = st.sampled_from([10, 25, 30, 50, 60, 100])
@@ -52,7 +53,7 @@ def assert_all_or_none(cache: SchedulerCache, members: list[Pod], offers: list[l
     assert cache.ledger.overcommits() == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=or_long(50, 150), deadline=None)
 @given(sizes, st.lists(st.tuples(st.integers(0, 3), shares), max_size=6), policies, st.data())
 def test_unlike_members_all_or_none_and_never_over_committed(
     cards: list[int], busy: list[tuple[int, int]], how: Policies, data: st.DataObject
@@ -69,7 +70,7 @@ def test_unlike_members_all_or_none_and_never_over_committed(
     assert_all_or_none(cache, members, offers, found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=or_long(50, 150), deadline=None)
 @given(sizes, st.lists(st.tuples(st.integers(0, 3), shares), max_size=6), shares, st.integers(1, 8), policies)
 def test_like_members_are_placed_exactly_when_they_fit(
     cards: list[int], busy: list[tuple[int, int]], core: int, count: int, how: Policies

@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.core.attributes import PREFERENCES, CardKind, parse_selector, selects
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.registry import Policies
+from egpu_base.api.kubernetes import Pod
+from support.long import or_long
 from support.objects import BINPACK, SPREAD, card, container, pod
 
 MODELS = {"T4": (15360, 8.1), "A100": (81920, 19.5), "H100": (81920, 67.0), "L4": (23034, 30.3)}
@@ -53,7 +54,7 @@ def cluster_of(models: list[list[str]]) -> SchedulerCache:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=or_long(50, 150), deadline=None)
 @given(models=nodes, data=st.data(), policies=st.sampled_from((BINPACK, SPREAD)))
 def test_nothing_is_ever_given_that_was_not_selected(
     models: list[list[str]], data: st.DataObject, policies: Policies
@@ -80,7 +81,7 @@ def test_nothing_is_ever_given_that_was_not_selected(
             cache.assume_pod(what, cache.ranking.choose(request, best, policies))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=or_long(50, 150), deadline=None)
 @given(models=nodes, prefer=st.sampled_from(PREFERENCES), text=st.none() | selector)
 def test_of_an_empty_cluster_the_strongest_or_weakest_is_taken(
     models: list[list[str]], prefer: str, text: str | None

@@ -14,15 +14,17 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from egpu.api.kubernetes import LabelSelector, Node, NodeStatus, Pod
-from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
+from egpu.api.objects import ElasticGPU
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.preemption.plan import plan
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import TRIALS
+from egpu_base.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from egpu_base.api.kubernetes import LabelSelector, Node, NodeStatus, Pod
+from egpu_base.api.objects import Condition, ObjectMeta
+from support.long import or_long
 from support.objects import BINPACK, SPREAD, card, container, pod
 
 MOST_VICTIMS = 7
@@ -113,7 +115,7 @@ def room(world: World, asked: Sequence[Pod], gone: frozenset[str]) -> bool:
         cache.pod_changed(one)
     gang = cache.gangs.of(asked[0])
     if gang is not None:
-        return bool(place_gang(cache, gang, BINPACK, pod=asked[0], nodes=nodes, elsewhere=nodes).allocations)
+        return bool(place_gang(cache, gang, BINPACK, pod=asked[0], nodes=nodes, default_nodes=nodes).allocations)
     request = cache.request(asked[0])
     fits = cache.filter(request, nodes).fits
     return any(cache.hosts.free(name).cpu_milli >= request.cpu_milli for name in fits)
@@ -176,7 +178,7 @@ def check(world: World, asked: Sequence[Pod]) -> None:
     assert rest.ledger.overcommits() == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=or_long(50, 150), deadline=None)
 @given(worlds(), st.lists(shares, min_size=1, max_size=2), st.integers(0, 1), st.sampled_from([0, 5, 20]))
 def test_a_pod_evicts_the_cheapest_set_of_all(world: World, cores: list[int], cpu: int, priority: int) -> None:
     check(world, [asking("new", cores, cpu, priority)])

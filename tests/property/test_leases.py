@@ -14,7 +14,7 @@ from egpu.core.leasing.belief import believed
 from egpu.core.leasing.pool import MAX_LEASES, SERVER_GRACE_SECONDS, TTL_SECONDS, Pool
 from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, RunningLease, lease_name
 from egpu.core.placement.ledger import Card
-from egpu.errors import DoesNotFit, NotFound, Unavailable
+from egpu_base.errors import DoesNotFit, NotFound, Unavailable
 
 CARD_MIB = 1000
 SERVERS = ("alpha", "beta")

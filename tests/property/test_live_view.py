@@ -10,20 +10,11 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
-from egpu.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
-from egpu.api.objects import (
-    ClaimAllocation,
-    Condition,
-    ElasticGPU,
-    ElasticGPUClaim,
-    ElasticGPUClaimStatus,
-    ElasticGPUSpec,
-    ObjectMeta,
-    ObjectReference,
-    Slice,
-)
+from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUSpec, Slice
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.view import LiveView, SliceKey, SliceUsage, cluster_view
+from egpu_base.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
+from egpu_base.api.objects import Condition, ObjectMeta, ObjectReference
 from support.objects import card, claim, claim_pod, cluster, ended, gang_pod, gpu_class, placed, slice_pod
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.adapters.simulator.machine import profiles as simulated
 from egpu.api.mig import InstancePlace, Mig
 from egpu.core.mig import WantedInstance, arrange, core_percent, in_the_way, overlapping, smallest, taken
+from egpu_sim.machines.machine import profiles as simulated
 from support.mig import mig_profiles
 
 CARDS = {name: Mig(profiles=mig_profiles(name)) for name, model in simulated().items() if model.mig}

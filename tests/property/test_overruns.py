@@ -124,4 +124,4 @@ def test_only_so_many_are_remembered_and_nobody_waits_for_another() -> None:
     assert backoffs.of(0).wait_seconds(1.0) == 0, "the oldest is forgotten"
     assert backoffs.of(MAX_REMEMBERED).wait_seconds(1.0) > 0
     assert backoffs.of("another").wait_seconds(1.0) == 0
-    assert "client/a held more GPU memory than it may" in backoffs.of(1).why("client/a", 1.0)
+    assert "client/a exceeded its GPU memory limit" in backoffs.of(1).why("client/a", 1.0)

@@ -14,7 +14,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
 from egpu.api.allocation import CardShare
 from egpu.core.leasing.records import LeaseRecord
-from egpu.errors import CorruptData, Unavailable
+from egpu_base.errors import CorruptData, Unavailable
 
 KINDS: tuple[type[messages.Message], ...] = get_args(messages.AnyMessage)
 
@@ -28,6 +28,9 @@ JSON = st.recursive(
 )
 SAID = [kind for kind in KINDS if kind not in (messages.Reported, messages.Orders, messages.Granted, messages.Leases)]
 """What has no objects of the core inside: `st.builds` makes mappings and numbers of those that nobody would say."""
+# A default that is made anew for each struct is a marker in its signature, and `st.builds` would say that one.
+NAMED = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2)
+st.register_type_strategy(messages.ServerView, st.builds(messages.ServerView, libraries=NAMED))
 
 
 def meant(kind: type[messages.Message]) -> st.SearchStrategy[dict[str, Any]]:

@@ -18,14 +18,14 @@ from egpu.api.allocation import (
     decode_allocation,
     encode,
 )
-from egpu.api.quantities import (
+from egpu_base.api.quantities import (
     canonical_quantity,
     parse_claim_memory,
     parse_count,
     parse_memory_mib,
     parse_quantity,
 )
-from egpu.errors import CorruptData, InvalidQuantity
+from egpu_base.errors import CorruptData, InvalidQuantity
 
 text = st.text(max_size=12)
 suffixes = st.sampled_from([*"numkMGTPE", "", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e-6", "e0", "E3", "e20"])

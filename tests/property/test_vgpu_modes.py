@@ -1,12 +1,13 @@
 """Cards in equal-size mode: one size each, as many as are one card, and nothing of any other kind beside them."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.vocabularies import VGPUS
 from egpu.core.placement.cache import SchedulerCache
+from egpu_base.api.kubernetes import Pod
+from support.long import or_long
 from support.objects import claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod
 
 PARTS = [one.parts for one in VGPUS if one.parts > 1]
@@ -24,6 +25,7 @@ def _asking(cache: SchedulerCache, name: str, kind: str, parts: int) -> Pod:
     return claim_pod(name, name)
 
 
+@settings(max_examples=or_long(40, 100), deadline=None)
 @given(steps=STEPS)
 def test_a_card_never_holds_two_technologies_nor_two_sizes_where_one_was_wanted(
     steps: list[tuple[str, int, bool]],

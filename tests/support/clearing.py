@@ -1,8 +1,8 @@
 """Tests that share a cluster leave nothing of theirs in it."""
 
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.waiting import until
 
 

@@ -1,4 +1,4 @@
-"""The embedded API server with our CRDs, and control-plane processes run inside the test against it."""
+"""The simulated API server with our CRDs, and control-plane processes run inside the test against it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,16 +10,17 @@ from typing import Any, Protocol
 import httpx2
 import yaml
 
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Node
-from egpu.api.objects import ElasticGPU, ObjectMeta
+from egpu.api.objects import ElasticGPU
 from egpu.apps.controller import Controller, ControllerConfig, webhooks
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.webhook import Webhook, WebhookConfig
-from egpu.embedded import apiserver
-from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
-from egpu.embedded.installation import install
-from egpu.runtime.supervisor import Supervisor
+from egpu.laptop.credentials import ExtenderCredentials, extender_credentials
+from egpu.laptop.installation import install
+from egpu_base.api.kubernetes import Node
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.kubernetes import Client
+from egpu_base.runtime.supervisor import Supervisor
+from egpu_sim.cluster import apiserver
 from support.objects import card
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, until

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from egpu.adapters.kubernetes import Client
+from egpu_base.kubernetes import Client
 
 Json = dict[str, Any]
 Fault = Callable[["FakeAPI", httpx2.Request], httpx2.Response | None]

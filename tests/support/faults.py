@@ -29,17 +29,17 @@ from typing import Final
 
 import httpx2
 
-from egpu.adapters.certificates import Certificates, issue
-from egpu.adapters.files import write_atomically
 from egpu.adapters.pool.security import Role
-from egpu.api.kubernetes import Lease, Secret
 from egpu.apps.controller import ControllerConfig
 from egpu.apps.extender import ExtenderConfig
-from egpu.embedded.apiserver import status
-from egpu.embedded.apiserver.authorization import Wanted
-from egpu.embedded.apiserver.calls import User
-from egpu.embedded.cluster import NAMESPACE, PKI, Cluster
-from egpu.embedded.credentials import LOOPBACK
+from egpu.laptop.cluster import NAMESPACE, PKI, Cluster
+from egpu.laptop.credentials import LOOPBACK
+from egpu_base.api.kubernetes import Lease, Secret
+from egpu_base.system.files import write_atomically
+from egpu_base.tls.certificates import Certificates, issue
+from egpu_sim.cluster.apiserver import status
+from egpu_sim.cluster.apiserver.access.authorization import Wanted
+from egpu_sim.cluster.apiserver.calls import User
 from support import rotation
 from support.settable_clock import SettableClock
 from support.waiting import until
@@ -155,7 +155,7 @@ class Faults:
 
     async def _rotate_extender(self) -> None:
         """As the controller does it. Its authority is kube-scheduler's too, and somebody carries it there."""
-        files = self._running.credentials.directory
+        files = self._running.components.credentials.directory
         names = ("ca.crt", "ca.key", "tls.crt", "tls.key", "client.crt", "client.key")
         held = Certificates(*((files / name).read_bytes() for name in names))
         fresh = issue([LOOPBACK], now=datetime.now(UTC), previous=held, client="kube-scheduler")

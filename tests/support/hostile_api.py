@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.embedded.apiserver import User, service_account
-from egpu.errors import Refused
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.errors import Refused
+from egpu_base.kubernetes import Client
+from egpu_sim.cluster.apiserver import User, service_account
 from support.control_plane import SYSTEM, ControlPlane, control_plane, everything_in
 from support.objects import card
 

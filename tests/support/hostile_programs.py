@@ -65,8 +65,52 @@ ATTACKS = ("globals", "heaps", "managed", "greed", "pools", "long kernels", "str
 FILE_ATTACKS = ("forged account", "damaged file")
 """What one can do whose account is a file of its own: a slice's."""
 
+LIES = ("odd name", "odd maps", "odd root")
+"""What a program can do so that whoever watches slices takes it for a neighbour, whose directory it is told."""
+
+LIAR = '''
+import mmap, tempfile
+GREAT, SECONDS = 5 << 30, 2
+how, neighbours = sys.argv[1], sys.argv[2:]
+
+def names():
+    """One that no text has, and ones with other fields of its status."""
+    for said in ([255, 254], [12, *b"NSpid:"], [10, *b"Uid:", 9, *b"0"], b") S 1 1"):
+        ctypes.CDLL(None).prctl(15, bytes(said), 0, 0, 0)
+        time.sleep(SECONDS / 4)
+
+def maps(place):
+    """Files whose paths hold whole lines of `maps`, which name the pages of neighbours."""
+    pages = []
+    for page in (f"{one}/policy" for one in neighbours):
+        found = os.stat(page)
+        device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+        for cut in (11, 12, 13, 28, 30, 133, 8232):
+            path = f"{place}/{chr(cut)}7f0000000000-7f0000001000 r--s 00000000 {device} {found.st_ino} {page}"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb+") as file:
+                file.truncate(4096)
+                pages.append(mmap.mmap(file.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ))
+    time.sleep(SECONDS)
+
+def root(place):
+    """One in which the place of its slice is a link to a neighbour's."""
+    before = os.open("/", os.O_RDONLY)
+    os.mkdir(place + "/opt")
+    os.symlink(neighbours[0], place + "/opt/egpu")
+    os.chroot(place)
+    time.sleep(SECONDS)
+    os.fchdir(before)
+    os.chroot(".")
+
+with tempfile.TemporaryDirectory() as place:
+    context()
+    ok(d.cuMemAlloc(GREAT))
+    {"name": lambda _: names(), "maps": maps, "root": root}[how](place)
+'''
+
 HOSTILE = '''
-LIMIT, GREAT = %(limit)d, %(great)r
+LIMIT, GREAT, LIAR = %(limit)d, %(great)r, %(liar)r
 MIB = 1 << 20
 spin = None
 
@@ -158,6 +202,22 @@ def attack_forged_account(_):
 
     return take(forging, d.cuMemFree, "a forged account")
 
+def lie(how, neighbours):
+    """By a child that leaves the slice's library out, and has so much that whoever it is taken for is ended."""
+    import subprocess
+    alone = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    subprocess.run([sys.executable, "-c", LIAR, how, *neighbours], env=alone, stdout=subprocess.DEVNULL, timeout=60)
+    return []
+
+def attack_odd_name(neighbours):
+    return lie("name", neighbours)
+
+def attack_odd_maps(neighbours):
+    return lie("maps", neighbours)
+
+def attack_odd_root(neighbours):
+    return lie("root", neighbours)
+
 context()
 say([])
 while True:
@@ -176,7 +236,8 @@ def honest(limit_bytes: int, seed: int) -> str:
 
 
 def hostile(limit_bytes: int) -> str:
-    return HOSTILE % {"limit": limit_bytes, "great": simulated_gpu.variables(5 << 30)}
+    liar = simulated_gpu.source(LIAR)
+    return HOSTILE % {"limit": limit_bytes, "great": simulated_gpu.variables(5 << 30), "liar": liar}
 
 
 class Tenant(simulated_gpu.Program):

@@ -22,7 +22,7 @@ POINTS = 3
 """How far from its share an honest tenant may be, in percent of the card."""
 SETTLE_MS, END_MS = 500, 2500
 HOSTILE_LAUNCHES = ((5000, 1), (20, 50), (500, 4), (100, 1))
-"""Microseconds of a kernel, kernels of a launch. All from one process: docs/isolation.md says what several take."""
+"""Microseconds of a kernel, kernels of a launch. All from one process: docs/internals/isolation.md has several."""
 
 
 @dataclass(frozen=True)

@@ -29,22 +29,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters import native
-from egpu.adapters.listening import Listen
 from egpu.adapters.pool import authority
 from egpu.adapters.pool.bridge import Bridge, fill
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.simulator import machine as simulator
-from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import ElasticGPUError, TooSoon
+from egpu_base.errors import ElasticGPUError, TooSoon
+from egpu_base.http.listening import Listen
+from egpu_sim.machines import machine as simulator
+from egpu_sim.machines.machine import Machine
 from support import host_snapshot, hostile_shares, hostile_strangers, kept_memory, pace, process_table, simulated_gpu
 from support.hostile_api import Api, api
 from support.hostile_files import damage
-from support.hostile_programs import ATTACKS, FILE_ATTACKS, MIB, Tenant, honest, hostile
+from support.hostile_programs import ATTACKS, FILE_ATTACKS, LIES, MIB, Tenant, honest, hostile
 from support.local_pool import LocalPool, local_pool
 from support.slices import LIBRARY, slot_record
 from support.strangers import STRANGER
@@ -67,7 +67,7 @@ say([n.nvmlDeviceGetMemoryInfo(card).used for card in cards])
 WATCH: Final = """
 import asyncio, sys
 from pathlib import Path
-from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.cards.nvml import NvmlInventory
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.slots.directories import Slots
 asyncio.run(MemoryReconciler(Slots(Path(sys.argv[1])), NvmlInventory(Path(sys.argv[2]))).run())
@@ -307,7 +307,7 @@ class Storm:
             self.problem(f"{member.name}, honest, in a {'slice' if member.slot else 'lease'}: {wrong}")
 
     async def _attack(self, member: Member, chance: random.Random) -> None:
-        ways = ATTACKS + (FILE_ATTACKS if member.slot is not None else ()) + OUTSIDE
+        ways = ATTACKS + ((*FILE_ATTACKS, *LIES) if member.slot is not None else ()) + OUTSIDE
         if member.program is None:
             ways = OUTSIDE
         if member.lease is None:
@@ -337,7 +337,9 @@ class Storm:
             assert member.slot is not None
             damage(member.slot / "usage", chance)
             way = "greed"
-        others = [one.mark for one in self.members if one.mark]
+        others: list[Any] = [one.mark for one in self.members if one.mark]
+        if way in LIES:
+            others = [str(one.slot) for one in self.members if one.slot is not None and not one.is_hostile]
         got = await asyncio.to_thread(program.ask, way, others)
         if got and way in LOADING:
             await until(lambda: program.ended or member.has_lost_it, f"{member.name} is ended for {got}")
@@ -395,7 +397,7 @@ class Storm:
     # --- what must hold after it --------------------------------------------------------------------------------------
 
     def _time(self, number: int, chance: random.Random) -> None:
-        """Shares of some cards' slices, in turn. Not of leases: docs/isolation.md says what is not promised there."""
+        """Shares of some cards' slices, in turn. Not of leases: see docs/internals/isolation.md."""
         slices = [one for one in self.members if one.slot is not None]
         cards = [slices[at : at + PER_CARD] for at in range(0, len(slices), PER_CARD)]
         for turn in range(min(CARDS_TIMED_A_ROUND, len(cards))):

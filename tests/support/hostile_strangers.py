@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.security import Credentials
-from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
+from egpu_base.errors import ElasticGPUError, NotFound, Refused, Unavailable
+from egpu_base.http.listening import Listen
 from support.raw_session import OPS, Raw
 from support.strangers import STRANGER, as_stranger
 from support.waiting import DEADLINE_SECONDS

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
@@ -13,8 +12,9 @@ from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.apps.broker import Broker, BrokerConfig
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card
-from egpu.errors import ElasticGPUError
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.errors import ElasticGPUError
+from egpu_base.http.listening import Listen
+from egpu_base.runtime.supervisor import Supervisor
 from support.waiting import DEADLINE_SECONDS, until
 
 CARD_MIB = 80_000

@@ -1,6 +1,6 @@
 """What simulated cards keep of their memory: nothing, so that tests can count bytes.
 
-What the models keep for the driver and for contexts is in `tests/integration/test_sim_kept_memory.py`.
+What the models keep for the driver and for contexts is in `simulator/tests/gpu/test_sim_kept_memory.py`.
 """
 
 import os

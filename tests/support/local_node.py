@@ -1,4 +1,4 @@
-"""One node of this machine: API server, embedded kubelet, shim, agent. Cards are stand-ins; everything else is real."""
+"""One node of this machine: API server, simulated kubelet, shim, agent. Cards are stand-ins; all else is real."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import httpx2
 import msgspec
 import yaml
 
-from egpu.adapters import mounts
+from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.adapters.executors import process
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim import offer as offers
-from egpu.adapters.simulator.machine import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
-from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
 from egpu.apps.agent.slots.injection import Mode
 from egpu.apps.shim import NodeShim, ShimConfig
 from egpu.apps.shim.executors import FOLDERS
-from egpu.embedded import janitor, log_lines
-from egpu.embedded.apiserver import Config, ServerHandle, serve
-from egpu.embedded.kubelet import end_all, objects
-from egpu.errors import NotFound
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.api.kubernetes import ContainerStateTerminated
+from egpu_base.errors import NotFound
+from egpu_base.kubernetes import Client
+from egpu_base.runtime.supervisor import Supervisor
+from egpu_base.system import mounts
+from egpu_sim.cluster import janitor, log_lines
+from egpu_sim.cluster.apiserver import Config, ServerHandle, serve
+from egpu_sim.cluster.kubelet import end_all, objects
+from egpu_sim.machines.machine import Machine
 from support.process_table import processes
 from support.waiting import until
 
@@ -190,7 +190,15 @@ class LocalNode:
         self._agent_task = None
 
     async def start_kubelet(self) -> None:
-        command = [sys.executable, "-m", "egpu.embedded.kubelet", "--kubeconfig", str(self.kubeconfig), "--node", NODE]
+        command = [
+            sys.executable,
+            "-m",
+            "egpu_sim.cluster.kubelet",
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--node",
+            NODE,
+        ]
         command += ["--kubelet-dir", str(self.kubelet_dir), "--cdi-dir", str(self.cdi_dir)]
         command += ["--backoff-seconds", "0.2", *self.kubelet_flags]
         with (self.directory / "kubelet.log").open("ab") as output:
@@ -241,6 +249,12 @@ class LocalNode:
                 written = {names.ALLOCATION: encode(given)}
             await self.client.bind(name, NODE, namespace="default", uid=pod.uid, annotations=written)
         return pod
+
+    async def reallocate(self, name: str, allocation: Mapping[str, ContainerAllocation]) -> None:
+        """Write a bound pod's allocation anew, as the extender does for another size."""
+        text = encode(PodAllocation(node=NODE, containers=dict(allocation)))
+        patch = {"metadata": {"annotations": {names.ALLOCATION: text}}}
+        await self.client.patch(objects.Pod, name, patch, namespace="default")
 
     async def read(self, name: str) -> objects.Pod:
         return await self.client.get(objects.Pod, name, namespace="default")

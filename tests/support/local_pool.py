@@ -16,8 +16,8 @@ from typing import Any
 from egpu.adapters import native
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import authority
-from egpu.adapters.simulator import machine as simulator
-from egpu.errors import ElasticGPUError, NativeMissing
+from egpu_base.errors import ElasticGPUError, NativeMissing
+from egpu_sim.machines import machine as simulator
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, wait_until
 

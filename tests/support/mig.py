@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from egpu.adapters.simulator.machine import profiles
 from egpu.api.mig import InstancePlace, InstanceProfile, Mig
 from egpu.api.objects import ElasticGPU
+from egpu_sim.machines.machine import profiles
 from support.objects import card
 
 

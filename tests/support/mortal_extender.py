@@ -6,11 +6,11 @@ import random
 
 import httpx2
 
-from egpu.adapters.kubernetes import Client
-from egpu.api.extender import ExtenderBindingArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.core.placement.node_names import NodeNames
-from egpu.errors import ElasticGPUError
+from egpu_base.api.extender import ExtenderBindingArgs
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes import Client
 from support.fake_api import FakeAPI, Json
 from support.waiting import until
 

@@ -1,13 +1,18 @@
 """nvidia-cuda-mps-control of a simulated machine, as tests start it and speak to it."""
 
 import contextlib
+import socket
+import struct
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
-from egpu.adapters import native
+from egpu_sim import native
 
 PROGRAM = "tools/nvidia-cuda-mps-control"
+COMMAND, JOIN = 1, 3
+_MESSAGE = struct.Struct("=IiIf16Q1024s")
+"""`struct mps_message` of simulator/native/mps/protocol.h."""
 
 
 def control(pipes: Path, *lines: str, option: str = "") -> subprocess.CompletedProcess[str]:
@@ -30,6 +35,20 @@ def asked(pipes: Path, *lines: str) -> list[str]:
     done = control(pipes, *lines)
     assert done.returncode == 0, done.stdout
     return done.stdout.splitlines()
+
+
+def sends(clients: Path, kind: int, text: str = "") -> bool:
+    """Whether the daemon answers a program that writes this message to the socket that all programs have."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stream:
+        stream.settimeout(30)
+        stream.connect(str(clients / "control"))
+        stream.send(_MESSAGE.pack(kind, 0, 0, 0, *[0] * 16, text.encode()))
+        return len(stream.recv(_MESSAGE.size)) == _MESSAGE.size
+
+
+def joins(clients: Path) -> bool:
+    """Whether a program becomes a client there."""
+    return sends(clients, JOIN)
 
 
 def pid(pipes: Path) -> int:

@@ -6,7 +6,19 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, encode
-from egpu.api.kubernetes import (
+from egpu.api.objects import (
+    ClaimResources,
+    ElasticGPU,
+    ElasticGPUClaim,
+    ElasticGPUClaimSpec,
+    ElasticGPUClass,
+    ElasticGPUSpec,
+    ElasticGPUStatus,
+    PhysicalGPU,
+)
+from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.policies.registry import Policies
+from egpu_base.api.kubernetes import (
     Container,
     ContainerState,
     ContainerStateRunning,
@@ -16,20 +28,8 @@ from egpu.api.kubernetes import (
     PodStatus,
     ResourceRequirements,
 )
-from egpu.api.objects import (
-    ClaimResources,
-    ElasticGPU,
-    ElasticGPUClaim,
-    ElasticGPUClaimSpec,
-    ElasticGPUClass,
-    ElasticGPUSpec,
-    ElasticGPUStatus,
-    ObjectMeta,
-    PhysicalGPU,
-)
-from egpu.api.quantities import Quantity
-from egpu.core.placement.cache import SchedulerCache, rebuild
-from egpu.core.policies.registry import Policies
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.quantities import Quantity
 
 BINPACK = Policies.named()
 SPREAD = Policies.named("spread", "spread")

@@ -1,6 +1,6 @@
 """Ports of this machine that nobody listens on."""
 
-from egpu.embedded.ports import Ports
+from egpu_sim.cluster.ports import Ports
 
 _TAKEN = Ports()
 """For as long as the tests of this process run."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.slices.pages import UsageReader
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.embedded.cluster import Cluster
+from egpu.laptop.cluster import Cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 
 SPIN: Final = [str(native.path("samples/egpu-sample-spin")), "--us=1000", "--seconds=100000"]
 WITH_GPUS: Final = {"elasticgpu.io/gpu-count": "2"}

@@ -1,4 +1,4 @@
-"""A client of an executor that says what it likes: frames of the wire (docs/wire.md), true or not."""
+"""A client of an executor that says what it likes: frames of the wire (docs/internals/wire.md), true or not."""
 
 import secrets
 import socket
@@ -17,7 +17,7 @@ OPS: Final = {
 HASH: Final = int(
     next(
         line.split("(")[1].rstrip(")")
-        for line in (ROOT / "native/wire/ops.h").read_text().splitlines()
+        for line in (ROOT / "native/wire/generated/ops.h").read_text().splitlines()
         if "TABLE_HASH" in line
     ),
     16,

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 GENERATED: Final = ("_pb2.py", "_pb2_grpc.py", "_pb2.pyi")
+SOURCES: Final = ("src/", "base/src/", "simulator/src/")
 
 
 class Word(NamedTuple):
@@ -53,7 +54,7 @@ def tree(file: str) -> ast.Module:
 
 def of(*suffixes: str, under: str = "") -> list[str]:
     found = [each for each in sorted(files()) if each.endswith(suffixes) and each.startswith(under)]
-    return [each for each in found if not each.endswith(GENERATED)]
+    return [each for each in found if not each.endswith(GENERATED) and "/generated/" not in each]
 
 
 def documents() -> list[str]:
@@ -61,7 +62,7 @@ def documents() -> list[str]:
 
 
 def packages() -> list[str]:
-    return [str(Path(each).parent) for each in of("/__init__.py", under="src/egpu")]
+    return [str(Path(each).parent) for each in of("/__init__.py") if each.startswith(SOURCES)]
 
 
 def commands() -> Iterator[Word]:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters.executors.record import RECORD
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.agent.slots.directories import (
     EXECUTOR_POLICY_FILE,
@@ -22,7 +20,9 @@ from egpu.apps.agent.slots.directories import (
     POLICY_FILE,
     USAGE_FILE,
 )
-from egpu.embedded.cluster import Cluster
+from egpu.laptop.cluster import Cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 
 MIB = 1024 * 1024
 

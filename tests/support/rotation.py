@@ -1,4 +1,4 @@
-"""Certificates of the pool replaced while everybody runs, as docs/pool.md says."""
+"""Certificates of the pool replaced while everybody runs, as docs/start/pool.md says."""
 
 import shutil
 from collections.abc import Iterator, Sequence

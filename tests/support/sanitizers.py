@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters import native
+from egpu_base.native import Artefacts
 
 KIND: Final = os.environ.get("EGPU_TEST_SANITIZER", "")
 ROOT: Final = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def use(reports: Path) -> None:
         return
     if not BUILD.is_dir():
         raise SystemExit(f"{BUILD} is missing: make sanitize builds it")
-    native.directories = lambda: (BUILD,)
+    Artefacts.directories = lambda self: (BUILD / Path(self.build).name,)
     for name, value in _OPTIONS.items():
         os.environ[name] = f"{value}:log_path={reports / name.split('_')[0].lower()}"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from egpu.adapters.kubernetes import Client
 from egpu.core.view.records import SETTLED_SECONDS
-from egpu.embedded import manifests
+from egpu.laptop import manifests
+from egpu_base.kubernetes import Client
 from support.browser import Page, browser
 from support.repository import ROOT
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from egpu.adapters.simulator.machine import Machine, create_machine, destroy
+from egpu_sim.machines.machine import Machine, create_machine, destroy
 from support.sanitizers import preloaded
 
 PRELUDE = '''

@@ -66,7 +66,7 @@ def compile_interposer(output: Path, *more: object) -> None:
 
     The dlsym hook runs before a sanitizer has set itself up, so the file it is in goes without.
     """
-    parts = [each for each in sorted((NATIVE / "interposer").glob("*.c")) if each.name != "resolve.c"]
+    parts = [each for each in sorted((NATIVE / "interposer").glob("**/*.c")) if each.name != "resolve.c"]
     shared = ("-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition")
     hook = output.with_suffix(".resolve.o")
     early = ('-DEGPU_DLSYM_VERSION="GLIBC_2.2.5"',) if SANITIZER == "thread" else ()

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters import native
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache, rebuild
-from egpu.errors import ElasticGPUError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes import Client
 
 MIB = 1024 * 1024
 MARK = "POLICY "

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from egpu.adapters.kubernetes import Client
+from egpu_base.kubernetes import Client
 
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster, a namespace in it, and how Python is called in its containers. `real`: not the embedded one."""
+    """A cluster, a namespace in it, and how Python is called in its containers. `real`: not the simulated one."""
 
     client: Client
     namespace: str

@@ -26,16 +26,16 @@ import httpx2
 import msgspec
 import structlog
 
-from egpu.adapters.mig import NvmlInstances
-from egpu.adapters.nvml import CardReading, NvmlInventory
-from egpu.adapters.nvml_package import nvml
-from egpu.api.kubernetes import Pod
+from egpu.adapters.cards.mig import NvmlInstances
+from egpu.adapters.cards.nvml import CardReading, NvmlInventory
+from egpu.adapters.cards.package import nvml
 from egpu.api.mig import InstancePlace
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.apps.agent.cards.instances import Instances
+from egpu.apps.agent.cards.mig_instances import Instances
 from egpu.apps.agent.cards.publisher import card_object
 from egpu.core.placement.cache import rebuild
-from egpu.errors import ElasticGPUError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
 from support.card_witness import KnownCard, containers, holdings, placed, wrong_with
 from support.fake_api import FakeAPI, Json, status
 from support.mixed_demands import BESIDE, claim, classes, demand, pod

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from egpu.adapters.mig import NvmlInstances
-from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.cards.mig import NvmlInstances
+from egpu.adapters.cards.nvml import NvmlInventory
 from egpu.api.allocation import CardShare
 from egpu.api.mig import InstancePlace
-from egpu.apps.agent.cards import instances as agent_module
+from egpu.apps.agent.cards import mig_instances as agent_module
 
 
 class Killed(BaseException):

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters import mig
-from egpu.adapters import nvml as adapter
-from egpu.adapters.nvml import NvmlInventory
-from egpu.adapters.nvml_hardware import CardHardware, read_hardware
-from egpu.adapters.processes import boot_id
+from egpu.adapters.cards import mig
+from egpu.adapters.cards import nvml as adapter
+from egpu.adapters.cards.hardware import CardHardware, read_hardware
+from egpu.adapters.cards.nvml import NvmlInventory
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
+from egpu_base.system.processes import boot_id
 from support.waiting import until
 
 
@@ -118,7 +118,7 @@ def test_a_lost_card_stays_known_and_comes_back(fake: FakeNVML) -> None:
     inventory = NvmlInventory()
     assert health(inventory) == {"GPU-a": "", "GPU-b": ""}
     fake.cards = ["GPU-b"]
-    assert health(inventory) == {"GPU-a": "not found by NVML", "GPU-b": ""}
+    assert health(inventory) == {"GPU-a": "NVML does not find it", "GPU-b": ""}
     fake.cards = ["GPU-b", "GPU-a"]
     assert health(inventory) == {"GPU-a": "", "GPU-b": ""}
     assert {card.uuid: card.minor for card in inventory.read()} == {"GPU-b": 0, "GPU-a": 1}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx2
 import pytest
 from msgspec.structs import replace
 
-from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
-from egpu.api.kubernetes import (
+from egpu.apps.agent.node_pods import READS, NodePods
+from egpu.apps.agent.slots.owners import Owners
+from egpu_base.api.kubernetes import (
+    MIRROR,
     Container,
     ContainerState,
     ContainerStateTerminated,
@@ -24,9 +25,9 @@ from egpu.api.kubernetes import (
     PodSpec,
     PodStatus,
 )
-from egpu.apps.agent.pods import READS, NodePods
-from egpu.apps.agent.slots.owners import Owners
-from egpu.errors import TerminalError, Unavailable
+from egpu_base.errors import NotFound, TerminalError, Unavailable
+from egpu_base.kubelet.podresources import ContainerHoldings, PodHoldings
+from egpu_base.kubernetes import Client
 from support.waiting import DEADLINE_SECONDS
 
 NODE = "node-a"
@@ -91,17 +92,43 @@ class Pods:
 
 
 def owners(
-    pods: Pods, *listed: PodHoldings, prepared: Sequence[tuple[str, str]] = (), lag_seconds: float = 0.3
+    pods: Pods,
+    *listed: PodHoldings,
+    prepared: Sequence[tuple[str, str]] = (),
+    slots: Mapping[tuple[str, str], set[str]] | None = None,
+    lag_seconds: float = 0.3,
 ) -> Owners:
     async def ask() -> Sequence[PodHoldings]:
         return listed
 
-    return Owners(NODE, holdings=ask, pods=pods, prepared=lambda: prepared, status_lag_seconds=lag_seconds)
+    return Owners(
+        NODE,
+        holdings=ask,
+        pods=pods,
+        prepared=lambda: prepared,
+        slots=lambda: slots or {},
+        status_lag_seconds=lag_seconds,
+    )
 
 
 async def test_the_listed_container() -> None:
     found = await owners(Pods([pod("main")]), holdings()).of("3")
     assert (found.pod.uid, found.container, found.allocation) == ("u1", "main", given(10))
+
+
+async def test_a_static_pod_gets_no_card_and_is_told_why() -> None:
+    """Its mirror pod was refused; or, in a namespace that no webhook sees, it is there and nobody placed it."""
+
+    class Nowhere(Pods):
+        async def read(self, namespace: str, name: str) -> Pod:
+            raise NotFound(f"pods {name} not found")
+
+    bare = pod("main")
+    mirror = replace(bare, metadata=replace(bare.metadata, annotations={MIRROR: "0123"}))
+    for pods in (Nowhere([]), Pods([mirror])):
+        with pytest.raises(TerminalError, match=r"pod ns/p, container main: .*a static pod can have no GPU") as raised:
+            await owners(pods, holdings()).of("3")
+        assert not isinstance(raised.value, NotFound)
 
 
 async def test_the_same_id_of_another_resource_is_not_a_slot() -> None:
@@ -212,3 +239,15 @@ async def test_few_pods_are_read_at_once() -> None:
     found = await asyncio.gather(*(pods.read("ns", f"p{number}") for number in range(20)))
     assert [pod.name for pod in found] == [f"p{number}" for number in range(20)]
     assert most == READS
+
+
+async def test_a_slot_is_not_that_of_an_init_container_that_has_another_one() -> None:
+    """Neither as long as it runs, nor if the pod that the slot is for says of itself that it has ended."""
+    first = pod(inits=("load",), uid="u1", name="first")
+    second = pod(inits=("load",), uid="u2", name="second")
+    has = {("u1", "load"): {"1"}}
+    found = await owners(Pods([first, second]), slots=has).of("2")
+    assert found.pod.uid == "u2"
+    with pytest.raises(Unavailable, match="init containers only: none"):
+        await owners(Pods([first, ended(second, load=0)]), slots=has).of("2")
+    assert (await owners(Pods([first]), slots=has).of("1")).pod.uid == "u1", "it is started again"

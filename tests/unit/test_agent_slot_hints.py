@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from egpu.adapters.kubelet.deviceplugin import PluginClient, serve_plugin
 from egpu.apps.agent import AgentConfig
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.slots.plugin import SlotPlugin
+from egpu_base.kubelet.deviceplugin import PluginClient, serve_plugin
 from support.local_node import Cards
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from egpu.adapters import mounts
 from egpu.adapters.slices.pages import USAGE_SIZE, UsageReader
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import OWNER_FILE, USAGE_FILE, SlotRecord, Slots
-from egpu.embedded import janitor
-from egpu.errors import CorruptData
+from egpu_base.errors import CorruptData
+from egpu_base.system import mounts
+from egpu_sim.cluster import janitor
 
 
 def record(slots: Slots, slot_id: str, *, pod_uid: str = "u1") -> SlotRecord:

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings
 from egpu.adapters.slices import membership
 from egpu.api import names
 from egpu.api.allocation import CardShare
-from egpu.api.kubernetes import Pod, PodStatus
-from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import POLICY_FILE, SlotRecord, Slots
 from egpu.apps.agent.slots.sweeper import Sweeper
+from egpu_base.api.kubernetes import Pod, PodStatus
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.kubelet.podresources import ContainerHoldings, PodHoldings
+from egpu_base.system import proc
 from support.slices import slot_record
 
 HOLD = """
@@ -154,8 +155,8 @@ async def test_a_slot_stays_as_long_as_kubelet_has_it_or_its_pod_runs(tmp_path: 
 def test_whose_a_process_is_its_control_group_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, *, inside: bool
 ) -> None:
-    monkeypatch.setattr(membership, "_PROC", tmp_path)
+    monkeypatch.setattr(proc, "PROC", str(tmp_path))
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(group + "\n")
-    [found] = membership.control_groups(7)
-    assert membership.is_of_pod(found, "1-2") is inside
+    found = membership.pod_of(membership.control_groups(7), ())
+    assert (found in membership.pod_names("1-2")) is inside

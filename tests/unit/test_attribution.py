@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from egpu.adapters.processes import Process
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.attribution import STRANGER_SECONDS, Attribution, WatchedSlice
+from egpu_base.system.processes import Process
 from support.waiting import wait_until
 
 MAPPED = """
@@ -81,7 +82,8 @@ def test_what_a_process_was_it_stays_whatever_it_hides(one: WatchedSlice, start:
     go_on(child)
     assert child.stdout is not None
     assert child.stdout.readline() == "\n"
-    assert membership.pages_of(child.pid, one.seen_at) == set()
+    assert (page := membership.identity(one.policy)) is not None
+    assert membership.pages_of(child.pid, "/policy", {page}) == set()
     assert owner(Attribution(), child.pid, one) is None
     assert owner(attribution, child.pid, one) == "one"
     assert owner(attribution, child.pid) is None, "its slice is gone"
@@ -149,3 +151,16 @@ def test_without_processes_nobody_asks_which_slices_there_are() -> None:
         yield
 
     assert Attribution().owners((), slices(), now=0.0) == {}
+
+
+def test_of_a_pod_where_another_container_has_no_limit_the_page_tells_and_then_its_group(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: dict[int, str] = {}
+    monkeypatch.setattr(membership, "control_groups", lambda pid: frozenset({groups.get(pid, "/init.scope")}))
+    limited = replace(a_slice(tmp_path, "limited"), mixed=("1a",))
+    shown = start(MAPPED + "input()", limited.policy)
+    hidden, other = (start("print(); input()", tmp_path) for _ in range(2))
+    groups |= {shown.pid: "/kubepods/pod1a/c", hidden.pid: "/kubepods/pod1a/c", other.pid: "/kubepods/pod1a/d"}
+    found = Attribution().owners([shown.pid, hidden.pid, other.pid], [limited], now=0.0)
+    assert sorted(found) == sorted([shown.pid, hidden.pid])

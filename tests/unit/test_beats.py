@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.runtime.beats import BEAT_SECONDS, rest, within
+from egpu_base.runtime.beats import BEAT_SECONDS, rest, within
 
 
 @given(seconds=st.floats(0.001, 100), now=st.floats(0, 1e7))

@@ -12,14 +12,15 @@ import msgspec
 import pytest
 import yaml
 
-from egpu.adapters import cdi
-from egpu.api.kubernetes import NodeSystemInfo
+from egpu.adapters.cards.mps import Shown
 from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
 from egpu.apps.agent.slots.devices import CONTROL_DEVICES, DeviceFiles
 from egpu.apps.agent.slots.injection import Injection, Mode, choose
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_LIBRARIES, Preparation
-from egpu.embedded.kubelet.cdi import resolve
-from egpu.errors import CorruptData, NotSupported, TerminalError, Unavailable
+from egpu_base.api.kubernetes import NodeSystemInfo
+from egpu_base.errors import CorruptData, NotSupported, TerminalError, Unavailable
+from egpu_base.kubelet import cdi
+from egpu_sim.cluster.kubelet.cdi import resolve
 
 NVIDIA: dict[str, Any] = {
     "cdiVersion": "0.6.0",
@@ -121,9 +122,9 @@ def test_preloading_by_environment(node: Node) -> None:
 def test_a_client_of_an_mps_server_has_its_pipes_and_shared_memory_beside_the_drivers_libraries(node: Node) -> None:
     node.directories[0].mkdir()
     (node.directories[0] / "nvidia.json").write_text(json.dumps(NVIDIA))
-    pipes, shared = node.root / "pipe", node.root / "shm"
-    specs = SlotSpecs(node.directories, node.devices, mps_shm=shared)
-    specs.write("7", Preparation(minors=(0,)), by_environment=False, pipes=pipes)
+    pipes, shared = node.root / "clients", node.root / "shm"
+    specs = SlotSpecs(node.directories, node.devices)
+    specs.write("7", Preparation(minors=(0,)), by_environment=False, shown=Shown(pipes, shared))
     edits = cdi.read(node.file).devices[0].container_edits
     assert f"CUDA_MPS_PIPE_DIRECTORY={pipes}" in edits.env
     assert {each.container_path: each.host_path for each in edits.mounts} == {
@@ -131,6 +132,9 @@ def test_a_client_of_an_mps_server_has_its_pipes_and_shared_memory_beside_the_dr
         str(pipes): str(pipes),
         "/dev/shm": str(shared),
     }
+    options = {each.container_path: each.options for each in edits.mounts}
+    assert options[str(pipes)][0] == "ro", "a program changes no name there"
+    assert options["/dev/shm"][0] == "rw"
 
 
 def test_nothing_of_an_earlier_agent_is_believed(node: Node) -> None:
@@ -275,7 +279,7 @@ def leads(slot: Path) -> dict[str, Path]:
         ("auto", "v1.31.0-eks-1", "cri-o://1.31.3", "CDI: kubelet v1.31.0-eks-1, cri-o 1.31.3"),
         ("auto", "v1.30.9", "containerd://2.1.4", "paths: kubelet v1.30.9 is older than 1.31"),
         ("auto", "v1.36.2", "containerd://1.7.27", "paths: containerd 1.7.27 is older than 2.0"),
-        ("auto", "v1.36.2", "docker://28.0", "paths: whether docker knows CDI is not known"),
+        ("auto", "v1.36.2", "docker://28.0", "paths: it is not known whether docker supports CDI"),
         ("always", "v1.31.0", "containerd://1.7.27", "CDI: --cdi always"),
         ("never", "v1.36.2", "containerd://2.1.4", "paths: --cdi never"),
     ],

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from egpu.adapters.certificates import CA_DAYS, SERVING_DAYS, issue, renewal_reason
-from egpu.adapters.web import TLS
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
+from egpu_base.http.web import TLS
+from egpu_base.tls.certificates import CA_DAYS, SERVING_DAYS, issue, renewal_reason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ["127.0.0.1", "webhook.system.svc"]

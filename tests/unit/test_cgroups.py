@@ -9,7 +9,7 @@ from egpu.adapters.executors import cgroups
 from egpu.adapters.executors.cgroups import DAEMON, Hierarchy, delegated
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
 from egpu.api.allocation import CardShare
-from egpu.errors import InvalidInput, NotSupported
+from egpu_base.errors import InvalidInput, NotSupported
 
 SHARES = tuple(
     CardShare(uuid=uuid, index=0, minor=0, core=core, memory_mib=mib)

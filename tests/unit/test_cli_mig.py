@@ -8,7 +8,7 @@ from egpu.api import names
 from egpu.cli.mig import asked_in, cards_of, read_mix
 from egpu.cli.snapshot import snapshot_of
 from egpu.core.mig_plan import InstanceAsked
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 from support.mig import mig_card
 from support.objects import card, claim, claim_pod, container, ended, gpu_class, pod, slice_pod
 

@@ -13,7 +13,7 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
 from egpu.apps.controller.claim_controller import SWEEP_SECONDS, SWEEP_STEPS
-from egpu.errors import Conflict
+from egpu_base.errors import Conflict
 from support.fake_api import FakeAPI, Json
 from support.waiting import until
 
@@ -126,7 +126,7 @@ async def test_pods_are_told_that_their_card_fell_sick_and_that_it_is_well_again
         assert told() == [("has", "CardUnhealthy", "card 0 of node n0 is unhealthy: XID 79")]
         api.put("elasticgpus", api.get("elasticgpus", "n0-1") | {"status": {"healthy": True}})
         await until(lambda: len(told()) == 2)
-        assert told()[1] == ("has", "CardsHealthy", "its card takes work again")
+        assert told()[1] == ("has", "CardsHealthy", "its card takes new work again")
 
 
 async def test_a_sweep_comes_to_everything_and_never_to_everything_at_once(monkeypatch: pytest.MonkeyPatch):

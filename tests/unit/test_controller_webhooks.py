@@ -1,26 +1,26 @@
 """The webhook configurations as values, and the manifests beside them."""
 
-from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import typer.main
 import yaml
 
 from egpu.api import names
 from egpu.api.foreign import FOREIGN
 from egpu.api.vocabularies import POD_RESOURCES
-from egpu.apps.agent import AgentConfig
-from egpu.apps.controller import ControllerConfig, webhooks
-from egpu.apps.extender import ExtenderConfig, scheduler_config
-from egpu.apps.webhook import WebhookConfig
-from egpu.embedded.apiserver.cel import Question, compiled
-from egpu.errors import InvalidInput
+from egpu.apps.controller import webhooks
+from egpu.apps.extender import scheduler_config
+from egpu.cli.app import app
+from egpu_base.errors import InvalidInput
+from egpu_sim.cluster.apiserver.admission.cel import Question, compiled
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CONFIGS = {"controller": ControllerConfig, "webhook": WebhookConfig, "extender": ExtenderConfig, "agent": AgentConfig}
+COMMANDS: Any = typer.main.get_command(app)
+FILES = {"controller": "controller", "webhook": "webhook", "extender": "existing/extender", "agent": "agent"}
 
 
 def documents(file: Path) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def test_every_vocabulary_reaches_the_webhook_and_system_namespaces_do_not():
     for resource in ("cpu", "amd.com/gpu", "nvidia.com/hostdev", "volcano.sh/other"):
         one = {"name": "c", "resources": {"limits": {resource: "1"}}}
         assert not sees({"object": {"metadata": {}, "spec": {"containers": [one]}}}), resource
-    for prefix in (names.GROUP + "/", *names.CLAIM_PREFIXES):
+    for prefix in (names.GROUP + "/", *names.CLAIM_PREFIXES, *names.RESIZE_PREFIXES):
         assert f'startsWith("{prefix}")' in condition.expression
     assert condition.expression.count("(") == condition.expression.count(")")
     own = webhooks.validating().webhooks[1].rules[0]
@@ -63,14 +63,14 @@ def test_the_certificate_names_what_the_api_server_calls():
             webhooks.hosts(bad, "s")
 
 
-@pytest.mark.parametrize("component", CONFIGS)
+@pytest.mark.parametrize("component", FILES)
 def test_the_manifests_give_only_flags_that_exist_and_a_role_to_each_account(component: str):
-    workload = documents(DEPLOY / f"{component}.yaml")[0]
+    workload = documents(DEPLOY / f"{FILES[component]}.yaml")[0]
     spec = workload["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == f"elastic-gpu-{component}"
     command, *flags = spec["containers"][0]["args"]
     assert command == component
-    known = {"--" + one.name.replace("_", "-") for one in fields(CONFIGS[component])}
+    known = {option for one in COMMANDS.commands[component].params for option in one.opts}
     assert {flag.partition("=")[0] for flag in flags} <= known
     kinds = [one["kind"] for one in documents(DEPLOY / "rbac" / f"{component}.yaml")]
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"} <= set(kinds)

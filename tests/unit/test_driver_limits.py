@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.memory_limits import MemoryLimit, pod_group
+from egpu.adapters.cards.memory_limits import MemoryLimit, pod_group
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import Owner
-from egpu.errors import Unavailable
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import Unavailable
 
 UID = "6f1d7a3e-5a1c-4f0e-9f0b-2c7d0c5b8e11"
 MIB = 1 << 20

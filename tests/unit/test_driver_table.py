@@ -13,6 +13,7 @@ from driver_table import classes, directions, headers, render, table
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "native" / "driver"
+TABLE = FOLDER / "generated"
 Row = dict[str, Any]
 
 
@@ -28,7 +29,7 @@ def installed(include: Path) -> headers.Headers:
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    data = json.loads((FOLDER / "driver_table.json").read_text())
+    data = json.loads((TABLE / "driver_table.json").read_text())
     return {row["symbol"]: row for row in data["functions"]}
 
 
@@ -140,14 +141,14 @@ def test_versions_are_those_of_the_typedefs(include: Path, rows: dict[str, Row])
 def test_programs_link_to_the_newest_or_an_older_abi_of_the_same_name(
     installed: headers.Headers, rows: dict[str, Row]
 ) -> None:
-    answers = {(name, symbol) for name, _, symbol in json.loads((FOLDER / "driver_table.json").read_text())["answers"]}
+    answers = {(name, symbol) for name, _, symbol in json.loads((TABLE / "driver_table.json").read_text())["answers"]}
     assert len(installed.renamed) > 50
     for name, symbol in installed.renamed.items():
         assert (name, symbol) in answers
 
 
 def test_the_table_knows_both_major_versions() -> None:
-    releases = json.loads((FOLDER / "driver_table.json").read_text())["headers"]
+    releases = json.loads((TABLE / "driver_table.json").read_text())["headers"]
     assert {release // 1000 for release in releases} >= {12, 13}
 
 
@@ -230,10 +231,10 @@ def test_the_check_names_a_new_function(
     errors = capsys.readouterr().err
     assert any(name in line and complaint in line for line in errors.splitlines()), errors
     # Generating does not paper over it either, and leaves the files alone.
-    before = (FOLDER / "driver_table.inc").read_bytes()
+    before = (TABLE / "driver_table.inc").read_bytes()
     if complaint != "not in the table":
         assert tool.main(["--include", str(tmp_path)]) == 1
-        assert (FOLDER / "driver_table.inc").read_bytes() == before
+        assert (TABLE / "driver_table.inc").read_bytes() == before
 
 
 def test_a_new_function_is_added_once_it_is_classified(
@@ -254,7 +255,7 @@ def test_a_new_function_is_added_once_it_is_classified(
     arguments = ["--include", str(tmp_path / "include"), "--folder", str(folder)]
     assert tool.main(arguments) == 0, capsys.readouterr().err
     assert tool.main(["--check", *arguments]) == 0
-    known, _ = render.known((folder / "driver_table.json").read_text())
+    known, _ = render.known((folder / "generated/driver_table.json").read_text())
     assert known["cuMemAllocSideways"].function.version == 13060
     # Older headers, without it, still pass: what was learnt stays.
     assert tool.main(["--check", "--include", str(include), "--folder", str(folder)]) == 0
@@ -263,14 +264,14 @@ def test_a_new_function_is_added_once_it_is_classified(
 def test_an_edit_of_the_generated_file_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "driver"
     shutil.copytree(FOLDER, folder)
-    text = (folder / "driver_table.inc").read_text()
-    (folder / "driver_table.inc").write_text(text.replace("ALLOC, SYNC", "PASS, SYNC", 1))
+    text = (folder / "generated/driver_table.inc").read_text()
+    (folder / "generated/driver_table.inc").write_text(text.replace("ALLOC, SYNC", "PASS, SYNC", 1))
     assert tool.main(["--check", "--folder", str(folder)]) == 1
     assert "driver_table.inc" in capsys.readouterr().err
 
 
 def test_a_changed_version_is_noticed(installed: headers.Headers) -> None:
-    known, _ = render.known((FOLDER / "driver_table.json").read_text())
+    known, _ = render.known((TABLE / "driver_table.json").read_text())
     before = known["cuMemAlloc_v2"]
     known["cuMemAlloc_v2"] = table.Known(replace(before.function, version=3030), before.last)
     assert table.disagreements(known, installed) == ["cuMemAlloc_v2 is of CUDA 3020, the table says 3030"]
@@ -317,7 +318,7 @@ def test_rules_that_match_nothing_are_reported(tmp_path: Path) -> None:
 def test_an_opaque_pointer_of_a_forwarded_function_is_reported(tmp_path: Path) -> None:
     known = {"cuTwo": table.Known(function("cuTwo", ("void *", "where")), 13000)}
     text = RULES.replace("names: [cuOne], ", "").replace(", b: {patterns: [cuTh.*]}", "")
-    with pytest.raises(classes.ClassError, match=r"cuTwo: where does where \(void \*\) point"):
+    with pytest.raises(classes.ClassError, match=r"cuTwo: the direction of where \(void \*\) is unknown"):
         table.build(known, [13000], rules(tmp_path, text))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from egpu.adapters.executors import users
 from egpu.adapters.executors.users import Users
-from egpu.errors import InvalidInput, NotSupported, Unavailable
+from egpu_base.errors import InvalidInput, NotSupported, Unavailable
 
 FIRST = 2_000_100_000
 

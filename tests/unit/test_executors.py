@@ -20,9 +20,9 @@ from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.adapters.processes import Process, start_time
 from egpu.adapters.slices.pages import create_usage, write_policy
 from egpu.api.allocation import CardShare
+from egpu_base.system.processes import Process, start_time
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 
@@ -217,7 +217,7 @@ def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path:
         assert find(directory.parent, Owner, Confinement()) == []
     (said,) = logs
     assert said["directory"] == str(directory)
-    assert "started by an earlier version" in said["reason"]
+    assert "an earlier version started it" in said["reason"]
     assert child.wait(DEADLINE_SECONDS) == -signal.SIGKILL
     assert not directory.exists()
 

@@ -13,14 +13,14 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.extender import ExtenderBindingArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
 from egpu.core.placement.mirror import Mirror
 from egpu.core.placement.node_names import NodeNames
-from egpu.embedded.credentials import extender_credentials
-from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, LeadershipLost, Unavailable
-from egpu.runtime.supervisor import Supervisor
+from egpu.laptop.credentials import extender_credentials
+from egpu_base.api.extender import ExtenderBindingArgs
+from egpu_base.errors import Conflict, DoesNotFit, ElasticGPUError, LeadershipLost, Unavailable
+from egpu_base.runtime.supervisor import Supervisor
 from support.fake_api import FakeAPI, Fault, Json, status
 from support.waiting import DEADLINE_SECONDS, until
 
@@ -384,7 +384,7 @@ async def test_immediate_claims_are_bound_at_once_and_reserve_their_card():
         other = api.put("pods", pod("o", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
         await seen(one, other)
         await one.binder.bind(args(user))
-        with pytest.raises(DoesNotFit, match="its class lets one pod use it"):
+        with pytest.raises(DoesNotFit, match="its class allows one pod at a time"):
             await one.binder.bind(args(other))
         assert given_out(api) == {"GPU-n0-00000000": 60}
 
@@ -433,7 +433,7 @@ async def test_many_binds_at_once_never_over_commit_and_fill_the_cards():
 
 
 async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("egpu.adapters.kubernetes.election.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("egpu_base.kubernetes.election.RENEW_SECONDS", 0.01)
     api = cluster()
     config = ExtenderConfig(listen="127.0.0.1:0", health_listen="127.0.0.1:0")
     config = dataclasses.replace(config, **extender_credentials(tmp_path / "tls").config())
@@ -447,7 +447,7 @@ async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("egpu.apps.extender.binding.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("egpu.apps.extender.binder.SETTLE_SECONDS", 0.05)
     api = cluster()
     async with extender(api) as one:
         api.hold_watches = True
@@ -461,7 +461,7 @@ async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(m
 
 async def test_nobody_is_asked_about_a_pod_that_the_watch_showed(monkeypatch: pytest.MonkeyPatch):
     """Not even when it is gone before anybody looks after what was assumed."""
-    monkeypatch.setattr("egpu.apps.extender.binding.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("egpu.apps.extender.binder.SETTLE_SECONDS", 0.05)
     api = cluster(cards=2)
     async with extender(api) as one:
         shown = api.put("pods", pod("shown"))
@@ -505,7 +505,7 @@ async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
 async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch: pytest.MonkeyPatch):
     """The webhook, through which a touch passes, may be down when an extender starts."""
     monkeypatch.setattr("egpu.apps.extender.fence.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("egpu_base.kubernetes.client.BACKOFF_SECONDS", 0.001)
     api = cluster()
     api.put("pods", pod("a"))
     refusals = []
@@ -527,7 +527,7 @@ async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("egpu.apps.extender.claim_writer.SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("egpu_base.kubernetes.client.BACKOFF_SECONDS", 0.001)
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
     api.put("elasticgpuclaims", claim("c", "later"))

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUStatus
 from egpu.apps.extender.card_status import MOST_WRITES, CardStatusWriter, card_status
 from egpu.apps.extender.view import View
 from egpu.core.placement.cache import rebuild
-from egpu.errors import ElasticGPUError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
 from support.fake_api import FakeAPI, Json, status
 from support.objects import card, claim, placed, slice_pod
 

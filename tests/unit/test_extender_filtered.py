@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from egpu.apps.extender import filtered
-from egpu.apps.extender.filtered import REMEMBER_SECONDS, Filtered
+from egpu.apps.extender import filter_results
+from egpu.apps.extender.filter_results import REMEMBER_SECONDS, FilterResults
 from egpu.core.placement.node_names import KnownNodes, NodeNames
-from egpu.errors import Conflict
+from egpu_base.errors import Conflict
 
 KNOWN = KnownNodes()
 
 
-def note(memory: Filtered, uid: str, nodes: Sequence[str], known: KnownNodes = KNOWN) -> None:
+def note(memory: FilterResults, uid: str, nodes: Sequence[str], known: KnownNodes = KNOWN) -> None:
     """It was asked about one node more, which does not fit."""
     asked = NodeNames(["full", *nodes], known)
     memory.note(uid, asked, np.arange(len(asked)) > 0)
@@ -27,7 +27,7 @@ class Clock:
 
 
 def test_the_newest_answer_counts_and_no_other_node() -> None:
-    memory = Filtered()
+    memory = FilterResults()
     note(memory, "a", [f"n{number}" for number in range(20)])
     note(memory, "b", ["n17"])
     for node in ("n0", "n8", "n19"):
@@ -43,14 +43,14 @@ def test_the_newest_answer_counts_and_no_other_node() -> None:
 
 def test_an_answer_is_forgotten_with_time_and_with_too_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    memory = Filtered(clock)
+    memory = FilterResults(clock)
     note(memory, "a", ["n"])
     clock.now = REMEMBER_SECONDS
     memory.check("a", "n")
     clock.now += 1
     with pytest.raises(Conflict):
         memory.check("a", "n")
-    monkeypatch.setattr(filtered, "MAX_PODS", 2)
+    monkeypatch.setattr(filter_results, "MAX_PODS", 2)
     for uid in ("b", "c", "d"):
         note(memory, uid, ["n"])
     with pytest.raises(Conflict):

@@ -9,12 +9,12 @@ import pytest
 from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod
 
 from egpu.api import names
-from egpu.api.extender import in_words
-from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
-from egpu.apps.extender.gangs import GangController
+from egpu.apps.extender.gang_controller import GangController
 from egpu.core.placement.node_names import NodeNames, chosen
-from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
+from egpu_base.api.extender import in_words
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
 from support.waiting import until
 
@@ -103,9 +103,7 @@ async def test_a_gang_without_room_for_all_holds_nothing_and_one_that_fits_goes_
                 await schedule(one, api, f"{gang}{number}")
         assert bound(api, "g0", "g1", "g2") == ["g0", "g1", "g2"]
         said = await schedule(one, api, "h0", "h1", "h2")
-        assert said.startswith(
-            "gang h: all 3 members exist, 1 fit at once; h1 with 1 of the others in place has no room"
-        )
+        assert said.startswith("gang h: all 3 members exist, 1 fit at once; h1 has no room with 1 of the others placed")
         assert "card 0 has 40 percent of compute free, 60 percent needed" in said
         assert bound(api, "h0", "h1", "h2") == []
         assert len(one.view.cache.ledger.holders()) == 3

@@ -11,14 +11,15 @@ from test_extender_gangs import ask, shown
 from test_extender_preempting import UNSCHEDULABLE, evicted, full, ranked, ready_cluster, slow_extender, waiting
 
 from egpu.api import names
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ObjectMeta
-from egpu.apps.extender import Extender, preempting
-from egpu.apps.extender.preempting import AGAIN_SECONDS
+from egpu.api.objects import ElasticGPU
+from egpu.apps.extender import Extender, preemptor
+from egpu.apps.extender.preemptor import AGAIN_SECONDS
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.published import MAX_LINK_MBPS
 from egpu.core.preemption.plan import plan_in_slices
-from egpu.errors import Conflict
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import Conflict
 from support.fake_api import FakeAPI, Fault, Json, status
 from support.waiting import until
 
@@ -160,7 +161,7 @@ async def test_a_pod_that_no_plan_can_be_made_for_stops_no_other(monkeypatch: py
         def failing(pod: Pod, *arguments: Any, **named: Any) -> Any:
             return plan_in_slices(pod, *arguments, **named) if pod.name != "strange" else 1 // 0
 
-        monkeypatch.setattr(preempting, "plan_in_slices", failing)
+        monkeypatch.setattr(preemptor, "plan_in_slices", failing)
         await full(api, one, ranked("small", 1))
         await unschedulable(api, one, ranked("strange", 10))
         await waiting(api, one, ranked("great", 5))
@@ -184,7 +185,7 @@ async def test_many_pods_for_which_nobody_can_go_do_not_take_every_turn(monkeypa
             now[0] += AGAIN_SECONDS / 2  # a plan takes time where the cluster is large
             return plan_in_slices(pod, *arguments, **named)
 
-        monkeypatch.setattr(preempting, "plan_in_slices", noted)
+        monkeypatch.setattr(preemptor, "plan_in_slices", noted)
         await unschedulable(api, one, *hopeless)
         await until(lambda: len(looks) >= 4)
         await waiting(api, one, great)

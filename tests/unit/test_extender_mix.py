@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from egpu.apps.extender.mix import JobMix
+from egpu.apps.extender.job_mix import JobMix
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.learning import FIRST_PRICES_AT, LearnedMix
 from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Mix
-from egpu.runtime import elsewhere
+from egpu_base.runtime import worker_process
 from support.objects import cluster, slice_pod
 
 DEADLINE_SECONDS = 10.0
@@ -42,7 +42,7 @@ class Priced:
 async def test_scores_follow_new_prices_for_every_kind_of_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     ranking = Priced(kinds=5)
     prices = SimpleNamespace(mix=SimpleNamespace(weights={}))
-    monkeypatch.setattr(elsewhere, "call", lambda *_: prices)
+    monkeypatch.setattr(worker_process, "call", lambda *_: prices)
     mix = JobMix(cast("Any", None), cast("Any", ranking), lease="lease", namespace="ns")
     running = asyncio.create_task(mix.run())
     try:

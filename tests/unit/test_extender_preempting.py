@@ -12,12 +12,12 @@ from test_extender_gangs import ask, shown
 from test_extender_waking import woken
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
-from egpu.apps.extender.preempting import AGAIN_SECONDS, RESERVED_SECONDS
+from egpu.apps.extender.preemptor import AGAIN_SECONDS, RESERVED_SECONDS
 from egpu.core.placement.ledger import Holder
 from egpu.core.preemption.scene import InVain, Plan
-from egpu.errors import LeadershipLost
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import LeadershipLost
 from support.fake_api import FakeAPI, Json, status
 from support.waiting import until
 
@@ -251,7 +251,7 @@ async def test_while_a_plan_is_made_the_scheduler_is_answered():
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("egpu.apps.extender.preempting.SLICE_SECONDS", 0.0)
+            patch.setattr("egpu.apps.extender.preemptor.SLICE_SECONDS", 0.0)
             patch.setattr(one.preemptor, "_plan", watched)
             await waiting(api, one, ranked("w", 10))
             while not reserved(api, "w"):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.api.extender import HostPriority
 from egpu.apps.extender import name_lists
 from egpu.apps.extender.answers import priorities, reasons
 from egpu.apps.extender.name_lists import NameLists
@@ -17,7 +16,8 @@ from egpu.apps.extender.questions import Questions
 from egpu.core.arrays import IntArray
 from egpu.core.placement.ledger import Card, Ledger, NodeCards
 from egpu.core.placement.node_names import NodeNames
-from egpu.errors import InvalidInput
+from egpu_base.api.extender import HostPriority
+from egpu_base.errors import InvalidInput
 
 POD = {"metadata": {"name": "p", "uid": "u"}}
 NAMES = st.lists(st.from_regex(r"\A[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?\Z") | st.text(max_size=253))

@@ -114,6 +114,16 @@ async def test_shrinking_is_given_to_others_only_when_the_node_says_so() -> None
         await until(lambda: given(api, "q").cards[0].core == 70)
 
 
+async def test_a_container_with_a_long_name_is_resized_and_answered() -> None:
+    api, name = cluster(), "a" * 63
+    pod = json.loads(json.dumps(running("p", 20)).replace('"app"', f'"{name}"').replace('\\"app\\"', f'\\"{name}\\"'))
+    api.put("pods", pod)
+    async with extender(api):
+        pod["metadata"]["annotations"][f"{names.RESIZE_PREFIXES[1]}{name}"] = "core=50"
+        api.put("pods", pod)
+        await until(lambda: f"resized.elasticgpu.io/{name}" in api.get("pods", "p", "ns")["metadata"]["annotations"])
+
+
 async def test_a_successor_counts_what_is_held_and_goes_on() -> None:
     api = cluster()
     uid = api.put("pods", running("p", 60))["metadata"]["uid"]

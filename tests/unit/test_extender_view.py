@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
 from egpu.core.placement import requests
 from egpu.core.placement.hosts import Room, pod_requests
-from egpu.errors import InvalidInput
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidInput
 from support.fake_api import FakeAPI, Json
 from support.objects import BINPACK, card, cluster, place, placed, slice_pod
 from support.waiting import until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.files import link_like, write_atomically
+from egpu_base.system.files import link_like, write_atomically
 
 
 def test_what_was_there_is_replaced_whole(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from egpu.adapters.kubernetes.followed import FollowedView
-from egpu.adapters.kubernetes.index import Index
 from egpu.api.objects import ElasticGPU
+from egpu_base.kubernetes.index import Index
 from support.fake_api import FakeAPI
 from support.objects import card, cluster, place, placed, slice_pod
 from support.waiting import until

@@ -8,7 +8,7 @@ import pytest
 
 from egpu.adapters.executors import images as module
 from egpu.adapters.executors.images import SHARE_MIB, Images
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 from support.repository import ROOT
 
 
@@ -76,7 +76,7 @@ def test_a_smaller_bound_removes_what_is_too_much_and_none_removes_all(tmp_path:
     none = Images(tmp_path / "images", 0)
     assert list((tmp_path / "images").iterdir()) == []
     assert none.open("c") is None
-    assert "not asked for" in none.told
+    assert "--image-cache is 0" in none.told
 
 
 def test_less_than_a_share_is_refused(tmp_path: Path) -> None:

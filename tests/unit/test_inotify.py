@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.inotify import FileWatch
+from egpu_base.system.inotify import FileWatch
 
 
 def test_what_is_written_and_closed_is_told_by_name(tmp_path: Path) -> None:

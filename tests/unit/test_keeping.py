@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from egpu.errors import Unavailable
-from egpu.runtime.keeping import OLD_AFTER, kept_for_good, seldom_searched
+from egpu_base.errors import Unavailable
+from egpu_base.runtime.keeping import OLD_AFTER, kept_for_good, seldom_searched
 
 
 @pytest.fixture(autouse=True)

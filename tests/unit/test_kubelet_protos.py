@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def test_generated_modules_are_fresh() -> None:
-    script = Path(__file__).resolve().parents[2] / "scripts/generate_protos.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    script = Path(__file__).resolve().parents[2] / "scripts/generate.py"
+    done = subprocess.run([sys.executable, script, "--check", "protos"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

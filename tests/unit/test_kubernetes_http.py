@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from egpu.adapters.kubernetes import transport
-from egpu.adapters.kubernetes.exchanges import Exchanges
-from egpu.adapters.kubernetes.transport import Transport
+from egpu_base.kubernetes import transport
+from egpu_base.kubernetes.exchanges import Exchanges
+from egpu_base.kubernetes.transport import Transport
 from support.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from egpu.adapters.kubernetes import store as stores
-from egpu.adapters.kubernetes.store import Store
-from egpu.api.kubernetes import Container, Pod, PodSpec
-from egpu.api.objects import ObjectMeta
+from egpu_base.api.kubernetes import Container, Pod, PodSpec
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.kubernetes import store as stores
+from egpu_base.kubernetes.store import Store
 
 BOTH = pytest.mark.parametrize("packed", [True, False])
 

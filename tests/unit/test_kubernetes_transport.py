@@ -8,9 +8,8 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from egpu.adapters.kubernetes import Change, Client, LeaseElection, Reflector
-from egpu.api.kubernetes import Pod
-from egpu.errors import (
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,
@@ -21,6 +20,7 @@ from egpu.errors import (
     Refused,
     Unavailable,
 )
+from egpu_base.kubernetes import Change, Client, LeaseElection, Reflector
 from support.waiting import until
 
 Answer = Callable[[httpx2.Request], httpx2.Response]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from egpu.runtime import log_limits, logs
-from egpu.runtime.log_limits import BURST, IDLE_SECONDS, MAX_KINDS, RateLimit
+from egpu_base.runtime import log_limits, logs
+from egpu_base.runtime.log_limits import BURST, IDLE_SECONDS, MAX_KINDS, RateLimit
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from egpu.adapters.nvml import CardProcess
+from egpu.adapters.cards.nvml import CardProcess
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import IDLE_SECONDS, MemoryWatch
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy

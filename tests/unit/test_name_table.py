@@ -53,7 +53,7 @@ def test_scores_of_any_size_are_written_with_what_stands_around_them() -> None:
 
 @pytest.mark.parametrize("number", [-1, 2, 2**62])
 def test_a_number_without_a_name_is_an_error(number: int) -> None:
-    with pytest.raises(IndexError, match="of 2 names"):
+    with pytest.raises(IndexError, match="one of the 2 names"):
         table_of(["a", "b"]).write(np.array([0, number]))
     with pytest.raises(ValueError, match="1 names, 2 scores"):
         table_of(["a"]).write_scored(np.array([0]), np.array([1, 2]), b"", b"", b"")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from egpu.adapters.slices import pages
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
-from egpu.errors import CorruptData, InvalidInput
+from egpu_base.errors import CorruptData, InvalidInput
 
 INCLUDE = Path(__file__).parents[2] / "native" / "include"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.pool import scratch
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
 from support.strangers import only_root, owned_by_stranger
 
 HOLDING = """
@@ -83,7 +83,7 @@ def test_a_directory_that_is_swept_before_it_is_locked_is_made_again(
 
 def test_where_nothing_can_be_made_that_is_said(tmp_path: Path) -> None:
     with (
-        pytest.raises(Unavailable, match="no directory can be made"),
+        pytest.raises(Unavailable, match="cannot make a directory"),
         scratch.directory("egpu-run-", tmp_path / "nowhere"),
     ):
         pass

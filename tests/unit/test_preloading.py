@@ -10,14 +10,13 @@ import msgspec
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.adapters.executors import process
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.local.book import Book, LocalSlice, SliceRequest
 from egpu.adapters.local.run import LocalMachine, plan
-from egpu.adapters.nvml import CardProcess, CardReading
-from egpu.adapters.preloading import check_program
-from egpu.adapters.processes import Process
+from egpu.adapters.programs.preloading import check_program
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.slots.cdi import SlotSpecs
@@ -26,7 +25,8 @@ from egpu.apps.agent.slots.directories import Slots
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
-from egpu.errors import NotSupported
+from egpu_base.errors import NotSupported
+from egpu_base.system.processes import Process
 from support.objects import slice_pod
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -84,9 +84,7 @@ def test_a_program_is_told_its_card_by_a_number(local: LocalSlice) -> None:
 
 @pytest.mark.usefixtures("noexec")
 def test_a_run_does_not_start_outside_its_slice(local: LocalSlice) -> None:
-    with pytest.raises(
-        NotSupported, match=rf"{INTERPOSER.resolve().parent} is on a file system that is mounted noexec"
-    ):
+    with pytest.raises(NotSupported, match=rf"{INTERPOSER.resolve().parent} is on a file system mounted noexec"):
         real(local, "true")
 
 
@@ -139,5 +137,5 @@ def test_a_run_of_a_program_for_another_processor_is_refused(local: LocalSlice, 
     header[4] = 3 - header[4]  # 32 bits for 64, or the other way round
     (tmp_path / "program").write_bytes(header)
     (tmp_path / "program").chmod(0o755)
-    with pytest.raises(NotSupported, match="is for another processor, or word size"):
+    with pytest.raises(NotSupported, match="is for another processor or word size"):
         real(local, str(tmp_path / "program"))

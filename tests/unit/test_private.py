@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters import private
-from egpu.adapters.private import MAX_LINKS, PASSABLE, private_directory
-from egpu.errors import NotPrivate, Unavailable
+from egpu_base.errors import NotPrivate, Unavailable
+from egpu_base.system import private
+from egpu_base.system.private import MAX_LINKS, PASSABLE, private_directory
 from support.strangers import STRANGER, as_stranger, only_root
 
 
@@ -53,7 +53,7 @@ def test_what_is_there_keeps_its_mode(shared: Path) -> None:
 def test_what_others_could_write_is_not_believed(shared: Path, permissions: int) -> None:
     (shared / "a").mkdir()
     (shared / "a").chmod(permissions)
-    with pytest.raises(NotPrivate, match=rf"a could be written by other users \(mode {permissions:o}\)"):
+    with pytest.raises(NotPrivate, match=rf"a can be written by other users \(mode {permissions:o}\)"):
         private_directory(shared / "a")
     if not permissions & stat.S_ISVTX:
         with pytest.raises(NotPrivate, match=rf"a can be changed by other users \(mode {permissions:o}\)"):
@@ -104,7 +104,7 @@ def test_what_is_no_directory_is_one_sentence(shared: Path) -> None:
 ELSEWHERE = """
 import ctypes, os, sys
 from pathlib import Path
-from egpu.adapters.private import private_directory
+from egpu_base.system.private import private_directory
 user, place = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is ours again
@@ -128,7 +128,7 @@ def test_root_is_trusted_where_a_user_namespace_does_not_know_it(shared: Path) -
 def test_a_directory_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "OCCUPIED_SECONDS", 0.0)
     held = private.occupy(tmp_path)
-    with pytest.raises(Unavailable, match=f"another process has {tmp_path}: end it"):
+    with pytest.raises(Unavailable, match=f"another process uses {tmp_path}: stop it"):
         private.occupy(tmp_path)
     os.close(held)
     os.close(private.occupy(tmp_path))

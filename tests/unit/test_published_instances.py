@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.mig import FoundInstance, MigReading
-from egpu.adapters.nvml import CardReading
+from egpu.adapters.cards.mig import FoundInstance, MigReading
+from egpu.adapters.cards.nvml import CardReading
 from egpu.api.mig import InstancePlace, Mig
 from egpu.api.objects import ElasticGPU
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.publisher import Publisher
 from egpu.core.provisioners.preparation import CardInstance
+from egpu_base.kubernetes.events import EventRecorder
 from support.fake_api import FakeAPI
 from support.local_node import Cards
 from support.mig import mig_profiles

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from egpu.errors import Conflict, Refused, Unavailable
-from egpu.runtime.reconcile import DONE, Loop, Result
-from egpu.runtime.supervisor import Supervisor, TaskEndedError
-from egpu.runtime.workqueue import WorkQueue, WorkQueueFullError
+from egpu_base.errors import Conflict, Refused, Unavailable
+from egpu_base.runtime.reconcile import DONE, Loop, Result
+from egpu_base.runtime.supervisor import Supervisor, TaskEndedError
+from egpu_base.runtime.workqueue import WorkQueue, WorkQueueFullError
 from support.waiting import DEADLINE_SECONDS
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters import selinux
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu_base.system import selinux
 
 
 @pytest.fixture

@@ -16,25 +16,21 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters import mounts
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.adapters.processes import Process
 from egpu.adapters.slices import membership, pages
 from egpu.adapters.slices.pages import UsageReader, create_usage, read_policy
 from egpu.adapters.slices.reaping import reap
 from egpu.adapters.slices.sharing import CALM_SECONDS
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.compute import ComputeSharing
-from egpu.apps.agent.limits.ended import EndedPrograms
+from egpu.apps.agent.limits.ended_programs import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
+from egpu.apps.agent.serving.slot_executors import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
@@ -42,7 +38,11 @@ from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
-from egpu.embedded import janitor
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.system import mounts
+from egpu_base.system.processes import Process
+from egpu_sim.cluster import janitor
 from support.fake_api import FakeAPI
 from support.local_node import Cards, card
 from support.ticking import Ticking

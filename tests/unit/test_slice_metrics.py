@@ -12,24 +12,24 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from egpu.adapters import usage
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
-from egpu.adapters.kubernetes import Change
-from egpu.adapters.processes import Process, seconds_since_boot
+from egpu.adapters.slices import published as usage
 from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, create_usage
-from egpu.adapters.usage import parse_usage, read_usage
+from egpu.adapters.slices.published import parse_usage, read_usage
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.kubernetes import Pod, PodStatus
-from egpu.api.objects import ObjectMeta
-from egpu.apps.agent.serving.pods import ServedContainer
+from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.slice_metrics import MAX_PROCESSES, SliceMetrics
 from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
-from egpu.apps.dashboard import sources
+from egpu.apps.dashboard import usage_sources
 from egpu.apps.dashboard.config import DashboardConfig
-from egpu.apps.dashboard.sources import Sources, agent_url
+from egpu.apps.dashboard.usage_sources import UsageSources, agent_url
 from egpu.core.view import SliceKey, SliceUsage
-from egpu.errors import CorruptData, Unavailable
+from egpu_base.api.kubernetes import Pod, PodStatus
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import CorruptData, Unavailable
+from egpu_base.kubernetes import Change
+from egpu_base.system.processes import Process, seconds_since_boot
 
 MIB = 1024 * 1024
 SHARE = CardShare(uuid="GPU-1", index=1, minor=1, core=50, memory_mib=512)
@@ -190,9 +190,9 @@ async def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothi
         silent.bind(("127.0.0.1", 0))  # and does not listen
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ports = [one.getsockname()[1] for one in (silent, server.socket)]
-        monkeypatch.setattr(sources, "agent_url", lambda pod, _: f"http://127.0.0.1:{pod.status.pod_ip}/metrics")
+        monkeypatch.setattr(usage_sources, "agent_url", lambda pod, _: f"http://127.0.0.1:{pod.status.pod_ip}/metrics")
         (tmp_path / "token").write_text("t\n")
-        asking = Sources(DashboardConfig(ask_agents=True, token_file=tmp_path / "token", usage=("/nowhere",)))
+        asking = UsageSources(DashboardConfig(ask_agents=True, token_file=tmp_path / "token", usage=("/nowhere",)))
         agents = [at(str(port)) for port in ports]
         for pod in agents:
             asking.pod_changed(Change(None, pod))

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from egpu.adapters.strangers import OWN_DESCRIPTORS, Strangers, places_for
+from egpu_base.http.strangers import OWN_DESCRIPTORS, Strangers, places_for
 
 
 class Callers:

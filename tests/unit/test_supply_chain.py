@@ -86,7 +86,7 @@ def test_the_bill_of_materials_has_all_that_is_pinned_and_what_it_is_for() -> No
 
 
 def test_lock_files_are_read_whole() -> None:
-    for file in (locks.IMAGE, locks.RUN, locks.DEV, locks.MUTANTS):
+    for file in (locks.IMAGE, locks.RUN, locks.DEV, locks.MUTANTS, locks.DOCS):
         text = file.read_text()
         assert len(locks.pins(file)) == text.count("==")
         assert sum(len(pin.hashes) for pin in locks.pins(file)) == text.count("sha256:")

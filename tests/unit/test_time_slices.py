@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters import compute_policy
+from egpu.adapters.cards import compute_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from egpu.errors import NotSupported
+from egpu_base.errors import NotSupported
 
 
 class Cards:
@@ -97,7 +97,7 @@ async def test_replicas_of_the_drivers_own_length_change_nothing(slots: Slots, t
 
 def test_a_node_without_nvidia_smi_is_told_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NotSupported, match="nvidia-smi, which this node has not"):
+    with pytest.raises(NotSupported, match="nvidia-smi, which this node does not have"):
         compute_policy.set_time_slice("GPU-a", "long")
     program = tmp_path / "nvidia-smi"
     program.write_text('#!/bin/sh\necho "$*" >&2\nexit 3\n')

@@ -17,9 +17,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from egpu.adapters import certificate_files, certificates, http_protocol, http_server, listening, web
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
+from egpu_base.http import listening, web
+from egpu_base.http import protocol as http_protocol
+from egpu_base.http import server as http_server
+from egpu_base.tls import certificates
+from egpu_base.tls import followed as certificate_files
 from support.waiting import until
 
 GO_CLIENT_IDLE_SECONDS: Final = 90

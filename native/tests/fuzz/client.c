@@ -1,11 +1,11 @@
-/* What the remote client makes of an executor that says whatever it likes. No length, count or
- * handle of a reply may lead outside, and no call may go on for ever.
+/* The remote client against a hostile executor. No length, count or handle of a reply may lead
+ * outside of memory, and no call may run forever.
  *
- * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome, with
- * descriptors where the byte after it says so), then what the executor sends before it hangs up:
- * frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag 32768
- * makes the length a lie. From 128 on it sends through shared memory, where flag 16384 writes the
- * payload over the control page; from 192 on NVML asks.
+ * Input: a byte that selects the call ('S': only a snapshot is read, 'W': a welcome, with
+ * descriptors if the next byte says so), then the executor's output before it hangs up: frames of
+ * {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag 32768 makes the
+ * length wrong. From 128 on it sends through shared memory, where flag 16384 writes the payload
+ * over the control page; from 192 on the call is NVML's.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include "descriptors.h"
 #include "ring.h"
 
-/* Whoever waits for a moment finds it gone. */
+/* Time passes for threads that wait. */
 static int passing_time(clockid_t clock, struct timespec *now) {
     static int64_t ns = 1000000000;
     (void)clock;
@@ -38,7 +38,7 @@ static bool look_once(struct shared_tail *tail, uint64_t seen) {
 #include "../../remote/transport_shared.c"
 #include "../../remote/bulk.c"
 
-/* An executor may name any address; here none is taken, and some are said to be. */
+/* An executor may return any address; none is reserved here, but some are reported as occupied. */
 enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes) {
     (void)server, (void)bytes;
     return base & 64 ? ADDRESSES_OF_OTHERS : ADDRESSES_UNKNOWN;
@@ -53,11 +53,11 @@ CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
 void ask_nvml(unsigned which); /* client_nvml.c */
 
 static struct link *lease;
-static struct shared executors; /* the same memory, as the executor sees it */
+static struct shared executors; /* the same memory in the executor's mapping */
 static CUcontext context;
 static uint8_t *stream_ring;
 
-/* What opening a transport does, but for threads. */
+/* Open a transport as usual, but without threads. */
 static void travel_over(const struct transport *transport) {
     lease->transport = transport;
     if (transport == &transport_shared) {
@@ -97,12 +97,13 @@ static void set_up(void) {
     link_count = 1;
     atomic_store(&opened, getpid());
     links_use();
+    visible_choose();
     if (links_open() != CUDA_SUCCESS || call_ready() != CUDA_SUCCESS) abort();
-    FILE *nowhere = fopen("/dev/null", "w"); /* a lease is lost with every input */
+    FILE *nowhere = fopen("/dev/null", "w"); /* every input loses a lease */
     if (nowhere != NULL) stderr = stdout = nowhere;
 }
 
-/* The lease as it is after a welcome, on a new socket; returns its other end. */
+/* Set the lease to its state after a welcome, on a new socket; return the socket's other end. */
 static int connect_lease(void) {
     int pair[2], room = 4 << 20;
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
@@ -166,7 +167,7 @@ static void say_shared(const uint8_t *data, size_t size, uint64_t last) {
         } else if (tail + sizeof header + length + 16 <= SHARED_RING_BYTES) {
             memcpy(executors.replies + tail, &header, sizeof header);
             memcpy(executors.replies + tail + sizeof header, data, length);
-            /* beside the tail as well; what is read there is what was said last */
+            /* beside the tail as well: the latest frame is read there */
             if (shared_frame(length) <= SHARED_SHORT_BYTES) {
                 memcpy((void *)control->replies.frame, executors.replies + tail,
                        shared_frame(length));
@@ -225,7 +226,7 @@ static void call_one(unsigned which) {
     case 12: cuDeviceGetMemPool((CUmemoryPool *)space, 0); break;
     case 13: cuMemGetAddressRange_v2(&pointer, &a, 4096); break;
     case 14:
-        /* a module, and what is asked about it: the second answer finds the first one's handle */
+        /* a module and queries of it: the second reply finds the first one's handle */
         if (cuModuleLoadData(&module, image) == CUDA_SUCCESS) {
             if (cuModuleGetFunction(&function, module, "f") == CUDA_SUCCESS) {
                 void *arguments[64];
@@ -241,11 +242,11 @@ static void call_one(unsigned which) {
     }
 }
 
-/* With the first byte's bits: descriptors go along, so many, of a sealed memory of the right size,
- * or of a file. */
+/* The first byte's bits select how many descriptors are sent, and whether of a sealed memory of the
+ * right size or of a file. */
 static void send_welcome(int fd, const uint8_t *data, size_t size) {
     struct wire_header header;
-    /* in the flags of the header, which a welcome has none of */
+    /* in the header's flags, which a welcome does not use */
     size_t count = size >= sizeof header ? data[2] & 3 : 0;
     if (count == 0) {
         if (send(fd, data, size, MSG_DONTWAIT) < 0) abort();
@@ -295,14 +296,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         greet(lease, lease->fd);
         if (lease->devices != devices) free(lease->devices);
         lease->devices = devices, lease->device_count = count, lease->connected_once = true;
-        /* what the executor can cut off at any time */
+        /* memory that the executor can truncate at any time */
         bool shared = lease->transport == &transport_shared;
         if (shared && !(size > 3 && data[3] & 4)) abort();
         if (shared) shared_unmap(&lease->shared.memory);
         lease->shared.memory = mapped;
         lease->transport = &transport_stream;
         lease->direct = true;
-        if (open_descriptors() != before) abort(); /* one that came was not closed */
+        if (open_descriptors() != before) abort(); /* a received one was not closed */
     } else {
         lease->direct = true; /* a lost connection is a lost lease */
         if (context == NULL) {

@@ -1,4 +1,4 @@
-/* The remote NVML, with the remote driver that is linked beside it. */
+/* The remote NVML, with the remote driver linked beside it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static void *fuzz_symbol(const char *name) {
 
 void ask_nvml(unsigned which);
 
-/* What somebody who looks would ask; the answers go into buffers of the documented sizes, or of one
+/* The queries of a monitoring program; replies go into buffers of the documented sizes, or of one
  * entry. */
 void ask_nvml(unsigned which) {
     char text[96], short_text[4];

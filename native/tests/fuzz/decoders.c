@@ -13,9 +13,9 @@
 
 #include <stdio.h>
 
-#include "greeting.h"
+#include "executor/session/greeting.h"
 #include "ring.h"
-#include "store.h"
+#include "executor/images/store.h"
 
 enum { FITTED = 1, IN_CONTEXT = 2, LONGEST_FITTED = 1024 };
 

@@ -1,4 +1,4 @@
-/* How many descriptors are open: what came over a socket and was not wanted has to be closed. */
+/* Counts open descriptors: unwanted ones from a socket must be closed. */
 #ifndef EGPU_FUZZ_DESCRIPTORS_H
 #define EGPU_FUZZ_DESCRIPTORS_H
 

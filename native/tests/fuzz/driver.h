@@ -1,12 +1,11 @@
-/* A driver that agrees to everything. It reads all that it is given to read and writes all that it
- * is given to fill, so that a sanitizer sees a length that leads outside; apart from that it does
- * nothing. */
+/* A driver that accepts everything. It reads all of its inputs and fills all of its outputs, so a
+ * sanitizer detects a length that leads outside of memory. Otherwise it does nothing. */
 #ifndef EGPU_FUZZ_DRIVER_H
 #define EGPU_FUZZ_DRIVER_H
 
-#include "executor.h"
+#include "executor/executor.h"
 
-static bool driver_called; /* a call got as far as the driver */
+static bool driver_called; /* a call reached the driver */
 static volatile uint8_t driver_sink;
 
 static void driver_reads(const void *from, size_t bytes) {
@@ -22,7 +21,7 @@ static int driver_agrees(void) {
     return CUDA_SUCCESS;
 }
 
-/* Something that changes, so that handles get bound to it. */
+/* Returns changing objects, so handles get bound to them. */
 static uintptr_t driver_objects = 4096;
 static int driver_gives(void **object) {
     driver_called = true;
@@ -50,7 +49,7 @@ static int driver_copies_out(void *to, CUdeviceptr from, size_t bytes) {
     driver_writes(to, bytes);
     return CUDA_SUCCESS;
 }
-/* One end of a copy of rows, where it is in this process. */
+/* One end of a copy of rows, if it is in this process. */
 static void driver_moves(CUmemorytype type, const void *read, void *written, size_t pitch,
                          size_t width, size_t rows) {
     for (size_t row = 0; type == CU_MEMORYTYPE_HOST && row < rows && width != 0; row++) {
@@ -65,7 +64,7 @@ static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
     driver_moves(plan->dstMemoryType, NULL, plan->dstHost, plan->dstPitch, width, rows);
     return plan->srcDevice == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-/* The same of slices; what is 0 is as wide, or as high, as the copy. */
+/* The same for slices; 0: as wide or high as the copy. */
 static void driver_moves_slices(CUmemorytype type, const void *read, void *written, size_t pitch,
                                 size_t height, const CUDA_MEMCPY3D *plan) {
     size_t width = plan->WidthInBytes, rows = plan->Height;
@@ -141,7 +140,7 @@ static int driver_loads_library(void **library, const char *image, CUjit_option 
                                 void **values, unsigned count) {
     return driver_loads(library, image, count, options, values);
 }
-/* These are called at the client's request as well, with what it leaves out. */
+/* These are also called on the client's request, with the arguments that it leaves out. */
 static int driver_counts(unsigned *count) {
     if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
     return *count = 3, CUDA_SUCCESS;

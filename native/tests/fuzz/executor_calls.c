@@ -1,6 +1,8 @@
-/* calls.c and images.c, and how a fuzzer forgets what an input left in them. */
-#include "../../executor/calls.c"
-#include "../../executor/images.c"
+/* calls.c, host.c and images.c, and how a fuzzer forgets what an input left in them. */
+#define _GNU_SOURCE
+#include "../../executor/calls/calls.c"
+#include "../../executor/calls/host.c"
+#include "../../executor/images/images.c"
 
 void forget_calls(void);
 void forget_graphs(void);

@@ -1,6 +1,6 @@
 /* graphs.c and rooms.c, and how a fuzzer forgets what an input left in them. */
-#include "../../executor/graphs.c"
-#include "../../executor/rooms.c"
+#include "../../executor/graphs/graphs.c"
+#include "../../executor/graphs/rooms.c"
 
 void forget_graphs(void);
 

@@ -1,5 +1,5 @@
 /* handles.c, and how a fuzzer forgets what an input left in it. */
-#include "../../executor/handles.c"
+#include "../../executor/calls/handles.c"
 
 void forget_handles(void);
 

@@ -2,7 +2,7 @@
  * they are given to fill, as the driver of driver.h does. */
 #include "recording.h"
 
-#include "libraries.h"
+#include "executor/libraries/libraries.h"
 
 static volatile uint8_t sink;
 
@@ -14,7 +14,7 @@ static void saw(char form, const void *bytes, size_t count) {
 }
 static void saw_end(void) {}
 
-#include "recording_all.h"
+#include "generated/recording_all.h"
 
 void *library_function(enum library_id id, const char *symbol) {
     (void)id;

@@ -1,18 +1,17 @@
 /* What the executor's parent makes of strangers: several connections at once that say HELLO, or
- * anything else, in pieces. main.c is compiled here with sessions that are not started. Nobody gets
- * one without the token.
+ * anything else, in pieces. parent.c is compiled here with sessions that are not started. Nobody
+ * gets one without the token.
  *
  * Input: steps of {connection u8, length u8, bytes}: `connection` bits 0-2 say which one speaks (a
  * new one, if there is none), bit 7 that it hangs up afterwards, bit 6 that the HELLO before it is
  * sent up to `length` and the bytes come after it.
  */
 #define _GNU_SOURCE
-#include "executor.h"
+#include "executor/executor.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,24 +40,20 @@ static int fuzz_socketpair(int domain, int type, int protocol, int pair[2]) {
     return result;
 }
 
-#define main executor_main
-int executor_main(int argc, char **argv);
 #define fork fuzz_fork
 #define socketpair fuzz_socketpair
 #define printf(...) ((void)0)
 #define putchar(character) ((void)0)
 #define fflush(file) ((void)0)
-#include "../../executor/main.c"
-#undef main
+#include "../../executor/parent.c"
 #undef fork
 #undef socketpair
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-bool store_start(int directory) { return (void)directory, true; }
+struct options options = {.listen_fd = -1, .tcp_port = -1, .lease = "-", .roster = -1};
 int store_connect(void) { return -1; }
 void store_ended(int pid) { (void)pid; }
 void store_close(void) {}
-int session_run(const struct settings *given, int control) { return (void)given, (void)control, 0; }
 
 #define TOKEN "open sesame"
 enum { CALLERS = 8 };

@@ -1,7 +1,7 @@
-/* What comes out of a network and over a link: whatever it is, only whole TCP segments between the
- * two addresses pass, and nothing beyond a packet is looked at. System calls are played.
+/* Packets from a network and over a link. For any input only whole TCP segments between the two
+ * addresses pass, and no byte beyond a packet is read. System calls are faked.
  *
- * Input: a byte, then pieces: where from (low bit: link or network), length (two bytes), bytes.
+ * Input: a byte, then pieces: source (low bit: link or network), length (two bytes), bytes.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -41,7 +41,7 @@ bool device_open(struct device *at, int network, uint32_t address) {
 }
 bool guard_enter(void) { return false; }
 
-/* A refusal is from whom the packet was to. */
+/* A refusal comes from the packet's destination. */
 static void check(const void *packet, size_t bytes, uint32_t from, uint32_t to) {
     struct segment segment;
     if (!packet_read(packet, bytes, &segment) || segment.to != to) abort();
@@ -74,7 +74,7 @@ static ssize_t played_write(int fd, const void *from, size_t bytes) {
 static ssize_t played_send(int fd, const void *from, size_t bytes, int flags) {
     const uint8_t *at = from;
     if (fd != 8 || flags == 0) abort();
-    for (size_t i = 0; i < bytes;) { /* all of it, as it was queued */
+    for (size_t i = 0; i < bytes;) { /* all of it, as queued */
         size_t length = (size_t)at[i] << 8 | at[i + 1];
         if (length != 0) check(at + i + PREFIX, length, OWN, OTHER);
         i += PREFIX + length;
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         peer->stream = peer->next = -1;
     }
     own = OWN;
-    dropped = 2; /* and quiet */
+    dropped = 2; /* without messages */
     device = (struct device){7, -1};
     take(OTHER, 8, false);
     begin(peer_of(OTHER), 0);

@@ -1,7 +1,7 @@
-/* Lists of names, as whoever asks an extender sends them: what is read as plain is what it says,
- * letter for letter, and nothing beyond the list is looked at.
+/* Lists of names from the client of an extender: a plain list is read exactly, byte for byte, and
+ * no byte beyond it.
  *
- * Input: the names that are known, one a line, to the first NUL; then the list.
+ * Input: the known names, one per line, up to the first NUL; then the list.
  */
 #include "../../names/names.c"
 
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (egpu_names_add(names, line, (size_t)(end - line)) >= 0) known++;
         line = end + 1;
     }
-    /* Exactly as large as they are said to be: the sanitizer sees what is beyond. */
+    /* Exact size: the sanitizer sees reads beyond it. */
     const size_t length = size - (size_t)(nul + 1 - data);
     char *list = malloc(length + 1);
     int64_t *numbers = malloc(known * sizeof *numbers + 1);

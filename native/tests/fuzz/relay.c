@@ -1,11 +1,10 @@
-/* What the relay makes of both its ends: pieces, descriptors beside them, hand-overs, ends of
+/* The relay with any input from both ends: pieces, descriptors beside them, hand-overs, ends of
  * either side, TLS that wants the other direction. main.c is compiled here with the input as TLS's
- * records. What arrives is what was sent, and no descriptor is left open.
+ * records. Received bytes equal the sent ones, and no descriptor stays open.
  *
- * Input: a byte for the role (S, C, P, U by its lowest bits) and for how TLS behaves, then steps of
- * {what u8, length u8, bytes}, all said before the relay looks: `what` bit 0: the near end speaks,
- * not the far one; bits 1-2: so many descriptors go along; bit 3: it is the handed-over end that
- * speaks.
+ * Input: a byte for the role (S, C, P, U by its lowest bits) and for TLS's behaviour, then steps of
+ * {what u8, length u8, bytes}, all sent before the relay reads: `what` bit 0: the near end sends,
+ * not the far one; bits 1-2: number of descriptors; bit 3: the handed-over end sends.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,8 +27,8 @@
 
 static unsigned idle;
 
-/* Nothing waits: what would have to come has been said. Who waits for ever hears that the other
- * side has gone. */
+/* Nothing blocks: all data has been sent. A thread that would wait forever sees that the other side
+ * has ended. */
 static int fuzz_poll(struct pollfd *ready, nfds_t count, int milliseconds) {
     int found = poll(ready, count, 0);
     if (found != 0 || milliseconds >= 0) return found;
@@ -47,8 +46,7 @@ int relay_main(int argc, char **argv);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* TLS that hands out what was said, in records, and now and then wants to do the other thing
- * first. */
+/* TLS that returns the sent bytes in records, and sometimes wants the other direction first. */
 struct tls {
     int fd;
     uint8_t moods, step;
@@ -108,7 +106,7 @@ static void say(int fd, const uint8_t *bytes, size_t count, const int *descripto
     sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* Everything that came, compared with what was said: a beginning of it. */
+/* Compare everything received with the start of what was sent. */
 static void compare(int fd, const uint8_t *said, size_t count, const char *who) {
     uint8_t got[4096];
     size_t at = 0;
@@ -132,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     idle = 0;
     char role = "SCPU"[data[0] & 3];
     bool handed_over = false, talks_on = false;
-    /* What the relay says of TLS comes first, on near. */
+    /* The relay's report on TLS comes first, on near. */
     heard = role == 'P' || role == 'U' ? 3 : 7;
     static const uint8_t good[] = {0, 4, 0, 'p', 'e', 'e', 'r'}, nothing[3];
     memcpy(far_said, heard == 7 ? good : nothing, heard);
@@ -152,8 +150,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             say(later[1], data, count, many + 1, count != 0 ? descriptors : 0);
             talks_on = true;
         } else if (!handed_over && count != 0) {
-            /* With descriptors: the last one is the new near end, the last byte says how. Both do
-             * not travel. */
+            /* With descriptors: the last one is the new near end, the last byte selects how.
+             * Neither is passed on. */
             int gone[4] = {far[1], far[1], far[1], later[0]};
             say(near[1], data, count, gone + 4 - descriptors, descriptors);
             handed_over = descriptors != 0;
@@ -177,7 +175,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         compare(far_end, near_said, near_count, "far");
         compare(near_end, far_said, far_count, "near");
     }
-    /* Descriptors that travelled and were never taken are in the sockets. */
+    /* Descriptors that were sent and never received are in the sockets. */
     close(far_end), close(near_end), close(later[1]);
     if (open_descriptors() != before) abort(); /* one was left open */
     return 0;

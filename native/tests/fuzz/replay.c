@@ -1,5 +1,5 @@
-/* Runs the fuzzer's function without libFuzzer: over the files of a corpus, then over mutations of
- * them, a bounded number, from a fixed seed. */
+/* Runs the fuzzer's function without libFuzzer: over the files of a corpus, then over a bounded
+ * number of mutations of them, from a fixed seed. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

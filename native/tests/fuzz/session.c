@@ -143,13 +143,13 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
 #define pthread_cond_timedwait(condition, lock, until) ((void)(until), fuzz_connects())
 #define shared_wait fuzz_shared_wait
 #include "../../common/descriptor.c"
-#include "../../executor/store.h"
-#include "../../executor/session.c"
-#include "../../executor/connection.c"
-#include "../../executor/transport_stream.c"
-#include "../../executor/transport_shared.c"
-#include "../../executor/callback.c"
-#include "../../executor/driver.c"
+#include "../../executor/images/store.h"
+#include "../../executor/session/session.c"
+#include "../../executor/session/connection.c"
+#include "../../executor/session/transport_stream.c"
+#include "../../executor/session/transport_shared.c"
+#include "../../executor/session/callback.c"
+#include "../../executor/session/driver.c"
 #undef malloc
 #undef free
 
@@ -165,6 +165,10 @@ int store_keep(int channel, const uint8_t digest[32], const uint8_t *image, uint
 CUresult status_read(uint32_t device, struct writer *out) {
     return put_word(out, device), CUDA_SUCCESS;
 }
+/* No session warms its driver: each would leave a thread behind. */
+void driver_warm(void) {}
+void driver_cool_before(uint16_t op) { (void)op; }
+void driver_cool_after(uint16_t op) { (void)op; }
 bool sandbox_enter(void) { return true; }
 bool landlock_enter(int rules) { return rules >= 0; }
 

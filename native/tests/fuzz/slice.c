@@ -62,7 +62,7 @@ void *real_function_slow(enum real_id id) {
     }
 }
 void table_forget(void) {}
-void memory_forget(void) {}
+void contexts_forget(void) {}
 void compute_forget(void) {}
 void compute_collect(void) {}
 

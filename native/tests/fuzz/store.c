@@ -4,7 +4,7 @@
  * Input: what the session says; a first byte of which bit 0 is set has the rest begin with a
  * request to keep of a length that fits.
  */
-#include "../../executor/store.c"
+#include "../../executor/images/store.c"
 
 bool confinement_give_up(void) { return true; }
 int landlock_abi(void) { return 0; }

@@ -1,4 +1,4 @@
-/* The interposer's compute control (bucket.c, compute.c) in virtual time; see pace_world.h.
+/* The interposer's compute control (bucket.c, compute) in virtual time; see pace_world.h.
  *
  *   pace_test [alone|contended|change|owed|refused|seen|light]    a table on stdout; exit status 1
  * when a share is out of bounds

@@ -1,5 +1,5 @@
 /* A GPU, a clock and processes that exist only here, for the interposer's compute control
- * (bucket.c, compute.c): shares are exact or not, whatever else the computer does. Threads stand
+ * (bucket.c, compute): shares are exact or not, whatever else the computer does. Threads stand
  * for processes; one runs at a time, and time passes when all of them sleep. A slice is a device
  * index of one usage file; one stream per process.
  */

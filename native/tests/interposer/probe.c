@@ -53,6 +53,14 @@ static void print_info(void) {
     printf("info %zu %zu %zu\n", free_bytes, total, device_total);
 }
 
+/* The same by calls that leave out one amount. */
+static void print_halves(void) {
+    size_t free_bytes = 0, total = 0, neither = CALL(cuMemGetInfo_v2)(NULL, NULL);
+    CALL(cuMemGetInfo_v2)(&free_bytes, NULL);
+    CALL(cuMemGetInfo_v2)(NULL, &total);
+    printf("halves %zu %zu %zu\n", free_bytes, total, neither);
+}
+
 static int fill(size_t step) { /* allocates until refused */
     CUdeviceptr pointer;
     size_t held = 0;
@@ -427,6 +435,7 @@ int main(int count, char **arguments) {
     }
     use_device(ordinal);
     if (strcmp(command, "info") == 0) print_info();
+    if (strcmp(command, "halves") == 0) print_halves();
     if (strcmp(command, "fill") == 0) result = fill((size_t)number);
     if (strcmp(command, "load") == 0) result = load((size_t)number, (size_t)second);
     if (strcmp(command, "paths") == 0) result = every_path();

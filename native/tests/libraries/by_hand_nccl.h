@@ -1,4 +1,4 @@
-/* What makes communicators, and groups: said as the functions of the table are. */
+/* Creation of communicators, and groups: recorded like the functions of the table. */
 #include "nccl_wire.h"
 
 int ncclGroupStart(void) {
@@ -13,7 +13,7 @@ int ncclGroupEnd(void) {
     return 0;
 }
 
-/* All of it but what is said to be the library's own: no pointer of a client may be in it. */
+/* Record all but the library's own fields: they may have no pointer of a client. */
 static void record_config(const struct nccl_config *config) {
     if (config->size != sizeof *config || config->magic != NCCL_CONFIG_MAGIC ||
         config->blocking != 0 || config->net_name != NULL || config->comm_name != NULL)

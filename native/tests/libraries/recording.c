@@ -1,6 +1,6 @@
-/* A library for tests: each call is a line on stderr, `recorded SYMBOL` and for each parameter w, b
- * or n (a word, bytes, NULL) and hexadecimal bytes. RECORDING: the generated file with the
- * functions. */
+/* A library for tests: each call prints one line on stderr: `recorded SYMBOL` and for each
+ * parameter w, b or n (a word, bytes, NULL) and hexadecimal bytes. RECORDING: the generated file
+ * with the functions. */
 #include "recording.h"
 
 #include <stdio.h>

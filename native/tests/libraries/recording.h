@@ -1,7 +1,6 @@
-/* Libraries that do nothing but say what arrives: the functions are generated from the tables
- * (recording_cublas.h and others), and this is what they are written in. Whoever includes it
- * defines `saw`: what is done with bytes that were read. What is written are bytes that a test
- * knows. */
+/* Libraries that only record their arguments: the functions are generated from the tables
+ * (recording_cublas.h and others) and use this file. The including file defines `saw`, which gets
+ * the bytes that were read. Bytes that are written are known to the tests. */
 #ifndef EGPU_TESTS_RECORDING_H
 #define EGPU_TESTS_RECORDING_H
 
@@ -13,12 +12,12 @@ static void saw_begin(const char *symbol);
 static void saw(char form, const void *bytes, size_t count);
 static void saw_end(void);
 
-/* What the client sets of an object: one of each kind is enough here. */
+/* The client's settings of an object: one object of each kind is enough here. */
 static struct {
     int pointer_mode, math_mode, scale_type, data_type, descriptor_type;
 } kept, *object = &kept;
 
-/* Hundreds of functions are made of these: inlined, they take a compiler long. */
+/* Hundreds of functions use these: inlining them would take the compiler long. */
 #define SHARED static __attribute__((noinline, unused))
 
 #define record_begin(symbol) saw_begin(symbol)
@@ -54,7 +53,7 @@ SHARED void fill(void *to, size_t bytes) {
     for (size_t i = 0; to != NULL && i < bytes; i++) ((uint8_t *)to)[i] = (uint8_t)(0x5a ^ i);
 }
 
-/* Elements that are set, or objects to be filled, or room for data. */
+/* Elements that are set, objects to be filled, or room for data. */
 SHARED void record_elements(const void *at, struct elements are, int64_t count, bool got) {
     if (!got || are.filled)
         record_bytes(at, (uint64_t)count * are.bytes);
@@ -62,8 +61,7 @@ SHARED void record_elements(const void *at, struct elements are, int64_t count, 
         fill((void *)(uintptr_t)at, (uint64_t)count * are.bytes);
 }
 
-/* What is asked of a tensor for a call's own sake, in all of its dimensions: it has four of each.
- */
+/* A tensor query made by a call itself, in all its dimensions: it has four of each. */
 enum { recorded_size_of_tensor = 4 };
 SHARED bool recorded_sizes(int wanted, void *rank, void *sizes) {
     if (wanted == CUDNN_DIMENSIONS && rank != NULL) *(int *)rank = wanted;
@@ -90,7 +88,7 @@ SHARED void *new_object(void) {
     return (void *)(last += 0x1000);
 }
 
-/* Of a matrix product's descriptor: its pointer mode is attribute 2. */
+/* For a matrix product's descriptor: its pointer mode is attribute 2. */
 SHARED void note(int attribute, const void *value, uint64_t bytes) {
     if (attribute == 2 && value != NULL && bytes == sizeof(int))
         memcpy(&kept.pointer_mode, value, sizeof(int));
@@ -98,7 +96,7 @@ SHARED void note(int attribute, const void *value, uint64_t bytes) {
 
 enum { recorded_size = 130400 };
 
-/* What the executor asks the library itself. */
+/* The executor's own queries of the library. */
 SHARED int recorded_mode(void *of, int *mode) {
     (void)of;
     *mode = kept.pointer_mode;

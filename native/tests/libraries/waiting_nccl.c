@@ -1,5 +1,5 @@
-/* An NCCL of one rank for tests: what is reduced goes on for as long as nobody aborts it, and who
- * uses a communicator that is gone ends the process. */
+/* An NCCL of one rank for tests: a reduction runs until it is aborted, and use of a destroyed
+ * communicator ends the process. */
 #include "nccl_wire.h"
 
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ API int ncclGroupEnd(void) { return OK; }
 API int ncclCommInitRankConfig(struct communicator **comm, int ranks, nccl_id id, int rank,
                                struct nccl_config *config) {
     (void)ranks, (void)id, (void)rank, (void)config;
-    *comm = calloc(1, sizeof **comm); /* kept: it says that it is gone */
+    *comm = calloc(1, sizeof **comm); /* kept, to detect later use */
     return *comm == NULL;
 }
 
@@ -42,7 +42,7 @@ API int ncclAllReduce(const void *from, void *to, size_t count, int type, int op
     return NCCL_IN_PROGRESS;
 }
 
-/* Long enough for others to come in between. */
+/* Long enough for other calls to come in between. */
 static int end(struct communicator *comm) {
     there(comm);
     usleep(END_US);

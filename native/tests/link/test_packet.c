@@ -1,4 +1,4 @@
-/* Which packets a link takes for TCP, and what it answers. */
+/* Which packets a link accepts as TCP, and its answers. */
 #include "../../link/packet.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static bool passes(size_t at, uint8_t value, size_t bytes) {
     return packet_read(packet, bytes, &segment);
 }
 
-/* Ones' complement over everything it covers is 0. */
+/* The ones' complement sum over everything covered is 0. */
 static unsigned sum(const uint8_t *at, unsigned bytes, unsigned first) {
     for (unsigned i = 0; i < bytes; i += 2) first += (unsigned)at[i] << 8 | at[i + 1];
     return (first & 0xffff) + (first >> 16);
@@ -43,13 +43,13 @@ int main(void) {
         CHECK(!packet_read(whole, bytes, &segment));
     CHECK(passes(0, 0x45, sizeof whole));
     CHECK(!passes(0, 0x65, sizeof whole));  /* IPv6 */
-    CHECK(!passes(0, 0x46, sizeof whole));  /* options of IP */
-    CHECK(!passes(3, 45, sizeof whole));    /* longer than it is */
+    CHECK(!passes(0, 0x46, sizeof whole));  /* IP options */
+    CHECK(!passes(3, 45, sizeof whole));    /* longer than the packet */
     CHECK(!passes(6, 0x20, sizeof whole));  /* the first fragment */
     CHECK(!passes(7, 1, sizeof whole));     /* a later one */
     CHECK(!passes(9, 17, sizeof whole));    /* UDP */
     CHECK(!passes(9, 1, sizeof whole));     /* ICMP */
-    CHECK(!passes(32, 0x40, sizeof whole)); /* a header shorter than one */
+    CHECK(!passes(32, 0x40, sizeof whole)); /* shorter than a header */
     CHECK(!passes(32, 0x70, sizeof whole)); /* longer than the packet */
 
     packet_refuse(&segment, packet);

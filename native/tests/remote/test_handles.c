@@ -1,5 +1,5 @@
 /* What an executor's table of handles does with many of them, and from two threads. */
-#include "../../executor/handles.c"
+#include "../../executor/calls/handles.c"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void unbind(unsigned kind, uint32_t generation) {
     handle_forget(wire_handle(kind, false, generation, INDEX), true);
 }
 
-/* One of them lives at a time, as with a program that makes an event for each of its steps. */
+/* One handle is live at a time, as in a program that makes an event for each of its steps. */
 static void takes_no_more_room_than_what_lives(void) {
     for (uint32_t i = 0; i < MANY; i++) {
         bind(KIND_event, i, 4096 + i * 16);
@@ -47,7 +47,7 @@ static void takes_no_more_room_than_what_lives(void) {
 
 static _Atomic bool over;
 
-/* A stream and an event have the same place in turns; their values are odd and even. */
+/* A stream and an event take turns at one place; their values are odd and even. */
 static void *turns(void *unused) {
     for (uint32_t i = 0; i < MANY; i++) {
         unsigned kind = i % 2 ? KIND_stream : KIND_event;

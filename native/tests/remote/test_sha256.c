@@ -1,4 +1,4 @@
-/* The digest: what FIPS 180-4 says of it, and that the processor's rounds say the same as ours. */
+/* The digest: FIPS 180-4's examples, and equality of the processor's rounds with ours. */
 #include "../../wire/sha256.c"
 
 #include <stdio.h>

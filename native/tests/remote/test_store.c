@@ -1,5 +1,5 @@
 /* The store of images: which files go, what is served, and what a killed writer leaves. */
-#include "../../executor/store.c"
+#include "../../executor/images/store.c"
 
 #include <sys/wait.h>
 
@@ -21,10 +21,10 @@ static uint32_t next_random(void) {
     return state = state * 1664525u + 1013904223u;
 }
 
-/* ---- which files go ---- */
+/* ---- deletion ---- */
 
-/* Whatever there is: what stays and what comes fit, nothing that is written goes, nothing goes that
- * was used after something that stays, and nothing goes in vain. */
+/* For any contents: kept and new files fit; files being written are kept; no deleted file was used
+ * after a kept one; and no deletion is unnecessary. */
 static void room_is_made_by_the_longest_unused(void) {
     static struct store_entry entries[2 * STORE_ENTRIES];
     for (int round = 0; round < 3000; round++) {
@@ -110,10 +110,10 @@ static void what_is_kept_is_found(int directory) {
     CHECK(holds(store_keep(pair[0], digest, image, TOTAL)));
     CHECK(holds(store_find(pair[0], digest, TOTAL)));
     CHECK(store_find(pair[0], digest, TOTAL - 1) < 0 && store_find(pair[0], other, TOTAL) < 0);
-    CHECK(holds(store_keep(pair[0], digest, image, TOTAL))); /* again: one file */
+    CHECK(holds(store_keep(pair[0], digest, image, TOTAL))); /* again: still one file */
     uint64_t bytes;
     CHECK(files(directory, &bytes) == 1 && bytes == sizeof image);
-    for (unsigned i = 0; i < STORE_ENTRIES + 20; i++) { /* one is used again and again, and stays */
+    for (unsigned i = 0; i < STORE_ENTRIES + 20; i++) { /* one is used repeatedly, and stays */
         uint8_t many[32] = {(uint8_t)i, (uint8_t)(i >> 8), 'm'};
         CHECK(holds(store_keep(pair[0], many, image, TOTAL)));
         CHECK(holds(store_find(pair[0], digest, TOTAL)));
@@ -123,8 +123,8 @@ static void what_is_kept_is_found(int directory) {
     pthread_join(thread, NULL);
 }
 
-/* Killed after any number of bytes: nothing is found under the digest, and the next one that comes
- * sweeps what was left. */
+/* Killed after any number of bytes: nothing is found under the digest, and the next keeper removes
+ * the rest. */
 static void a_killed_writer_leaves_nothing(int directory) {
     for (size_t sent = 0; sent <= sizeof image - 1; sent += sizeof image / 5) {
         int pair[2];
@@ -140,7 +140,7 @@ static void a_killed_writer_leaves_nothing(int directory) {
         CHECK(ask(pair[0], STORE_KEEP, digest, TOTAL) && answered(pair[0], NULL));
         CHECK(send(pair[0], image, sent, MSG_NOSIGNAL) == (ssize_t)sent);
         uint64_t bytes;
-        unsigned before = files(directory, &bytes); /* with the one that is written */
+        unsigned before = files(directory, &bytes); /* including the one being written */
         CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
         CHECK(files(directory, &bytes) == before - 1);
         CHECK(files(directory, &bytes) <= STORE_ENTRIES);

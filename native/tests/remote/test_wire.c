@@ -1,10 +1,10 @@
-/* The bytes: test vectors of docs/wire.md, and that readers and writers stay inside. */
+/* The bytes: test vectors of docs/internals/wire.md, and bounds of readers and writers. */
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "greeting.h"
+#include "executor/session/greeting.h"
 #include "sha256.h"
 #include "special.h"
 
@@ -52,7 +52,7 @@ static void test_payload(void) {
            memcmp(get_span(&in, &bytes), "12345", 5) == 0 && bytes == 5);
     assert(!in.bad && in.left == 0);
     assert(get_word(&in) == 0 && in.bad);
-    /* Lengths that lie. */
+    /* Wrong lengths. */
     for (uint64_t lie = 1; lie != 0; lie <<= 1) {
         uint8_t message[16] = {0};
         memcpy(message, &lie, 8);

@@ -1,31 +1,36 @@
-"""What deploy/ installs, with a site's own choices.
+"""The objects that deploy/ installs, with a site's own values.
 
-deploy/ is a kustomize tree, and the only source. Read here is what that tree uses of kustomize: `resources`,
-`namespace`, `images`, and the patches (RFC 6902: test, add, replace) that its comments offer.
+deploy/ is a kustomize tree, and the only source. This module reads the parts of kustomize that the tree uses:
+`resources`, `namespace`, `images`, and what its comments offer: a component, patches (RFC 6902: test, add, replace).
 """
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
 
 import egpu
-from egpu.errors import InvalidInput, NotFound
+from egpu.adapters.values import AS_DEPLOYED, Agent, Values, of
+from egpu_base.api.wire import camel
+from egpu_base.errors import InvalidInput, NotFound
 
 Document = dict[str, Any]
 
 NAMESPACE: Final = "elastic-gpu-system"
-SOME_IMAGE: Final = "elastic-gpu"
-"""The name under which the manifests know the image; kustomization.yaml says which one it is."""
+REMOTE: Final = "existing/extender-remote.yaml"
+PATCHES: Final[Mapping[str, str]] = {"pool.yaml": "elastic-gpu-agent", REMOTE: "elastic-gpu-extender"}
+"""Patches of deploy/, and the workload of each."""
+EXISTING: Final = "existing"
+"""The component of deploy/ for the cluster's existing kube-scheduler."""
+_KUBE_SCHEDULER: Final = "kube-scheduler"
+"""The container beside the extender."""
 
-PATCHES: Final[Mapping[str, str]] = {"pool.yaml": "elastic-gpu-agent", "extender-remote.yaml": "elastic-gpu-extender"}
-"""Patches of deploy/, and the workload that each is for."""
-
-AS_DEPLOYED: Final = "--cdi=auto"
-"""How deploy/ starts agents."""
+_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml reads deploy/ ten times faster; PyYAML may be built without it."""
+_CDI: Final = "--cdi=auto"
+"""An argument of agents in deploy/."""
 
 _PACKAGE: Final = Path(egpu.__file__).resolve().parent
 _CLUSTER_SCOPED: Final = frozenset(
@@ -40,55 +45,71 @@ _CLUSTER_SCOPED: Final = frozenset(
         "ValidatingAdmissionPolicyBinding",
     }
 )
-_WORKLOADS: Final = frozenset({"Deployment", "DaemonSet"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """What differs from cluster to cluster; empty means as deploy/ has it.
-
-    `image` is a whole reference, `node_selector` chooses the agents' nodes, `runtime_class` is the agents', `cdi` their
-    option of that name, `patches` are keys of PATCHES, `vocabularies` are the optional ones that are turned on.
-    """
-
-    namespace: str = ""
-    image: str = ""
-    pull_policy: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
-    runtime_class: str = ""
-    cdi: str = ""
-    patches: Sequence[str] = ()
-    vocabularies: Sequence[str] = ()
+WORKLOADS: Final = frozenset({"Deployment", "DaemonSet"})
 
 
 def source() -> Path:
-    """deploy/: in the installed package, or in the source tree. Raises NotFound."""
+    """Return deploy/, in the installed package or in the source tree. Raises NotFound."""
     for folder in (_PACKAGE / "deploy", _PACKAGE.parent.parent / "deploy"):
         if folder.is_dir():
             return folder
-    raise NotFound("the manifests are not installed; look into the project's deploy folder")
+    raise NotFound("the manifests are not installed; install the package again")
 
 
-def installation(folder: Path, site: Site) -> list[Document]:
-    """Every object of the kustomize tree in `folder`, changed as the site asks. Raises InvalidInput."""
-    root = cast("Document", yaml.safe_load((folder / "kustomization.yaml").read_text()))
-    documents = [
-        cast("Document", document)
-        for resource in root["resources"]
-        for document in yaml.safe_load_all((folder / resource).read_text())
-    ]
-    images = {entry["name"]: _reference(entry) for entry in root.get("images", [])}
-    if site.image:
-        images[SOME_IMAGE] = site.image
-    namespace = site.namespace or str(root["namespace"])
+def installation(folder: Path, values: Values = AS_DEPLOYED, *, namespace: str = "", image: str = "") -> list[Document]:
+    """Return every object of the kustomize tree in `folder`, changed by the values. Raises InvalidInput.
+
+    `namespace` and `image` (a whole reference) replace those of the tree and the values.
+    """
+    root = _kustomization(folder)
+    documents = _resources(folder, root)
+    if values.scheduler.mode == EXISTING:
+        documents = _with_component(documents, folder / EXISTING)
+    chosen = image or f"{values.image.repository}:{values.image.tag or egpu.__version__}"
     for document in documents:
-        _into(document, namespace)
-        if document["kind"] in _WORKLOADS:
-            _run(document, images, site)
-    for name in site.patches:
-        (workload,) = (one for one in documents if one["kind"] in _WORKLOADS and _name(one) == PATCHES[name])
+        _into(document, namespace or str(root["namespace"]))
+        if document["kind"] in WORKLOADS:
+            _run(document, chosen, values)
+    for name in patches(values):
+        (workload,) = (one for one in documents if one["kind"] in WORKLOADS and _name(one) == PATCHES[name])
         patch(workload, yaml.safe_load((folder / name).read_text()))
+    for workload in (one for one in documents if one["kind"] in WORKLOADS):
+        for setting, value in of(values, _name(workload).removeprefix("elastic-gpu-")).items():
+            settle(workload, setting, value)
     return documents
+
+
+def _kustomization(folder: Path) -> Document:
+    return cast("Document", yaml.load((folder / "kustomization.yaml").read_text(), _Loader))
+
+
+def _resources(folder: Path, kustomization: Document) -> list[Document]:
+    return [
+        cast("Document", document)
+        for resource in kustomization["resources"]
+        for document in yaml.load_all((folder / resource).read_text(), _Loader)
+    ]
+
+
+def _with_component(documents: Sequence[Document], folder: Path) -> list[Document]:
+    """Apply a component: add its resources, delete what a label selects, patch what kind and name select."""
+    component = _kustomization(folder)
+    found = [*documents, *_resources(folder, component)]
+    for change in component["patches"]:
+        target, text = change["target"], yaml.safe_load(change["patch"])
+        if "labelSelector" in target:
+            label, _, value = target["labelSelector"].partition("=")
+            found = [one for one in found if one["metadata"].get("labels", {}).get(label) != value]
+        else:
+            (chosen,) = (one for one in found if (one["kind"], _name(one)) == (target["kind"], target["name"]))
+            patch(chosen, text)
+    return found
+
+
+def patches(values: Values) -> list[str]:
+    """Return the patches of deploy/ that the values ask for."""
+    wanted = {"pool.yaml": values.agent.pool, REMOTE: values.extender.remote}
+    return [name for name in PATCHES if wanted[name]]
 
 
 def patch(document: Document, operations: Sequence[Mapping[str, Any]]) -> None:
@@ -114,12 +135,12 @@ def patch(document: Document, operations: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _key(place: Any, step: str) -> Any:
-    """What a step of a path means at its place: an index in a list, a name in an object."""
+    """Return a step of a path at its place: an index in a list, a name in an object."""
     return int(step) if isinstance(place, list) else step
 
 
 def as_yaml(documents: Sequence[Document]) -> str:
-    """A stream of documents, each in the order of its keys, without anchors."""
+    """Return a stream of documents, each in the order of its keys, without anchors."""
     return yaml.dump_all(documents, Dumper=_NoAliases, sort_keys=False, explicit_start=True, allow_unicode=True)
 
 
@@ -129,8 +150,8 @@ class _NoAliases(yaml.SafeDumper):
 
 
 def _into(document: Document, namespace: str) -> None:
-    """Namespaces as kustomize sets them: of the object, of a Namespace itself, of the accounts in a binding, and of the
-    services that webhooks are behind."""
+    """Set namespaces as kustomize does: in the object, in a Namespace itself, in the accounts of a binding, and in the
+    services of webhooks."""
     if document["kind"] == "Namespace":
         document["metadata"]["name"] = namespace
     elif document["kind"] not in _CLUSTER_SCOPED:
@@ -141,36 +162,54 @@ def _into(document: Document, namespace: str) -> None:
         webhook["clientConfig"]["service"]["namespace"] = namespace
 
 
-def _run(workload: Document, images: Mapping[str, str], site: Site) -> None:
+def _run(workload: Document, image: str, values: Values) -> None:
     pod = workload["spec"]["template"]["spec"]
-    for container in pod["containers"]:
-        container["image"] = images.get(container["image"], container["image"])
-        if site.vocabularies:
-            container["args"] = [_taking(argument, site.vocabularies) for argument in container["args"]]
-        if site.pull_policy:
-            container["imagePullPolicy"] = site.pull_policy
+    container, *beside = pod["containers"]
+    container["image"] = image
+    container["args"] = [_filled(argument, values) for argument in container["args"]]
+    for one in beside:
+        assert one["name"] == _KUBE_SCHEDULER
+        one["image"] = f"{values.scheduler.image}:{values.scheduler.tag or one['image'].rpartition(':')[2]}"
+    if values.image.pull_policy:
+        container["imagePullPolicy"] = values.image.pull_policy
     if workload["kind"] == "DaemonSet":
-        _on_node(pod, site)
+        _on_node(pod, values.agent)
 
 
-def _on_node(pod: Document, site: Site) -> None:
-    """What a site says of agents is for the shims beside them, too."""
-    if site.node_selector:
-        pod["nodeSelector"] = dict(site.node_selector)
-    if site.runtime_class:
-        pod["runtimeClassName"] = site.runtime_class
+def _on_node(pod: Document, agent: Agent) -> None:
+    """Apply the agents' nodes and runtime to a pod; they hold for the shims beside them, too."""
+    pod["nodeSelector"] = agent.nodes
+    if agent.runtime_class:
+        pod["runtimeClassName"] = agent.runtime_class
     arguments = pod["containers"][0]["args"]
-    if site.cdi and AS_DEPLOYED in arguments:
-        arguments[arguments.index(AS_DEPLOYED)] = f"--cdi={site.cdi}"
+    if _CDI in arguments:
+        arguments[arguments.index(_CDI)] = f"--cdi={agent.cdi}"
 
 
-def _taking(argument: str, vocabularies: Sequence[str]) -> str:
-    """The argument of webhook and agent that turns vocabularies on, filled in; any other as it is."""
-    return argument + ",".join(vocabularies) if argument == "--vocabularies=" else argument
+def settle(workload: Document, setting: str, value: Any) -> None:
+    """Apply one setting of `values.SETTINGS` to a workload."""
+    template = workload["spec"]["template"]
+    metadata, pod = template["metadata"], template["spec"]
+    container = pod["containers"][0]  # ours; beside the extender may be a kube-scheduler
+    match setting:
+        case "pod_annotations":
+            metadata["annotations"] = metadata.get("annotations", {}) | value
+        case "pod_labels":
+            metadata["labels"] = metadata["labels"] | value
+        case "tolerations":
+            pod["tolerations"] = [*pod.get("tolerations", []), *value]
+        case "extra_args":
+            container["args"] = [*container["args"], *value]
+        case "resources":
+            container["resources"] = value
+        case _:
+            pod[camel(setting)] = value
 
 
-def _reference(entry: Mapping[str, str]) -> str:
-    return f"{entry.get('newName', entry['name'])}:{entry['newTag']}"
+def _filled(argument: str, values: Values) -> str:
+    """Fill in the lists in arguments of webhook and agent; return any other argument as it is."""
+    lists = {"--vocabularies=": values.vocabularies, "--other-schedulers=": values.scheduler.others}
+    return argument + ",".join(lists.get(argument, ()))
 
 
 def _name(document: Document) -> str:

@@ -1,7 +1,7 @@
-"""Lists of names in JSON, read as numbers and written from them by native code (`native/names`).
+"""Lists of names in JSON, read as numbers and written from numbers by native code (`native/names`).
 
-A string for each of fifteen thousand names, and a dictionary that finds it, take longer than all that is decided about
-them; so do the passes over arrays that it takes to do without.
+In Python, a string for each of fifteen thousand names, and a dictionary to find it, take longer than all decisions
+about them; so do array operations instead.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ class _Row(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """Calls keep Python's lock: they are shorter than it takes to get it back. Raises NativeMissing."""
+    """Load the library. Calls keep Python's lock: they are shorter than its return takes. Raises NativeMissing."""
     library: Any = ctypes.PyDLL(str(native.path("libegpu-names.so")))
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     for name, result, arguments in (
@@ -40,8 +40,7 @@ def _library() -> Any:
 
 
 class NameTable:
-    """Names, each with the next number. Not for several threads at once. Raises NativeMissing when it is made, and
-    MemoryError."""
+    """Names, each with the next number. Not thread-safe. Making one raises NativeMissing, or MemoryError."""
 
     def __init__(self) -> None:
         self._library = _library()
@@ -55,24 +54,24 @@ class NameTable:
         return self._count
 
     def add(self, quoted: bytes) -> None:
-        """One more name, as JSON writes it, with its quotes."""
+        """Add one name, as JSON writes it, with its quotes."""
         if self._library.egpu_names_add(self._names, quoted, len(quoted)) < 0:
             raise MemoryError
         self._count += 1
 
     def read(self, text: bytes) -> IntArray | None:
-        """The numbers of the names of a JSON list, shape (names,). None where it is to be read as any JSON is: it has
-        other names, escapes or spaces, is longer than the table, or no list at all."""
+        """Return the numbers of the names of a JSON list, shape (names,). Return None if it needs a JSON parser: it has
+        other names, escapes or spaces, is longer than the table, or is no list."""
         numbers: IntArray = np.empty(self._count, dtype=np.int64)
         count = self._library.egpu_names_read(self._names, text, len(text), numbers.ctypes.data, len(numbers))
         return None if count < 0 else numbers[:count]
 
     def write(self, numbers: IntArray, after: bytes = b"") -> bytes:
-        """Each name with `after` behind it, and commas between."""
+        """Write each name with `after` behind it, and commas between."""
         return self._write(numbers, None, _Row(b"", b"", after, 0, 0, len(after)))
 
     def write_scored(self, numbers: IntArray, scores: IntArray, before: bytes, between: bytes, after: bytes) -> bytes:
-        """Each name with its score, of shape (names,) and not negative, and what stands around them, with commas."""
+        """Write each name with its score, of shape (names,) and not negative, in texts, with commas."""
         if len(scores) != len(numbers):
             raise ValueError(f"{len(numbers)} names, {len(scores)} scores")
         row = _Row(before, between, after, len(before), len(between), len(after))
@@ -90,6 +89,6 @@ class NameTable:
         )
         if not found:
             if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self._count:
-                raise IndexError(f"numbers of {self._count} names are asked for, and one is none of them")
+                raise IndexError(f"a number is not one of the {self._count} names")
             raise MemoryError
         return ctypes.string_at(found, size.value)

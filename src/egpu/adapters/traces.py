@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from egpu.core.policies.shapes import WHOLE_CARD, Machine, Shape
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 MAX_ROWS: Final = 5_000_000
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -21,13 +21,13 @@ _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 def read_nodes(path: Path) -> list[Machine]:
-    """Every node, in the file's order. Raises InvalidInput naming file and line."""
+    """Read every node, in the file's order. Raises InvalidInput naming file and line."""
     machines: list[Machine] = []
     names: set[str] = set()
     for place, row in _rows(path, _NODE_COLUMNS):
         name = row["sn"]
         if name in names:
-            raise InvalidInput(place, f"a second node is called {name!r}")
+            raise InvalidInput(place, f"another node has the name {name!r}, too; use each name once")
         names.add(name)
         machines.append(
             Machine(
@@ -40,18 +40,18 @@ def read_nodes(path: Path) -> list[Machine]:
             )
         )
     if not machines:
-        raise InvalidInput(str(path), "no node is listed")
+        raise InvalidInput(str(path), "the file lists no node")
     return machines
 
 
 def read_pods(path: Path) -> list[Shape]:
-    """Every pod's shape, in the file's order. Raises InvalidInput naming file and line."""
+    """Read every pod's shape, in the file's order. Raises InvalidInput naming file and line."""
     shapes: list[Shape] = []
     known: dict[Shape, Shape] = {}
     for place, row in _rows(path, _POD_COLUMNS):
         cards, core = _amount(place, row, "num_gpu"), _amount(place, row, "gpu_milli")
         if cards > 1 and core < WHOLE_CARD:
-            raise InvalidInput(place, f"{cards} cards of {core} thousandths: several cards are asked for whole")
+            raise InvalidInput(place, f"{cards} cards of {core} thousandths each: request several cards as whole cards")
         models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
         try:
             shape = Shape(
@@ -66,24 +66,24 @@ def read_pods(path: Path) -> list[Shape]:
             raise InvalidInput(place, error.reason) from error
         shapes.append(known.setdefault(shape, shape))
     if not shapes:
-        raise InvalidInput(str(path), "no pod is listed")
+        raise InvalidInput(str(path), "the file lists no pod")
     return shapes
 
 
 def write_nodes(path: Path, machines: Iterable[Machine]) -> None:
-    """In the format that `read_nodes` reads."""
+    """Write nodes in the format that `read_nodes` reads."""
     rows = [(m.name, m.cpu_milli, m.ram_mib, m.cards, m.model, m.card_memory_mib) for m in machines]
     _write(path, (*_NODE_COLUMNS, "gpu_memory_mib"), rows)
 
 
 def read_gangs(path: Path) -> list[str]:
-    """The gang of every pod of `read_pods`, "" for none; no entry at all where no pod is in one."""
+    """Return the gang of every pod of `read_pods`, "" for none; an empty list where no pod is in one."""
     gangs = [(row.get("gang") or "").strip() for _, row in _rows(path, _POD_COLUMNS)]
     return gangs if any(gangs) else []
 
 
 def write_pods(path: Path, shapes: Sequence[Shape], gangs: Sequence[str] = ()) -> None:
-    """In the format that `read_pods` and `read_gangs` read. Names of pods and their owners are not written."""
+    """Write pods in the format of `read_pods` and `read_gangs`, without the names of pods and their owners."""
     rows = [
         (s.cpu_milli, s.ram_mib, s.cards, s.core_milli, "|".join(s.models), s.card_memory_mib, gang)
         for s, gang in zip(shapes, gangs or [""] * len(shapes), strict=True)
@@ -99,7 +99,7 @@ def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Every line as `file:line` and its columns."""
+    """Return every line as `file:line` and its columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -118,7 +118,7 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, Mapping[str,
 
 
 def _amount(place: str, row: Mapping[str, str], column: str) -> int:
-    """A number that is not negative; an empty or missing field is 0."""
+    """Return a number that is not negative; an empty or missing field is 0."""
     text = (row.get(column) or "").strip() or "0"
     try:
         value = float(text)

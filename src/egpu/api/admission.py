@@ -1,11 +1,11 @@
-"""`admission.k8s.io/v1` AdmissionReview, as an API server sends it to a webhook and reads it back."""
+"""AdmissionReview of `admission.k8s.io/v1`, as an API server exchanges it with a webhook."""
 
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import field
 
-from egpu.api.wire import Wire
+from egpu_base.api.wire import Wire
 
 API_VERSION: Final = "admission.k8s.io/v1"
 
@@ -29,7 +29,7 @@ class UserInfo(Wire, frozen=True, kw_only=True):
 
 
 class AdmissionRequest(Wire, frozen=True, kw_only=True):
-    """`object` and `old_object` are the JSON texts of the objects (`null` where the operation has none)."""
+    """A request. `object` and `old_object` are the JSON texts of the objects (`null` if the operation has none)."""
 
     uid: str
     kind: GroupVersionKind = field(default_factory=GroupVersionKind)
@@ -51,7 +51,7 @@ class ResponseStatus(Wire, frozen=True, kw_only=True):
 
 
 class AdmissionResponse(Wire, frozen=True, kw_only=True):
-    """`patch` is a JSON patch; msgspec writes bytes as the base64 text that the protocol asks for."""
+    """A response. `patch` is a JSON patch; msgspec writes bytes as base64, as the protocol requires."""
 
     uid: str
     allowed: bool

@@ -1,18 +1,20 @@
-"""The two annotations of ours on a pod: what it asks for (`PodDemand`) and what it was given (`PodAllocation`).
+"""The two annotations on a pod: what it asks for (`PodDemand`) and what it got (`PodAllocation`).
 
-JSON with camelCase keys, read strictly: an unknown field or version is corrupt data, not something to guess about.
+JSON with camelCase keys, read strictly: an unknown field or version is corrupt data.
 """
 
 import sys
-from typing import Final, Literal
+from collections.abc import Container, Iterable
+from itertools import takewhile
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from egpu.api.mig import InstancePlace
-from egpu.api.quantities import MIB_BYTES
-from egpu.api.wire import camel
-from egpu.errors import CorruptData
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.api.wire import camel
+from egpu_base.errors import CorruptData
 
 VERSION: Final = 1
 
@@ -20,79 +22,68 @@ Mode = Literal["exclusive", "shared"]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, rename=camel):
-    """What nobody asked for is not written where `omit_defaults` is said: while a cluster is brought up to date those
-    who read are of several versions, and a field that they do not know is corrupt to them."""
+    """The base of both. Subclasses with `omit_defaults` do not write defaults: during an upgrade, readers of an older
+    version would take an unknown field as corrupt."""
 
 
 class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
-    """A share of one card. `core` is percent of that card (0: no compute share of its own), `memory_mib` MiB.
-
-    The UUID identifies the card; index and minor are as they were when it was granted (a reboot may change them).
-    """
+    """A share of one card. The UUID identifies the card; a reboot may change `index` and `minor`."""
 
     uuid: str
-    """Of the card."""
+    """The UUID of the card."""
     index: int
-    """The driver's number of the card when it was granted."""
+    """The driver's number of the card at the time of the allocation."""
     minor: int
-    """N of its device file, /dev/nvidiaN, when it was granted."""
+    """The N of the card's device file, /dev/nvidiaN, at the time of the allocation."""
     core: int
-    """Percent of the card."""
+    """Percent of the card's compute. 0: no compute share of its own."""
     memory_mib: int
-    """MiB of its memory."""
+    """MiB of the card's memory."""
     model: str = ""
-    """Of the card."""
+    """The model of the card."""
     card_memory_mib: int = 0
-    """What the whole card has."""
+    """The whole memory of the card, in MiB."""
     instance: InstancePlace | None = None
-    """The instance of MIG that it is, where it is one."""
+    """The MIG instance of the share, if it is one."""
 
 
 class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True):
-    """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
-    its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
-    than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in.
-    `server` is the node that has the cards, where the technology may use another node's; empty: the pod's own.
-    `shared_claim` is the UID of its claim where several pods may use that: they have one slice together; else empty.
-
-    `revision` counts how often it was resized. `held` is what still counts as given out, card by card, until the node
-    has said that a smaller `cards` is in force (empty: `cards` themselves); `within_seconds` is how long a program may
-    take to give back what is beyond, from when its node tells it (None: as long as it likes, but it gets no more)."""
+    """The cards of one container. While a smaller size takes effect, `held` still counts as allocated."""
 
     provisioner: str
-    """The technology that holds the container to it."""
+    """The technology that limits the container to its share."""
     mode: Mode
     """exclusive: whole cards; shared: parts of them."""
     class_name: str = ""
-    """The class that it was asked of."""
+    """The class of the claim."""
     claim: str = ""
-    """The claim that it came from, if any."""
+    """The claim that provides the cards; empty for none."""
     core_limit: int = 0
-    """Percent up to which idle compute may be used; 0: no more than its share."""
+    """Percent up to which the container may use idle compute; 0: no more than its share."""
     memory_limit_percent: int = 0
-    """What may be allocated, in percent of its memory; 0: no more than its share."""
+    """Percent of its memory that the container may allocate, managed beyond it; 0: no more than its share."""
     vocabulary: str = ""
-    """Whose resource names it was asked for with."""
+    """The vocabulary of the resource names that the container asked with."""
     server: str = ""
     """The node that has the cards; empty: the pod's own."""
     shared_claim: str = ""
-    """The UID of its claim where several pods may use that: they have one slice together; else empty."""
+    """The UID of the claim if several pods may use it and share one slice; otherwise empty."""
     alike: str = ""
-    """What all slices of its cards have in common beside their technology, in its words; empty: nothing."""
+    """A property that all slices of the cards must share, in the technology's own words; empty for none."""
     memory_isolation: str = ""
-    """ "driver" where the driver holds it to its memory, by the control group of its pod; else empty."""
+    """"driver" if the driver limits the container's memory by its pod's control group; otherwise empty."""
     cards: tuple[CardShare, ...]
-    """What of which cards."""
+    """The shares of the container, card by card."""
     revision: int = 0
-    """How often it was resized."""
+    """The number of times that the allocation was resized."""
     held: tuple[CardShare, ...] = ()
-    """What still counts as given out while a smaller size comes into force; empty: `cards`."""
+    """The shares that still count as allocated until the node has put a smaller size in force; empty: `cards`."""
     within_seconds: float | None = None
-    """How long a program may take to give back what is beyond a smaller size."""
+    """Seconds that a program has to release what exceeds a smaller size; none: no time limit, but it gets no more."""
 
     @property
     def counted(self) -> tuple[CardShare, ...]:
-        """What it takes of its cards: what nobody else may be given."""
+        """The shares that count as allocated."""
         return self.held or self.cards
 
     @property
@@ -100,17 +91,17 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
         return self.mode == "exclusive"
 
     def memory_limit_bytes(self, share: CardShare) -> int:
-        """What may be allocated on one card: the share, and what the class lets go beyond it."""
+        """Return how much the container may allocate on a card: its share, and oversubscription."""
         return share.memory_mib * MIB_BYTES * max(100, self.memory_limit_percent) // 100
 
     def cards_node(self, node: str) -> str:
-        """The node that has the cards of a container whose pod is on `node`."""
+        """Return the node that has the cards of a container whose pod is on `node`."""
         return self.server or node
 
 
 class PodAllocation(_Strict, frozen=True, kw_only=True):
-    """What a pod was given, by container name. `init` names its plain init containers, which run before the others
-    and so may be given the same shares; `sidecars` its restartable init containers, which stay."""
+    """The allocations of a pod, by container name. Plain init containers (`init`) run before the others and may get the
+    same shares; restartable ones (`sidecars`) stay."""
 
     version: int = VERSION
     node: str
@@ -118,14 +109,18 @@ class PodAllocation(_Strict, frozen=True, kw_only=True):
     init: tuple[str, ...] = ()
     sidecars: tuple[str, ...] = ()
 
+    def beside(self, name: str) -> tuple[str, ...]:
+        """Return the sidecars that run while a plain init container does: those declared before it (KEP-753)."""
+        return _before(name, self.containers, self.sidecars)
+
     @property
     def revision(self) -> int:
-        """How often anything of the pod was resized."""
+        """The number of times that a container of the pod was resized."""
         return sum(container.revision for container in self.containers.values())
 
 
 class CardRequirement(_Strict, frozen=True, kw_only=True):
-    """What a card must be: an attribute, one of Kubernetes' match operators, values (see `egpu.core.attributes`)."""
+    """A requirement of a card: an attribute, a match operator, and values (see `egpu.core.attributes`)."""
 
     key: str
     operator: str
@@ -133,17 +128,15 @@ class CardRequirement(_Strict, frozen=True, kw_only=True):
 
 
 class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
-    """What one container asks for. `core` (percent) and `memory_mib` are PER CARD.
+    """The demand of one container. `core` (percent) and `memory_mib` are PER CARD.
 
-    `memory_mib` 0 means in proportion to its compute share, unless `memory_percent` says how much of a card's memory;
-    `core` 0 means no compute share of its own, unless `tflops` says what the share is on each card model (counted in
-    `precision`). `shared_claim` is the UID of its claim where several pods may use that. An exclusive
-    demand takes whole cards; its `memory_mib` is then only the least that a card must have. `links` is what joins every
-    two of several cards, at the least ("": anything, the faster the better): see `egpu.core.links`. `select` is what
-    each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
-    `alike` is what all slices of its cards must have in common beside their technology, in its words; empty: nothing.
-    `memory_isolation` is "driver" where the driver has to hold it to its memory.
-    `repartition`: whether a card may be cut anew for it, where its technology cuts cards.
+    `memory_mib` 0: memory in proportion to the compute share, unless `memory_percent` gives a percentage of the card's
+    memory. `core` 0: no compute share, unless `tflops` gives one for each card model (counted in `precision`). An
+    exclusive demand takes whole cards; its `memory_mib` is the least memory of a card. `shared_claim`: the UID of a
+    claim that several pods may use. `links`: the slowest link allowed between any two cards ("": any; fast links are
+    preferred), see `egpu.core.links`. `select`: what each card must be. `prefer`: "strongest", "weakest", or "" for the
+    policy's choice. `alike`: a property that all slices of the cards must share. `memory_isolation`: "driver" if the
+    driver must limit memory. `repartition`: whether a card may be repartitioned for it.
     """
 
     provisioner: str
@@ -168,18 +161,39 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     repartition: bool = True
 
 
+class Role(NamedTuple):
+    """When a container of a pod runs: a plain init container (`init`) before the apps, beside some sidecars."""
+
+    name: str = ""
+    init: bool = False
+    sidecar: bool = False
+    beside: tuple[str, ...] = ()
+    """The sidecars that run while a plain init container does: those declared before it (KEP-753)."""
+
+
 class PodDemand(_Strict, frozen=True, kw_only=True):
-    """What a pod asks for, by container name; containers without a GPU are absent. `init` and `sidecars` as in
-    PodAllocation. A pod without any GPU has no containers here."""
+    """The demands of a pod, by container name, without containers that need no GPU. `init`, `sidecars`: see
+    PodAllocation."""
 
     version: int = VERSION
     containers: dict[str, ContainerDemand]
     init: tuple[str, ...] = ()
     sidecars: tuple[str, ...] = ()
 
+    def role(self, name: str) -> Role:
+        """Return when a container of the pod runs."""
+        init = name in self.init
+        beside = _before(name, self.containers, self.sidecars) if init else ()
+        return Role(name=name, init=init, sidecar=name in self.sidecars, beside=beside)
+
+
+def _before(name: str, containers: Iterable[str], sidecars: Container[str]) -> tuple[str, ...]:
+    """Return the sidecars before `name`; `containers` are in the order of the pod's spec."""
+    return tuple(other for other in takewhile(lambda other: other != name, containers) if other in sidecars)
+
 
 def with_shared_names(allocation: PodAllocation) -> PodAllocation:
-    """The same, for whoever keeps very many: the names that hundreds of others have too are there once."""
+    """Return an equal allocation that shares its repeated names with others, to save memory."""
     return replace(
         allocation,
         node=sys.intern(allocation.node),
@@ -206,7 +220,7 @@ _demands = msgspec.json.Decoder(PodDemand)
 
 
 def encode(value: PodDemand | PodAllocation) -> str:
-    """The annotation's text: equal values give equal text (containers sorted by name)."""
+    """Return the annotation's text. Equal values give equal text (containers sorted by name)."""
     ordered = dict(sorted(value.containers.items()))  # type: ignore[reportUnknownVariableType]
     return msgspec.json.encode(msgspec.structs.replace(value, containers=ordered)).decode()
 
@@ -216,7 +230,7 @@ def decode_demand(text: str) -> PodDemand:
     try:
         return _demands.decode(text)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"demand annotation: {error}; the webhook writes it, nobody else should") from error
+        raise CorruptData(f"demand annotation: {error}; only the webhook may write it") from error
 
 
 def decode_allocation(text: str) -> PodAllocation:
@@ -224,12 +238,12 @@ def decode_allocation(text: str) -> PodAllocation:
     try:
         allocation = _allocations.decode(text)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"allocation annotation: {error}; the binding writes it, nobody else should") from error
+        raise CorruptData(f"allocation annotation: {error}; only the Binding may write it") from error
     if allocation.version != VERSION:
         raise CorruptData(f"allocation annotation: version {allocation.version} is not {VERSION}")
     for name, container in allocation.containers.items():
         if container.held and [one.uuid for one in container.held] != [one.uuid for one in container.cards]:
-            raise CorruptData(f"allocation annotation: container {name} holds other cards than it has")
+            raise CorruptData(f"allocation annotation: container {name} holds cards that it does not have")
         for share in (*container.cards, *container.held):
             if not 0 <= share.core <= 100 or share.memory_mib < 0:
                 had = f"{share.core} % and {share.memory_mib} MiB of {share.uuid}"

@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions made from the msgspec types of `egpu.api.objects`, so the two cannot drift apart.
+"""CustomResourceDefinitions, generated from the msgspec types of `egpu.api.objects`.
 
-Structural schemas (apiextensions.k8s.io/v1): no references, int-or-string marked by extension, rules in CEL, and as
-descriptions what is written below the types' fields. Written to
-deploy/crds by scripts/generate_crds.py, and served by the embedded API server.
+Structural schemas (apiextensions.k8s.io/v1): no references, int-or-string marked by extension, rules in CEL. The
+docstrings of fields are the descriptions. scripts/generate_crds.py writes them to deploy/crds; the simulated API server
+serves them.
 """
 
 import ast
@@ -16,14 +16,15 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from egpu.api import allocation, mig, names, objects
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu_base.api.objects import Object
 
 Schema = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """What `kubectl get` prints of an object: the first value at `path`. `wide` columns are for `-o wide` alone."""
+    """A column of `kubectl get`: the first value at `path`. `wide`: only with `-o wide`."""
 
     name: str
     path: str
@@ -41,8 +42,8 @@ class _Column:
         }
 
 
-def _given(resource: str, *, under: str) -> str:
-    """JSONPath of an amount in a map of resources, whose names have dots."""
+def _amount(resource: str, *, under: str) -> str:
+    """Return the JSONPath of an amount in a map of resources, whose names have dots."""
     return f"{under}." + resource.replace(".", r"\.")
 
 
@@ -53,12 +54,12 @@ _NOT_STRUCTURAL: Final = ("title", "$ref", "$defs", "anyOf", "default")
 
 
 def definitions() -> list[Schema]:
-    """The three definitions, as plain JSON."""
+    """Return the three definitions, as plain JSON."""
     return [_gpu(), _claim(), _class()]
 
 
 def schema(kind: type[Object]) -> Schema:
-    """The structural OpenAPI schema of one kind."""
+    """Return the structural OpenAPI schema of one kind."""
     root = msgspec.json.schema(kind)
     components = cast(dict[str, Schema], root["$defs"])
     built = _structural(root, components)
@@ -71,7 +72,7 @@ def schema(kind: type[Object]) -> Schema:
 
 
 def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
-    """JSON schema as msgspec writes it → structural schema: references replaced, unions reduced.
+    """Convert a JSON schema of msgspec to a structural schema: references replaced, unions reduced.
 
     Source: "Specifying a structural schema" in Kubernetes' documentation of custom resources.
     """
@@ -82,7 +83,7 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
         if kinds == {"integer", "number", "string"}:
             return dict(_QUANTITY)
         present = [option for option in options if option.get("type") != "null"]
-        (only,) = present  # no other unions in our objects
+        (only,) = present  # our objects have no other unions
         return _structural(only, components) | ({"nullable": True} if len(present) < len(options) else {})
     built = {key: value for key, value in node.items() if key not in _NOT_STRUCTURAL}
     if None in built.get("enum", ()):
@@ -95,11 +96,11 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
         properties = cast(dict[str, Schema], built["properties"])
         texts = _field_texts(str(node.get("title")))
         built["properties"] = {
-            # What a field is for, before what its type is.
+            # The description of a field comes before that of its type.
             name: _structural(child, components) | ({"description": texts[name]} if name in texts else {})
             for name, child in properties.items()
         }
-        # No structural object is closed: the API server prunes what `properties` does not name.
+        # Structural objects are open: the API server prunes fields that `properties` does not name.
         built.pop("additionalProperties", None)
     elif isinstance(built.get("additionalProperties"), dict):
         built["additionalProperties"] = _structural(cast(Schema, built["additionalProperties"]), components)
@@ -112,8 +113,8 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
 
 @functools.cache
 def _field_texts(kind: str) -> dict[str, str]:
-    """What is written below the fields of a class of ours, by the fields' names on the wire; `kubectl explain` shows
-    it. Of a class of another module: nothing."""
+    """Return the docstrings of a class's fields, by the fields' names on the wire, for `kubectl explain`. Empty for a
+    class of another module."""
     found = next((vars(module)[kind] for module in (objects, allocation, mig) if kind in vars(module)), None)
     if found is None:
         return {}
@@ -185,7 +186,7 @@ def _gpu() -> Schema:
     def amend(properties: dict[str, Schema]) -> None:
         properties["spec"]["x-kubernetes-validations"] = [
             _rule("has(self.physicalGPU) != has(self.slice)", "exactly one of physicalGPU (a card) and slice is set"),
-            _rule("!has(self.slice) || has(self.claimRef)", "a slice names the claim that it is for in claimRef"),
+            _rule("!has(self.slice) || has(self.claimRef)", "a slice must name its claim in claimRef"),
         ]
 
     return _definition(
@@ -195,20 +196,17 @@ def _gpu() -> Schema:
             _Column(name="Node", path=".spec.nodeName"),
             _Column(name="Card", path=".spec.physicalGPU.index", form="integer", description="index of this card"),
             _Column(
-                name="Slice-Of",
-                path=".spec.slice.index",
-                form="integer",
-                description="index of the card it is a part of",
+                name="Slice-Of", path=".spec.slice.index", form="integer", description="index of the card of this slice"
             ),
             _Column(name="Model", path=".spec.physicalGPU.model"),
-            _Column(name="Core", path=_given(names.GPU_CORE, under=".spec.capacity"), description="percent of a card"),
-            _Column(name="Given", path=_given(names.GPU_CORE, under=".status.given"), description="percent, of Core"),
-            _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".spec.capacity")),
+            _Column(name="Core", path=_amount(names.GPU_CORE, under=".spec.capacity"), description="percent of a card"),
+            _Column(name="Given", path=_amount(names.GPU_CORE, under=".status.given"), description="percent, of Core"),
+            _Column(name="Memory-MiB", path=_amount(names.GPU_MEMORY, under=".spec.capacity")),
             _Column(
-                name="Given-MiB", path=_given(names.GPU_MEMORY, under=".status.given"), description="of Memory-MiB"
+                name="Given-MiB", path=_amount(names.GPU_MEMORY, under=".status.given"), description="of Memory-MiB"
             ),
-            _Column(name="Held-By", path=".status.heldBy", description="who was given something of this card"),
-            _Column(name="Claim", path=".spec.claimRef.name", description="which this slice is for"),
+            _Column(name="Held-By", path=".status.heldBy", description="pods and claims that hold a part of this card"),
+            _Column(name="Claim", path=".spec.claimRef.name", description="claim of this slice"),
             _Column(name="Phase", path=".status.phase"),
             _Column(name="Mode", path=".spec.slice.mode", wide=True),
             _Column(name="Healthy", path=".status.healthy", form="boolean", wide=True),
@@ -225,18 +223,18 @@ _CLASS_NAMES: Final = ("elasticGPUClassName", "egpuClassName", "storageClassName
 
 def _claim() -> Schema:
     def amend(properties: dict[str, Schema]) -> None:
-        given = " + ".join(f"(has(self.{name}) && self.{name} != '' ? 1 : 0)" for name in _CLASS_NAMES)
+        count = " + ".join(f"(has(self.{name}) && self.{name} != '' ? 1 : 0)" for name in _CLASS_NAMES)
         properties["spec"]["x-kubernetes-validations"] = [
-            _rule(f"{given} == 1", f"name the class once, in one of {', '.join(_CLASS_NAMES)}"),
+            _rule(f"{count} == 1", f"name the class once, in one of {', '.join(_CLASS_NAMES)}"),
             *(
-                _rule(f"has(self.{name}) == has(oldSelf.{name})", "a claim keeps its class; make another claim")
+                _rule(f"has(self.{name}) == has(oldSelf.{name})", "the class cannot change; create another claim")
                 for name in _CLASS_NAMES
             ),
         ]
         for name in _CLASS_NAMES:
             properties["spec"]["properties"][name] |= {
                 "maxLength": 253,
-                "x-kubernetes-validations": [_rule("self == oldSelf", "a claim keeps its class; make another claim")],
+                "x-kubernetes-validations": [_rule("self == oldSelf", "the class cannot change; create another claim")],
             }
 
     return _definition(
@@ -244,7 +242,7 @@ def _claim() -> Schema:
         short_name="egpuc",
         columns=[
             _Column(name="Phase", path=".status.phase"),
-            # In any of three fields: the first value of a union is printed.
+            # Any of three fields: kubectl prints the first value of a union.
             _Column(name="Class", path=f".spec[{','.join(repr(name) for name in _CLASS_NAMES)}]"),
             _Column(name="Node", path=".status.allocation.node"),
             _Column(
@@ -253,10 +251,10 @@ def _claim() -> Schema:
             _Column(name="Model", path=f"{_CONTAINER}.cards[0].model", description="of its first card"),
             _Column(
                 name="Core",
-                path=_given(names.GPU_CORE, under=".status.capacity"),
+                path=_amount(names.GPU_CORE, under=".status.capacity"),
                 description="percent of a card, in all",
             ),
-            _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".status.capacity"), description="in all"),
+            _Column(name="Memory-MiB", path=_amount(names.GPU_MEMORY, under=".status.capacity"), description="in all"),
             _Column(name="Used-By", path=".status.usedBy[0]", description="pod/container"),
             _Column(name="All-Users", path=".status.usedBy", description="where several pods may use it", wide=True),
             _Column(
@@ -276,10 +274,12 @@ def _class() -> Schema:
         properties["provisioner"] |= {
             "minLength": 1,
             "maxLength": 253,
-            "x-kubernetes-validations": [_rule("self == oldSelf", "a class keeps its provisioner; make another class")],
+            "x-kubernetes-validations": [
+                _rule("self == oldSelf", "the provisioner cannot change; create another class")
+            ],
         }
         properties["parameters"]["x-kubernetes-validations"] = [
-            _rule("self == oldSelf", "a class keeps its parameters; make another class")
+            _rule("self == oldSelf", "the parameters cannot change; create another class")
         ]
         properties["parameters"]["maxProperties"] = 64
         properties["parameters"]["additionalProperties"]["maxLength"] = 1024

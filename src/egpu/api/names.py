@@ -1,4 +1,4 @@
-"""Names that go over the wire: groups, annotations, resources, finalizers. Data only; units are in `vocabularies`."""
+"""Names on the wire: groups, annotations, resources, finalizers. Data only; units are in `vocabularies`."""
 
 from hashlib import sha256
 from typing import Final
@@ -13,56 +13,83 @@ SLOT: Final = f"{GROUP}/slot"
 
 # --- annotations ----------------------------------------------------------------------------------------------------
 ALLOCATION: Final = f"{GROUP}/allocation"
-"""On a pod, written by the Binding: which cards, how much of each (`egpu.api.allocation.PodAllocation`)."""
+"""On a pod, written by the Binding: its shares of cards (`egpu.api.allocation.PodAllocation`)."""
 RESERVATION: Final = f"{GROUP}/reservation"
-"""On a pod that waits, written by the extender: what is kept for it while others are evicted for it
+"""On a waiting pod, written by the extender: the cards reserved for it while other pods are evicted
 (`egpu.core.placement.reservations.Reserved`)."""
+REMADE: Final = f"{GROUP}/remade"
+"""On a pod, written by the controller: how often a kubelet refused the pod for lack of room, so that it was made
+again."""
 DEMAND: Final = f"{GROUP}/demand"
 """On a pod, written by the webhook: what it asks for, normalised (`egpu.api.allocation.PodDemand`)."""
 CARDS_PREFIX: Final = f"{GROUP}/cards-"
-"""On a pod, written by the Binding, one per container: UUIDs joined by commas."""
+"""On a pod, written by the Binding, one per container: card UUIDs, separated by commas."""
 CLAIM_PREFIXES: Final = (f"{GROUP}/egpuc-", f"egpuc.{GROUP}/")
-"""On a pod, written by its author: prefix + container name → claim name."""
+"""On a pod, written by its author: prefix + container name → claim name. The second form has room for names of up to 63
+characters, the first for 57."""
+CLAIM_TEMPLATE_PREFIX: Final = f"egpuc-template.{GROUP}/"
+"""On a pod, written by its author: prefix + container name → the spec of an ElasticGPUClaim, in JSON. The webhook names
+a new claim, and the controller makes it. The claim ends with the pod."""
 VCUDA_CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
-"""On a pod, gpu-manager's: percent of a card up to which idle compute may be used."""
+"""On a pod, from gpu-manager: percent of a card up to which idle compute may be used."""
 POOL_ADDRESS: Final = f"{GROUP}/pool-address"
-"""On a node, written by its agent while the node takes part in the pool: HOST:PORT where other agents reach it."""
+"""On a node of the pool, written by its agent: HOST:PORT where other agents reach it."""
 POOL_LINK: Final = f"{GROUP}/pool-link-mbps"
-"""On such a node: how fast its network is, 0 where its kernel does not say."""
+"""On a node of the pool: the speed of its network; 0 if the kernel does not report it."""
 
 ISOLATION: Final = f"{GROUP}/isolation"
-"""On a pod, written by the Binding: which of its containers nothing holds to what they were given, and why."""
+"""On a pod, written by the Binding: its containers without isolation, and why."""
 
 INJECTION: Final = f"{GROUP}/injection"
-"""On a node, written by its agent: how slots reach containers there, and why."""
+"""On a node, written by its agent: how slots reach containers on it, and why."""
+
+ALLOCATOR: Final = f"{GROUP}/allocator"
+"""A label on a node, written by the administrator: "dra" if claims of resource.k8s.io get its cards, and no extender;
+"device-plugin", as without the label, otherwise."""
 
 GANG: Final = f"{GROUP}/gang"
-"""On a pod, written by its author: the name of the group of pods that run all together or not at all. Also a label,
-which the webhook adds, so that a gang's pods can be listed."""
+"""On a pod, written by its author: the name of a group of pods that run all together or not at all. Also a label, added
+by the webhook, to list a gang's pods."""
 GANG_SIZE: Final = f"{GANG}-size"
-"""How many pods the gang has."""
+"""The number of pods of the gang."""
 GANG_TIMEOUT: Final = f"{GANG}-timeout"
-"""How long a gang may stay bound in part before it is undone: seconds, or a number with s, m or h."""
+"""The time that only a part of a gang may be bound before its pods are deleted: seconds, or a number with s, m or h."""
 
 LINKS: Final = f"{GROUP}/links"
-"""On a pod, written by its author: how several cards of one container must be joined."""
+"""On a pod, written by its author: how several cards of one container must be linked."""
 
 CARD_SELECTOR: Final = f"{GROUP}/card-selector"
-"""On a pod, written by its author: what the cards must be of containers that ask by their own resources."""
+"""On a pod, written by its author: which cards to use for containers that ask by their own resources."""
 CARD_PREFERENCE: Final = f"{GROUP}/card-preference"
-"""Likewise: which of the cards that fit they would rather have."""
+"""On a pod, written by its author: which of the cards that fit such containers prefer."""
 PRELOAD: Final = f"{GROUP}/preload"
-"""On a pod, written by its author: PRELOAD_ENVIRONMENT for an image that reads no /etc/ld.so.preload."""
+"""On a pod, written by its author: PRELOAD_ENVIRONMENT for an image that ignores /etc/ld.so.preload."""
 PRELOAD_ENVIRONMENT: Final = "environment"
 
 RESIZE_PREFIX: Final = f"{GROUP}/resize-"
-"""On a pod, written by its author at any time: prefix + container name → the size its running slice shall have."""
+"""On a pod, written by its author at any time: prefix + container name → the new size of its running slice."""
+RESIZE_PREFIXES: Final = (RESIZE_PREFIX, f"resize.{GROUP}/")
+"""Both forms. The second has room for container names of up to 63 characters, the first for 56."""
 RESIZED_PREFIX: Final = f"{GROUP}/resized-"
-"""The extender's answer: that size, or why not."""
+"""On a pod, written by the extender as an answer: the size, or why it cannot change. Container names of more than 55
+characters have the annotation `resized.elasticgpu.io/CONTAINER`."""
+RESIZED_PREFIXES: Final = (RESIZED_PREFIX, f"resized.{GROUP}/")
 SHRINK_WITHIN: Final = f"{GROUP}/shrink-within"
-"""On a pod or a claim, by its author: seconds in which to give back what is beyond a smaller size."""
+"""On a pod or a claim, by its author: seconds to release what exceeds a smaller size."""
+
+ANSWERS: Final = (ISOLATION, *RESIZED_PREFIXES)
+"""Prefixes of annotations on a pod that tell its author something, so that no author may write them."""
+
+SLICE_DIRECTORY: Final = "/opt/egpu"
+"""The directory in a container with a GPU that has its libraries and its limits."""
+PRELOAD_LIST: Final = "/etc/ld.so.preload"
+SLICE_PATHS: Final = (SLICE_DIRECTORY, PRELOAD_LIST)
 
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
+
+# --- taints -----------------------------------------------------------------------------------------------------------
+AGENT_NOT_READY: Final = f"{GROUP}/agent-not-ready"
+"""A taint of a node, set by its administrator: it keeps GPU pods away until the agent is ready, which removes it."""
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
 NVIDIA_GPU: Final = "nvidia.com/gpu"
@@ -91,12 +118,22 @@ GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
 GPU: Final = f"{GROUP}/gpu"
 TFLOPS: Final = f"{GROUP}/tflops"
 MIG_PREFIX: Final = "nvidia.com/mig-"
-"""As NVIDIA's device plugin names instances of MIG: the profile follows, "." in the place of "+"."""
+"""NVIDIA's device plugin's prefix of MIG instances. The profile follows, with "." in place of "+"."""
 
 # --- what NVIDIA's container runtime reads ----------------------------------------------------------------------------
-NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+NVIDIA_PREFIX: Final = "NVIDIA_"
+NVIDIA_VISIBLE_DEVICES: Final = f"{NVIDIA_PREFIX}VISIBLE_DEVICES"
+CUDA_VERSION: Final = "CUDA_VERSION"
+"""An image with this variable alone counts as one of early CUDA, which gets all cards."""
 NO_DEVICES: Final = "void"
-"""Its value that makes NVIDIA's container runtime leave a container alone."""
+"""The value with which NVIDIA's container runtime adds no devices."""
+
+# --- dynamic resource allocation --------------------------------------------------------------------------------------
+DEVICE_PLUGIN: Final = "device-plugin"
+DRA: Final = "dra"
+"""Values of the label ALLOCATOR."""
+DRIVER: Final = f"gpu.{GROUP}"
+"""The name of our driver in ResourceSlices, ResourceClaims and DeviceClasses."""
 
 # --- provisioners ---------------------------------------------------------------------------------------------------
 PHYSICAL: Final = f"{GROUP}/physical"
@@ -108,10 +145,14 @@ TIMESLICE: Final = f"{GROUP}/timeslice"
 POOL: Final = f"{GROUP}/pool"
 MIG: Final = f"{GROUP}/mig"
 MPS: Final = f"{GROUP}/mps"
-"""Also the resource by whose name pods ask for a slice of it."""
+"""The provisioner's name, and the resource name with which pods request a slice."""
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
 MAX_CARDS_PER_CONTAINER: Final = 64
+MAX_CONTAINERS: Final = 512
+"""Containers of one pod that the webhook reads."""
+MAX_GPU_CONTAINERS: Final = 128
+"""Containers of one pod that ask for a GPU."""
 MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
 """16 TiB on one card."""
 MAX_TFLOPS: Final = 1_000_000
@@ -121,13 +162,19 @@ MAX_SHRINK_SECONDS: Final = 7 * 24 * 3600
 
 
 def cards_annotation(container: str) -> str:
-    """Name of the annotation that lists the UUIDs granted to `container`.
+    """Return the name of the annotation that lists the UUIDs of the cards of `container`.
 
-    A container's name may have 63 characters, and so may an annotation's after the slash: long names are shortened,
-    with a digest to keep them apart.
+    A container name may have 63 characters, and so may an annotation's name after the slash. Long names are shortened
+    and get a digest.
     """
     room = 63 - len("cards-")
     if len(container) > room:
         digest = sha256(container.encode()).hexdigest()[:8]
         container = f"{container[: room - 9]}-{digest}"
     return CARDS_PREFIX + container
+
+
+def resized_annotation(container: str) -> str:
+    """Return the name of the annotation that answers a resize of `container`."""
+    fits = len(container) <= 63 - len("resized-")
+    return RESIZED_PREFIXES[not fits] + container

@@ -1,163 +1,89 @@
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 """The three kinds of the group: ElasticGPU (like a PV), ElasticGPUClaim (a PVC), ElasticGPUClass (a StorageClass).
 
-Immutable msgspec structs; unknown fields are ignored on reading. The spellings of the design articles and of the
-upstream project are read beside ours and never written: see
-`ElasticGPUClaimSpec.class_name` and `ElasticGPUClass.binding_mode`.
+Immutable msgspec structs. Reading ignores unknown fields. The spellings of the design articles and of the upstream
+project are read, and never written: see `ElasticGPUClaimSpec.class_name` and `ElasticGPUClass.binding_mode`.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.api.mig import InstancePlace, Mig
-from egpu.api.quantities import Quantity
-from egpu.api.wire import Resource, Wire
-
-
-class OwnerReference(Wire, frozen=True, kw_only=True):
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    controller: bool | None = None
-    block_owner_deletion: bool | None = None
-
-
-class ObjectMeta(Wire, frozen=True, kw_only=True):
-    """The part of Kubernetes' metadata that we read or write."""
-
-    name: str = ""
-    generate_name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    finalizers: list[str] | None = None
-    owner_references: list[OwnerReference] | None = None
-
-
-def key_of(name: str, namespace: str) -> str:
-    """`namespace/name`, or `name` where there is no namespace."""
-    return f"{namespace}/{name}" if namespace else name
-
-
-class Object(Wire, frozen=True, kw_only=True):
-    """Anything with metadata. `kind` and `apiVersion` are always written; subclasses say where they live."""
-
-    resource: ClassVar[Resource]
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
-
-    @property
-    def namespace(self) -> str:
-        return self.metadata.namespace
-
-    @property
-    def uid(self) -> str:
-        return self.metadata.uid
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, or `name` for kinds without a namespace."""
-        return key_of(self.metadata.name, self.metadata.namespace)
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        return self.metadata.annotations or {}
-
-
-class ObjectReference(Wire, frozen=True, kw_only=True):
-    api_version: str = ""
-    """Of what is referred to."""
-    kind: str = ""
-    """Of what is referred to."""
-    namespace: str = ""
-    """Where it is."""
-    name: str = ""
-    """Its name."""
-    uid: str = ""
-    """Its UID."""
-
+from egpu_base.api.objects import Condition, Object, ObjectReference
+from egpu_base.api.quantities import Quantity
+from egpu_base.api.wire import Resource, Wire
 
 # --- ElasticGPU -----------------------------------------------------------------------------------------------------
 
 
 class Link(Wire, frozen=True, kw_only=True):
-    """The connection to another card of the node: NVLink, or else `kind` as nvidia-smi's topology names it (PIX, PXB,
-    PHB, NODE, SYS)."""
+    """The connection to another card of the node: NVLink, or a `kind` of nvidia-smi's topology."""
 
     uuid: str
-    """Of the other card."""
+    """The UUID of the other card."""
     kind: str
     """NVLink, PIX, PXB, PHB, NODE or SYS."""
 
 
 class PhysicalGPU(Wire, frozen=True, kw_only=True):
-    """A card of this node, as its driver reports it. `tflops` by precision: {"fp32": 19.5, "fp16": 312}."""
+    """A card of this node, as its driver reports it."""
 
     uuid: Annotated[str, Meta(min_length=1, max_length=128)]
-    """The card's identity, for good."""
+    """The permanent identity of the card."""
     index: Annotated[int, Meta(ge=0)]
-    """The driver's number of the card; a reboot may change it."""
+    """The driver's number of the card. A reboot may change it."""
     minor: Annotated[int, Meta(ge=0)]
-    """N of its device file, /dev/nvidiaN."""
+    """The N of the card's device file, /dev/nvidiaN."""
     model: str = ""
-    """As the driver names it."""
+    """The driver's name of the card."""
     memory_mib: Annotated[int, Meta(ge=1, le=names.MAX_MEMORY_MIB)] = 1
-    """All of its memory, MiB."""
+    """The whole memory of the card, in MiB."""
     compute_capability: str = ""
-    """Such as 8.0."""
+    """The compute capability, such as 8.0."""
     tflops: dict[str, float] = {}
-    """By precision: {"fp32": 19.5, "fp16": 312}."""
+    """TFLOPS by precision: {"fp32": 19.5, "fp16": 312}."""
     numa: int = -1
-    """NUMA node, -1 when the machine has none."""
+    """The NUMA node; -1 on a machine without NUMA."""
     links: list[Link] = []
-    """To the other cards of the node."""
+    """Connections to the other cards of the node."""
     memory_isolation: str = ""
-    """ "driver" where the driver limits memory by control group; else empty."""
+    """"driver" if the driver can limit memory by control group; otherwise empty."""
     mps: str = ""
-    """ "ready" where its agent runs an MPS server for it when one is wanted, or why it cannot."""
+    """"ready" if the agent can run an MPS server for the card; otherwise the reason why it cannot."""
+    allocator: str = ""
+    """"dra" if only claims of resource.k8s.io get parts of the card; otherwise empty."""
     mig: Mig | None = None
-    """What it can be cut into, and is, while it is in MIG mode; only its instances can be used then."""
+    """The possible and existing MIG instances, while the card is in MIG mode. Only instances can be used then."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):
-    """A share of a card that is set aside for a claim."""
+    """A share of a card that is reserved for a claim."""
 
     provisioner: str
-    """The technology that holds a program to it."""
+    """The technology that limits programs to the slice."""
     mode: Literal["exclusive", "shared"]
     """exclusive: a whole card; shared: a part of one."""
     uuid: str
-    """Of the card that it is a share of."""
+    """The UUID of the card."""
     index: int
-    """That card's number when it was set aside."""
+    """The number of the card when the slice was created."""
     minor: int
-    """N of its device file, /dev/nvidiaN."""
+    """The N of the card's device file, /dev/nvidiaN."""
     core: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Percent of the card; 0: no compute share of its own."""
+    """Percent of the card's compute. 0: no compute share of its own."""
     memory_mib: Annotated[int, Meta(ge=0)] = 0
-    """MiB of its memory."""
+    """MiB of the card's memory."""
     model: str = ""
-    """Of the card."""
+    """The model of the card."""
     class_name: str = ""
-    """The class of its claim."""
+    """The class of the claim."""
     alike: str = ""
-    """What all slices of its card have in common beside their technology, in its words; empty: nothing."""
+    """A property that all slices of the card must share, in the technology's own words; empty for none."""
     instance: InstancePlace | None = None
-    """The instance of MIG that it is, where it is one."""
+    """The MIG instance of the slice, if it is one."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]
@@ -167,61 +93,59 @@ ClaimPhase = Literal["Pending", "Bound", "Lost"]
 
 
 class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
-    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set. `unschedulable`: people keep new work
-    off the card, as off a node."""
+    """A card (`physicalGPU`) or a share of one (`slice`). Exactly one of the two is set."""
 
     node_name: str = ""
-    """Where the card is."""
+    """The node that has the card."""
     capacity: dict[str, Quantity] = {}
-    """What there is to give out, by resource name."""
+    """The amounts that can be allocated, by resource name."""
     physical_gpu: PhysicalGPU | None = None
-    """Set of a card."""
+    """Set if this object is a card."""
     slice: Slice | None = None
-    """Set of a share of one."""
+    """Set if this object is a share of a card."""
     claim_ref: ObjectReference | None = None
-    """The claim that the slice is for."""
+    """The claim of the slice."""
     reclaim_policy: ReclaimPolicy = "Delete"
-    """What becomes of a slice whose claim is deleted."""
+    """Keep (Retain) or delete the slice when its claim is deleted."""
     unschedulable: bool = False
-    """Nothing new is placed on the card (egpu cordon)."""
+    """Keep new work off the card (egpu cordon)."""
 
 
 class SliceInForce(Wire, frozen=True, kw_only=True):
-    """What a card's node says of a slice of it that was resized: which `revision` of its allocation its policy page is
-    of, and how much more memory than that is still used. `pod` is the UID."""
+    """The size of a resized slice that its node has put in force."""
 
     pod: str
-    """Its UID."""
+    """The UID of the pod."""
     container: str
-    """Its name."""
+    """The name of the container."""
     revision: int
-    """Of the allocation that is in force."""
+    """The revision of the allocation that is in force."""
     over_mib: int = 0
-    """MiB used beyond it."""
+    """MiB that the container still uses beyond it."""
 
 
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
-    """Of a card, its agent writes `healthy`, `reason` and `message`, the scheduler extender how much is `given` out and
-    `heldBy` whom; a card is Available while nobody holds anything of it, then Bound, and Failed while unhealthy."""
+    """The state of a card or slice. The card's agent writes `healthy`, `reason`, `message` and `inForce`; the scheduler
+    extender writes `given` and `heldBy`."""
 
     phase: GPUPhase | None = None
-    """Of a card: Available while nobody holds anything of it, then Bound, shared or not; Failed while unhealthy."""
+    """A card is Available while nothing of it is allocated, then Bound, and Failed while unhealthy."""
     healthy: bool | None = None
-    """What the agent of its node says."""
+    """The health of the card, reported by its node's agent."""
     reason: str = ""
-    """Why it is not healthy, in a word."""
+    """The reason why the card is unhealthy, as one word."""
     message: str = ""
-    """The same in a sentence."""
+    """The reason why the card is unhealthy, as a sentence."""
     given: dict[str, Quantity] = {}
-    """How much of capacity is given out, by resource name."""
+    """The allocated part of capacity, by resource name."""
     held_by: str = ""
-    """Who was given something of the card."""
+    """The pods and claims that hold a part of the card."""
     in_force: list[SliceInForce] = []
-    """Written by the agent, of slices that were resized."""
+    """The sizes in force of slices that were resized, written by the agent."""
 
 
 class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):
-    """A card published by the agent of its node (named `card_name(node, uuid)`), or a slice of one held for a claim."""
+    """A card, published by its node's agent (named `card_name(node, uuid)`), or a slice of one, held for a claim."""
 
     resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpus", namespaced=False)
 
@@ -231,12 +155,12 @@ class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="Elast
 
     @property
     def healthy(self) -> bool:
-        """A card is healthy until its agent says that it is not."""
+        """True until its agent reports that the card is unhealthy."""
         return self.status.healthy is not False
 
 
 def card_name(node: str, uuid: str) -> str:
-    """Name of the object of a card: node and the first eight hex digits of its UUID."""
+    """Return the name of a card's object: the node and the first eight hex digits of the UUID."""
     hexadecimal = "".join(c for c in uuid.lower().removeprefix("gpu-").removeprefix("mig-") if c in "0123456789abcdef")
     return f"{node}-{hexadecimal[:8]}"
 
@@ -246,100 +170,95 @@ def card_name(node: str, uuid: str) -> str:
 
 class ClaimResources(Wire, frozen=True, kw_only=True):
     requests: dict[str, Quantity] = {}
-    """How much, by resource name, such as elasticgpu.io/gpu-core (percent of a card) and elasticgpu.io/gpu-memory
-    (MiB)."""
+    """The requested amounts by resource name, such as elasticgpu.io/gpu-core (percent of a card) and
+    elasticgpu.io/gpu-memory (MiB)."""
     limits: dict[str, Quantity] = {}
-    """As in a PVC: allowed, and must equal `requests` where both name a resource."""
+    """Optional, as in a PVC. Must equal `requests` where both name a resource."""
 
 
 class CardExpression(Wire, frozen=True, kw_only=True):
-    """One requirement of a card: `key` is model, memory, computeCapability, tflops, numa or linkDomain."""
+    """One requirement of a card."""
 
     key: Annotated[str, Meta(max_length=63)]
-    """model, memory, computeCapability, tflops, numa or linkDomain."""
+    """model, modelText, memory, computeCapability, tflops, numa or linkDomain."""
     operator: Literal["In", "NotIn", "Gt", "Lt", "Exists", "DoesNotExist"]
-    """Kubernetes' match operators."""
+    """A match operator, as in Kubernetes."""
     values: Annotated[list[Quantity], Meta(max_length=64)] = []
-    """What is compared with; one value for Gt and Lt, none for Exists and DoesNotExist."""
+    """The values to compare with: one for Gt and Lt, none for Exists and DoesNotExist."""
 
 
 class CardSelector(Wire, frozen=True, kw_only=True):
-    """All of them must hold of each card."""
+    """Requirements that each card of the claim must meet."""
 
     match_expressions: Annotated[list[CardExpression], Meta(max_length=16)] = []
-    """All of them must hold."""
+    """The requirements. A card must meet all of them."""
 
 
 class ElasticGPUClaimSpec(Wire, frozen=True, kw_only=True):
-    """`selector` says what the cards must be, `cardPreference` which of those that fit are taken."""
+    """The requested amounts, the class that provides them, and which cards to use."""
 
     resources: ClaimResources = field(default_factory=ClaimResources)
-    """How much is wanted."""
+    """The requested amounts."""
     selector: CardSelector | None = None
-    """What each card must be."""
+    """Requirements that each card must meet."""
     card_preference: Literal["strongest", "weakest"] | None = None
-    """Which of the cards that fit are taken."""
+    """The cards to prefer among those that fit."""
     elastic_gpu_class_name: str = field(default="", name="elasticGPUClassName")
-    """The class: which technology, and how. Stays as it is."""
+    """The name of the class, which selects the technology. Cannot change."""
     egpu_class_name: str = field(default="", name="egpuClassName")
-    """Another spelling of elasticGPUClassName; one of them is given."""
+    """Another spelling of elasticGPUClassName. Set only one of them."""
     storage_class_name: str = field(default="", name="storageClassName")
-    """Another spelling of elasticGPUClassName; one of them is given."""
+    """Another spelling of elasticGPUClassName. Set only one of them."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The distinct names given under the three spellings; more than one is refused at admission."""
-        given = (self.elastic_gpu_class_name, self.egpu_class_name, self.storage_class_name)
-        return tuple(dict.fromkeys(name for name in given if name))
+        """The distinct class names under the three spellings. Admission refuses more than one."""
+        spellings = (self.elastic_gpu_class_name, self.egpu_class_name, self.storage_class_name)
+        return tuple(dict.fromkeys(name for name in spellings if name))
 
     @property
     def class_name(self) -> str:
-        """The class under whichever spelling it was given, or empty."""
+        """The class name under any spelling, or empty."""
         return next(iter(self.class_names), "")
 
 
 class ClaimAllocation(Wire, frozen=True, kw_only=True):
-    """Where a claim is bound: the node, and the shares exactly as a container will be given them."""
+    """The cards of a bound claim: the node, and the shares exactly as a container gets them."""
 
     node: str
-    """Where pods that use the claim run."""
+    """The node where pods that use the claim run."""
     container: ContainerAllocation
-    """What a container that uses it is given."""
+    """The allocation of a container that uses the claim."""
 
 
-class Condition(Wire, frozen=True, kw_only=True):
-    type: str
-    """What it is about, such as CardsHealthy."""
-    status: Literal["True", "False", "Unknown"]
-    """Whether it is so."""
-    reason: str = ""
-    """Why, in a word."""
-    message: str = ""
-    """Why, in a sentence."""
-    last_transition_time: str | None = None
-    """When `status` changed last."""
+CARDS_PRESENT: Final = "CardsPresent"
+"""The condition that is False while a claim is Lost, and says why. Written by the controller."""
 
 
 class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
-    """`allocation` is written by the scheduler extender (and alone decides what is reserved); the controller makes the
-    slices, then writes `boundGPUs` (their names), `phase`, `usedBy` ("pod/container") and conditions."""
+    """The state of a claim. The scheduler extender writes `allocation`, which alone decides what is reserved. The
+    controller creates the slices and writes the rest."""
 
     phase: ClaimPhase | None = None
-    """Pending until cards are found, Bound from then on, Lost when they are gone."""
+    """Pending until cards are found, Bound afterwards, Lost when they are gone."""
     allocation: ClaimAllocation | None = None
-    """What it is bound to; written by the scheduler extender."""
+    """The cards of the claim, written by the scheduler extender."""
     bound_gpus: list[str] = []
-    """Names of its slices."""
+    """The names of the claim's slices."""
     used_by: list[str] = []
-    """Who uses it: pod/container."""
+    """The containers that use the claim, as pod/container."""
     capacity: dict[str, Quantity] = {}
-    """What it got, by resource name."""
+    """The allocated amounts, by resource name."""
     conditions: list[Condition] = []
-    """What else is to be known of it."""
+    """Further conditions of the claim."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of that type, if there is one."""
+        return next((one for one in self.conditions if one.type == kind), None)
 
 
 class ElasticGPUClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClaim"):
-    """A user's request for a slice or for cards, used by one pod at a time, or by several where its class says so."""
+    """A user's request for a slice or for cards. One pod at a time uses it, or several if its class is shareable."""
 
     resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpuclaims", namespaced=True)
 
@@ -352,23 +271,23 @@ class ElasticGPUClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class ElasticGPUClass(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClass"):
-    """Names the technology (`provisioner`) that serves the claims of this class, and its parameters."""
+    """The technology (`provisioner`) that serves the claims of this class, and its parameters."""
 
     resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpuclasses", namespaced=False)
 
     api_version: str = field(default_factory=lambda: names.API_VERSION)
     provisioner: str = ""
-    """The technology that serves its claims, such as elasticgpu.io/vcuda. Stays as it is."""
+    """The technology that serves the claims, such as elasticgpu.io/vcuda. Cannot change."""
     parameters: dict[str, str] | None = None
-    """What the technology is told. Stays as it is."""
+    """Parameters of the technology. Cannot change."""
     reclaim_policy: ReclaimPolicy = "Delete"
-    """What becomes of the slices of a claim that is deleted."""
+    """Keep (Retain) or delete the slices of a deleted claim."""
     e_gpu_binding_mode: BindingMode | None = field(default=None, name="eGPUBindingMode")
-    """When cards are chosen: as soon as there is a claim, or for its first pod."""
+    """Choose cards as soon as the claim exists, or with its first pod."""
     egpu_binding_mode: BindingMode | None = field(default=None, name="egpuBindingMode")
     """Another spelling of eGPUBindingMode."""
 
     @property
     def binding_mode(self) -> BindingMode:
-        """Under whichever spelling it was given; Immediate when it was not, as for a StorageClass."""
+        """The binding mode under either spelling; Immediate by default, as for a StorageClass."""
         return self.e_gpu_binding_mode or self.egpu_binding_mode or "Immediate"

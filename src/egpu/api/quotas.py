@@ -1,12 +1,12 @@
-"""Kubernetes' ResourceQuota, as far as we read it."""
+"""Kubernetes' ResourceQuota, as far as this project reads it."""
 
 from typing import ClassVar
 
 from msgspec import field
 
-from egpu.api.objects import Object
-from egpu.api.quantities import Quantity
-from egpu.api.wire import Resource, Wire
+from egpu_base.api.objects import Object
+from egpu_base.api.quantities import Quantity
+from egpu_base.api.wire import Resource, Wire
 
 
 class ResourceQuotaStatus(Wire, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
-"""The resource names of each sharing technology, and the unit each of them counts in.
+"""The resource names of each sharing technology, and the unit of each name.
 
-One table; the demand parser, the webhook's match conditions and the node's published capacity are all made from it.
+The demand parser, the webhook's match conditions and the capacity of nodes all use this one table.
 """
 
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -18,9 +19,9 @@ VCUDA_BLOCK: Final = 256
 class Vocabulary(msgspec.Struct, frozen=True):
     """The resource names of one technology.
 
-    `core` counts percent of a card; `memory` counts `memory_unit_mib` each, `memory_percent` percent of a card's
-    memory; `cards` counts whole cards; `tflops` counts TFLOPS. An empty string means that the vocabulary has no such
-    name. `provisioner` serves a pod that names no class.
+    `core`: percent of a card. `memory`: units of `memory_unit_mib`. `memory_percent`: percent of a card's memory.
+    `cards`: whole cards. `tflops`: TFLOPS. An empty string: the vocabulary has no such name. `provisioner`: the
+    technology that serves a pod without a class.
     """
 
     name: str
@@ -32,24 +33,24 @@ class Vocabulary(msgspec.Struct, frozen=True):
     memory_unit_mib: int = MIB
     memory_percent: str = ""
     node_only: str = ""
-    """A name that nodes publish and pods must not ask for."""
+    """A name that nodes publish and pods must not request."""
     per_card: bool = False
-    """Whether all amounts are of each card: one card where no number is given, all its memory where none is."""
+    """True if amounts are per card: one card by default, and all its memory by default."""
     slices_per_card: int = 1
-    """How many a card counts for in `cards` on a node: more than one where slices are counted by that name too."""
+    """The number of times that a node counts a card in `cards`: more than once if the name counts slices too."""
     parts: int = 0
-    """Into how many equal parts a card is cut of which `cards` counts one of each card; 0: it is cut by amounts."""
+    """The number of equal parts of a card that `cards` counts; 0: it does not count parts."""
     profile: str = ""
-    """The profile of MIG of which `cards` counts instances; "": it counts something else."""
+    """The MIG profile whose instances `cards` counts; "" for none."""
     single: bool = False
-    """Whether a container has one at the most."""
+    """True if a container can have only one."""
     optional: bool = False
-    """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
+    """True if an administrator must turn it on, because it changes the meaning of another project's name."""
     takes_over: bool = False
-    """Whether its names, where it is turned on, mean what they mean here even if others have all of them too."""
+    """True if its meaning wins, once turned on, even if another vocabulary has all of the names."""
 
     def resources(self) -> tuple[str, ...]:
-        """Every name a pod may ask for."""
+        """Return every name that a pod may request."""
         said = (self.core, self.memory, self.memory_percent, self.cards, self.tflops)
         return tuple(name for name in said if name)
 
@@ -100,7 +101,7 @@ ELASTIC: Final = Vocabulary(
     tflops=names.TFLOPS,
 )
 SLICES_PER_CARD: Final = 10
-"""How many slices of a card HAMi and Volcano count on a node, unless told otherwise."""
+"""The slices of a card that HAMi and Volcano count on a node by default."""
 HAMI: Final = Vocabulary(
     name="hami",
     provisioner=names.VCUDA,
@@ -133,13 +134,13 @@ VGPUS: Final = tuple(
     )
     for parts in (1, 2, 3, 4, 6, 8)
 )
-"""One for each fixed profile: `elasticgpu.io/vgpu-4` is a quarter of a card."""
+"""One per fixed profile: `elasticgpu.io/vgpu-4` is a quarter of a card."""
 
 VGPU_PROFILES: Final = Vocabulary(name="vgpu", provisioner=names.VGPU)
-"""The profiles that a class names itself: only its claims know them, so pods have no names in it."""
+"""The profiles that a class defines. Only its claims know them, so pods have no names in it."""
 
 REPLICAS: Final = 4
-"""How many containers share a card by time slicing or MPS, where no class says otherwise."""
+"""Containers that share a card by time slicing or MPS, by default."""
 TIMESLICE: Final = Vocabulary(
     name="timeslice",
     provisioner=names.TIMESLICE,
@@ -165,7 +166,7 @@ SHARED_CARDS: Final = Vocabulary(
     optional=True,
     takes_over=True,
 )
-"""`nvidia.com/gpu` as NVIDIA's device plugin has it with replicas and without `renameByDefault`."""
+"""`nvidia.com/gpu` as in NVIDIA's device plugin with replicas and without `renameByDefault`."""
 
 _MIG_PROFILES: Final = """
     1g.5gb 1g.5gb+me 1g.6gb 1g.6gb+me 1g.10gb 1g.10gb+me 1g.11gb 1g.12gb 1g.12gb+me 1g.18gb 1g.18gb+me 1g.20gb 1g.22gb
@@ -174,7 +175,7 @@ _MIG_PROFILES: Final = """
     4g.20gb 4g.24gb 4g.40gb 4g.44gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb 4g.135gb 7g.40gb 7g.80gb 7g.87gb 7g.94gb
     7g.96gb 7g.141gb 7g.180gb 7g.269gb
 """
-"""Names alone (NVIDIA's MIG user guide, "Supported MIG Profiles"): what is behind one, each card's driver says."""
+"""Names only (NVIDIA's MIG user guide, "Supported MIG Profiles"); each card's driver reports the sizes."""
 MIGS: Final = tuple(
     Vocabulary(
         name=f"mig-{profile}",
@@ -185,7 +186,7 @@ MIGS: Final = tuple(
     )
     for profile in _MIG_PROFILES.split()
 )
-"""One for each profile of MIG: `nvidia.com/mig-1g.10gb` is an instance of that profile."""
+"""One per MIG profile: `nvidia.com/mig-1g.10gb` is an instance of that profile."""
 
 VOCABULARIES: Final = (
     NVIDIA,
@@ -205,7 +206,7 @@ VOCABULARIES: Final = (
     MPS,
     *MIGS,
 )
-"""Where two have a name, the first is meant that has all the names of a container."""
+"""The first one that has all names of a container applies."""
 OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)
 BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}
 BY_RESOURCE: Final = {
@@ -214,9 +215,28 @@ BY_RESOURCE: Final = {
 
 
 def profile_of(vocabulary: str) -> str:
-    """The profile of MIG that a vocabulary, by name, asks for; "" where it asks for something else."""
+    """Return the MIG profile of a vocabulary, by name; "" for none."""
     return BY_NAME[vocabulary].profile if vocabulary in BY_NAME else ""
 
 
+class Zero(Enum):
+    """The meaning of a zero amount of a resource."""
+
+    NO_GPU = "no GPU: the container gets none from this vocabulary, whatever other names of it ask for"
+    UNSAID = "as if the name were not there; a container with only such zeros gets no GPU"
+    NO_LIMIT = "no limit of it, and a card also without a name that counts cards"
+
+
+_HAMI_LIMITS: Final = frozenset({HAMI.core, HAMI.memory, HAMI.memory_percent})
+_COUNTS: Final = frozenset({ALIYUN.memory, ALIYUN.node_only, *(one.cards for one in VOCABULARIES if one.cards)})
+ZEROS: Final = {
+    resource: Zero.NO_GPU if resource in _COUNTS else Zero.NO_LIMIT if resource in _HAMI_LIMITS else Zero.UNSAID
+    for resource in (*BY_RESOURCE, ALIYUN.node_only)
+}
+"""The meaning of zero for each name, as in its own project.
+
+HAMi's admission adds a card to a container that names any amount, and reads 0 as the default: no limit of compute, all
+memory. gpushare serves no pod with `aliyun.com/gpu-mem: 0`."""
+
 POD_RESOURCES: Final = tuple(BY_RESOURCE)
-"""Every resource name by which a pod asks for a GPU (`elasticgpu.io/slot` is not one: the webhook adds it)."""
+"""Every resource name that requests a GPU, except `elasticgpu.io/slot`, which the webhook adds."""

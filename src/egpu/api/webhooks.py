@@ -1,12 +1,12 @@
-"""The configurations of admission webhooks, as far as they are written here."""
+"""The configurations of admission webhooks, as far as this project writes them."""
 
 from typing import ClassVar
 
 from msgspec import field
 
-from egpu.api.kubernetes import LabelSelector
-from egpu.api.objects import Object
-from egpu.api.wire import Resource, Wire
+from egpu_base.api.kubernetes import LabelSelector
+from egpu_base.api.objects import Object
+from egpu_base.api.wire import Resource, Wire
 
 
 class ServiceReference(Wire, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class ServiceReference(Wire, frozen=True, kw_only=True):
 
 
 class WebhookClientConfig(Wire, frozen=True, kw_only=True):
-    """`caBundle` is base64 text; one of `url` and `service` is set."""
+    """The address of a webhook. `caBundle` is base64 text; one of `url` and `service` is set."""
 
     url: str | None = None
     service: ServiceReference | None = None

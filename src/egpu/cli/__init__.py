@@ -1,50 +1,57 @@
-"""The command line: `egpu`, and the same as `kubectl egpu`.
+"""The command line: `egpu`, also installed as `kubectl egpu`.
 
-    app             every command by name, and what all of them share
-    panels          the commands as help groups them
-    completion      what a shell completes, without the rest
-    examples        what each command's help ends with
-    demo            everything, on simulated GPUs
+    app             all commands by name, and their common options
+    panels          the groups of commands in `egpu --help`
+    completion      shell completion, without loading the command line
+    examples        the example command lines at the end of each help text
+    demo            a tour of the features, on simulated GPUs
     up              the embedded cluster
-    embedding       what those two share
-    run             a command in a slice of a local GPU, or of a pool's
+    embedding       their progress output
+    run             a command in a slice of a local GPU or of a pool
     sim             simulated machines in shared memory
-    resize          other limits for a lease
-    get             what there is, what is given out, to whom
+    resize          new limits for a running lease
+    get             lists of nodes, cards, claims, pods, leases and servers
     views           tables for `get`
-    selecting       which of their rows it shows, and what they come to
-    watching        which of them changed
-    layout          texts in columns
-    cordon          a card takes nothing new, or does again
-    mig             what to cut cards in MIG mode into
-    explain         why a pod is where it is, or is not
+    selecting       row selection and the summary line for `get`
+    watching        changed rows for `get --watch`
+    layout          columns of text on a terminal
+    cordon          stops or allows new slices on a card
+    mig             a plan of MIG instances
+    explain         reasons why a pod or claim waits, or why it got its cards; the cards of a node
+    own_words       … from its own status, for users of one namespace
     top             nodes, cards and slices, live on a terminal
-    top_rows        … what it lists
-    top_sources     … from where: the cluster, or one namespace
-    top_screen      … its keys and its lines, without a terminal
+    top_rows        … its rows
+    top_sources     … its data: the whole cluster, or one namespace
+    top_screen      … its keys and lines, without a terminal
     dashboard       the cluster as a web page
-    inspect         what a slice may use and uses, for people and scripts
-    inspection      that, read from its files
-    inspection_views   its tables
-    manifests       what `deploy/` holds, for this site
-    selftest        whether this machine's GPUs can be shared, tried
-    selfchecks      what it tries
-    trial           the programs with which it tries that
-    findings        what those that examine something found
-    doctor          what is missing on a cluster, and how to mend it
-    simulate        what a policy would have made of a workload
-    plots           charts of that
-    defrag          which pods to move
-    bill            GPU time that is lost
+    inspect         limits and use of a slice, for people and scripts
+    inspection      reads them from the slice's files
+    inspection_views   tables for `inspect`
+    manifests       the manifests of `deploy/`, with a site's settings
+    install         installs on Kubernetes, upgrades and uninstalls
+    install_output  its output
+    selftest        a test of GPU sharing on this machine
+    selfchecks      its checks
+    thorough        its further checks, with --thorough
+    trial           the programs that its checks start
+    findings        results of `doctor` and `selftest`
+    doctor          faults of an installation, and how to fix them
+    doctor_pod      one pod, followed from its admission to CUDA
+    bundle          a report for maintainers, without secrets
+    redaction       … the parts of objects and logs that it may have
+    simulate        a workload replayed under scheduling policies
+    plots           charts of its results
+    defrag          proposed pod moves
+    bill            lost GPU time
     export_trace    a live cluster as a trace
-    snapshot        a cluster read once, for those that look at it
+    snapshot        one reading of a cluster, for several commands
     components      the processes of an installation
-    pool            the processes of a pool, and what is asked of its broker
+    pool            the processes of a pool, and requests to its broker
     output          tables for people, JSON and YAML for scripts
-    interruption    what Ctrl-C does, and when
-    surroundings    what terminal, disk and machine refuse, in a sentence
+    interruption    the effect of Ctrl-C, before, during and after a command
+    surroundings    errors of terminal, disk and machine in one sentence
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed; 2 the command line was wrong.
+Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failure; 2 wrong command line.
 """
 
 import os
@@ -53,7 +60,7 @@ from typing import Final
 from egpu.cli.interruption import ends_at_once
 
 ASKS: Final = "_EGPU_COMPLETE"
-"""In the environment of a process whom a shell asks what may be completed."""
+"""The variable that a shell sets when it asks for completions."""
 
 
 def main() -> None:

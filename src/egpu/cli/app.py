@@ -1,4 +1,4 @@
-"""Every command by name."""
+"""All commands by name."""
 
 import importlib
 import os
@@ -16,25 +16,28 @@ from egpu.cli.interruption import STATUS, ends_at_once, is_raised
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
 from egpu.cli.panels import PANELS
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
-from egpu.errors import ElasticGPUError, InvalidInput
+from egpu_base.errors import ElasticGPUError, InvalidInput
 
-HELP = """Share GPUs: slices, cards and pools behind one claim.
+HELP = """Share GPUs as slices, whole cards or pools. A slice is a share of a card's compute time and memory.
 
-Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up[/] keeps such a cluster for kubectl;
+Start here:
+[bold]egpu demo[/] runs the example manifests on simulated GPUs.
+[bold]egpu up[/] starts a simulated cluster for kubectl.
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
 MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
     "uncordon": "cordon",
+    **dict.fromkeys(("upgrade", "uninstall"), "install"),
     **dict.fromkeys(("broker", "serve", "certificate"), "pool"),
 }
 SETTINGS: Final = {"run": {"allow_interspersed_args": False, "ignore_unknown_options": False}}
 
 
 class Commands(UserDict[str, Any]):
-    """By name. The module of a command is imported when that command is asked for: a process that runs for months on
-    every node has no other's code in its memory."""
+    """All commands by name. The module of a command is imported on first use, so a process that runs for months on
+    every node holds no code of other commands in memory."""
 
     def __getitem__(self, key: str) -> Any:
         panel, name = self.data[key], key.replace("-", "_")
@@ -48,14 +51,14 @@ class Commands(UserDict[str, Any]):
 
 
 class Group(TyperGroup):
-    """`egpu` itself."""
+    """The command `egpu` itself."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Commands({name: panel for panel, names in PANELS.items() for name in names})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command is imported here. What follows is its own."""
+        """Import the command. From here on Ctrl-C raises KeyboardInterrupt."""
         found = super().resolve_command(ctx, args)
         is_raised()
         return found
@@ -84,7 +87,7 @@ def all_commands(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What all commands share: with this, typer makes a group."""
+    """Declare the options of `egpu` itself. With this callback, typer makes a group."""
 
 
 def version(
@@ -92,7 +95,7 @@ def version(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """The version of this program."""
+    """Show the version of this program."""
     if output.for_people:
         sys.stdout.write(f"egpu {egpu.__version__}\n")
     else:
@@ -100,7 +103,7 @@ def version(
 
 
 def run_app() -> None:
-    """Run the command line. An error of ours or of the machine's that a command let through is one line on stderr."""
+    """Run the command line. Print an ElasticGPUError or OSError that a command raises as one line on stderr."""
     prepare_streams()
     try:
         try:

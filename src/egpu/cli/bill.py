@@ -1,4 +1,4 @@
-"""`egpu bill`: GPU time that was given or asked for and did no work, and what would recover it. It never does it."""
+"""`egpu bill`: GPU time that was allocated or requested but not used, with proposed remedies. It changes nothing."""
 
 import csv
 import sys
@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from egpu.adapters.usage import read_usage
+from egpu.adapters.kubernetes.announced_usage import given_or_announced
+from egpu.adapters.slices.published import read_usage
+from egpu.apps.dashboard.usage_sources import read_token
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, Table, note, show
 from egpu.cli.snapshot import Snapshot, load_from
@@ -21,7 +23,7 @@ HOUR = 3600.0
 
 
 class BillFormat(StrEnum):
-    """What `-o` takes."""
+    """The values of `-o`."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -33,28 +35,27 @@ class BillFormat(StrEnum):
 def bill(
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", help="Lines of this namespace. Default: all.")
+        str | None, typer.Option("-n", "--namespace", help="Show only this namespace. Default: all.")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="WHAT", help="Sums: by namespace, or by the value of the label of this name.")
+        str, typer.Option(metavar="WHAT", help="Group and sum by `namespace`, or by the label with this name.")
     ] = "",
     usage: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL|FILE",
-            help="Where use is published: /metrics of each agent, or /federate of a Prometheus that scrapes them.",
+            help="Source of GPU usage: /metrics of an agent, or /federate of a Prometheus server. Repeatable.",
         ),
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
     output: Annotated[
         BillFormat, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json, yaml or csv.")
     ] = BillFormat.TABLE,
 ) -> None:
-    """GPU-hours lost to waiting pods, idle and under-used slices and unused claims, and the cheapest thing that would
-    recover them."""
+    """Show GPU-hours lost to waiting pods, unused claims and idle or under-used slices, and the cheapest remedies."""
     snapshot = load_from(kubeconfig, as_extender=True)
-    token = token_file.read_text().strip() if token_file is not None else ""
-    view = _view(snapshot, usage or [], token)
+    sources = given_or_announced(usage or (), token_file, kubeconfig)
+    view = _view(snapshot, sources.urls, read_token(sources.token_file))
     found = bill_of(view)
     if namespace is not None:
         found = Bill(tuple(line for line in found.lines if line.namespace == namespace))
@@ -67,14 +68,14 @@ def bill(
     if output is BillFormat.CSV:
         _write_csv(table)
         return
-    show(table, Format(output), empty="nothing is lost that is known of")
+    show(table, Format(output), empty="no lost GPU time found")
     if output in (BillFormat.TABLE, BillFormat.WIDE):
         note(
             f"{found.lost_gpu_seconds / HOUR:.1f} GPU-hours are lost so far,"
-            f" {found.lost_gpu_seconds_per_day / HOUR:.1f} more a day; nothing was changed"
+            f" and {found.lost_gpu_seconds_per_day / HOUR:.1f} more per day. Nothing was changed"
         )
-        if not usage:
-            note("what is used of slices is not known: give --usage to see which are idle or under-used")
+        if not sources.urls:
+            note("the usage of slices is not known. Give --usage to find idle and under-used slices")
 
 
 def _view(snapshot: Snapshot, sources: Sequence[str], token: str) -> ClusterView:
@@ -91,9 +92,9 @@ def _view(snapshot: Snapshot, sources: Sequence[str], token: str) -> ClusterView
 
 def _lines(lines: Sequence[Line], advice: Sequence[Remedy]) -> Table:
     table = Table(
-        ("namespace", "name", "container", "why", "lost", "a day", "history", "what would recover it"),
+        ("namespace", "name", "container", "why", "lost", "per day", "history", "remedy"),
         title="GPU-hours lost",
-        right=frozenset({"lost", "a day", "history"}),
+        right=frozenset({"lost", "per day", "history"}),
         spare=("container", "history"),
     )
     for line, remedy in zip(lines, advice, strict=True):
@@ -135,7 +136,8 @@ def _record(line: Line, remedy: Remedy) -> Mapping[str, Any]:
 
 
 def _sums(by: str, parts: Mapping[str, Bill]) -> Table:
-    table = Table((by, "lines", "lost", "a day"), title="GPU-hours lost", right=frozenset({"lines", "lost", "a day"}))
+    columns = (by, "lines", "lost", "per day")
+    table = Table(columns, title="GPU-hours lost", right=frozenset(columns[1:]))
     for name, part in parts.items():
         lost, per_day = part.lost_gpu_seconds / HOUR, part.lost_gpu_seconds_per_day / HOUR
         record = {by: name, "lines": len(part.lines)}
@@ -145,7 +147,7 @@ def _sums(by: str, parts: Mapping[str, Bill]) -> Table:
 
 
 def _write_csv(table: Table) -> None:
-    """A cell that a spreadsheet would take for a formula begins with an apostrophe: names are others' words."""
+    """Write CSV. Names are untrusted, so an apostrophe precedes a text that a spreadsheet would run as a formula."""
     if table.records:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(table.records[0]), lineterminator="\n")
         writer.writeheader()

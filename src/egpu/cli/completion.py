@@ -1,11 +1,13 @@
-"""What bash and zsh are offered after TAB for commands, profiles, pods and leases.
+"""Completion of commands, profiles, pods and leases for bash and zsh, and for kubectl.
 
-A shell asks with every TAB, so nothing is imported here that takes long: not the command line itself, which completes
-all else (options, files), and no client. Whatever cannot be found is not offered, and nothing is ever said.
+A shell runs this with every TAB, so this module imports nothing slow: no client, and not the command line, which
+completes the rest (options, files). On any error it offers nothing and prints no message.
 """
 
 import base64
+import contextlib
 import http.client
+import io
 import json
 import os
 import shlex
@@ -13,26 +15,29 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import yaml
 
-from egpu.cli import ASKS
+from egpu.cli import ASKS, main
 from egpu.cli.panels import DEFAULT_BROKER, PANELS
 
 TIMEOUT_SECONDS: Final = 1.0
 MAX_PODS: Final = 500
 OK: Final = 200
-_PROFILES: Final = Path(__file__).parent.parent / "adapters" / "simulator" / "profiles"
+FILES, NO_FILES = 0, 4
+"""What kubectl's shells do beside our candidates, as its completion library numbers it."""
+_SIMULATOR: Final = "egpu_sim"
 
 Offer = Callable[[Sequence[str]], Sequence[str]]
-"""From the words before the one that is completed (without `egpu`) to what may be there."""
+"""Maps the words before the completed one (without `egpu`) to candidates."""
 
 
 def offered() -> bool:
-    """Print what the shell may complete; False where the command line knows better, and nothing was printed."""
+    """Print the candidates for the shell. False: nothing was printed, and the command line completes the word."""
     shell = os.environ.get(ASKS, "").removeprefix("complete_")
     words = _words(shell)
     if words is None:
@@ -50,8 +55,22 @@ def offered() -> bool:
     return True
 
 
+def for_kubectl() -> None:
+    """Entry point of `kubectl_complete-egpu`, which kubectl runs for completion after `kubectl egpu`. Print a candidate
+    a line, then what the shell does beside them."""
+    words = sys.argv[1:] or [""]
+    sys.argv = ["egpu"]
+    asked = {ASKS: "complete_bash", "COMP_WORDS": shlex.join(["egpu", *words]), "COMP_CWORD": str(len(words))}
+    os.environ.update(asked)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main()
+    found = said.getvalue()
+    sys.stdout.write(f"{found}:{NO_FILES if found.strip() else FILES}\n")
+
+
 def _words(shell: str) -> list[str] | None:
-    """The words typed so far, without `egpu`; the last is the one that is completed. None: not told."""
+    """Return the typed words without `egpu`. The last one is to be completed. None: the shell did not pass them."""
     try:
         match shell:
             case "bash":
@@ -63,7 +82,7 @@ def _words(shell: str) -> list[str] | None:
                 return [*shlex.split(text)[1:], *([""] if text.endswith(" ") else [])] or None
             case _:
                 return None
-    except (KeyError, ValueError):  # a quotation that is not closed yet
+    except (KeyError, ValueError):  # an open quotation
         return None
 
 
@@ -74,8 +93,10 @@ def _offer(before: Sequence[str]) -> Offer | None:
         case [*_, "--simulate" | "--profile"]:
             return _profiles
         case ["explain"]:
-            return lambda _: ["pod"]
-        case ["explain", "pod"] | ["defrag"] | ["explain" | "defrag", *_, "-n" | "--namespace", _]:
+            return lambda _: ["pod", "claim", "node"]
+        case ["explain", "pod"] | ["defrag" | "doctor"]:
+            return _pods
+        case ["explain" | "defrag" | "doctor", *_, "-n" | "--namespace", _]:
             return _pods
         case ["resize"]:
             return _leases
@@ -88,18 +109,20 @@ def _commands(_: Sequence[str]) -> list[str]:
 
 
 def _profiles(_: Sequence[str]) -> list[str]:
-    return sorted(path.stem.upper() for path in _PROFILES.glob("*.yaml"))
+    """Names of the simulator's files; importing it would take too long."""
+    simulator = find_spec(_SIMULATOR)
+    folders = [] if simulator is None else simulator.submodule_search_locations or []
+    return sorted(path.stem.upper() for folder in folders for path in Path(folder).glob("machines/profiles/*.yaml"))
 
 
 def _pods(before: Sequence[str]) -> list[str]:
-    """Names of the namespace's pods, by one request to the cluster of the kubeconfig."""
-    namespace = next(
-        (before[at + 1] for at, word in enumerate(before[:-1]) if word in ("-n", "--namespace")), "default"
-    )
+    """Return the names of the namespace's pods, with one request to the kubeconfig's cluster."""
+    said = next((before[at + 1] for at, word in enumerate(before[:-1]) if word in ("-n", "--namespace")), "")
     try:
         file = Path(os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config")
         config = yaml.safe_load(file.read_text())
         context = _named(config["contexts"], config["current-context"])["context"]
+        namespace = said or str(context.get("namespace") or "default")
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
         user = _named(config["users"], context["user"])["user"]
         server = urlsplit(str(cluster["server"]))
@@ -120,11 +143,11 @@ def _named(some: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
 
 
 def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Path) -> ssl.SSLContext:
-    """Whom the connection trusts, and who it is, from a kubeconfig in the directory `beside`."""
+    """Return the CA and client certificate of a kubeconfig that lies in the directory `beside`."""
     authority = _content(cluster, "certificate-authority", beside)
     trust = ssl.create_default_context(cadata=authority.decode() if authority else None)
     if certificate := _content(user, "client-certificate", beside):
-        with tempfile.NamedTemporaryFile() as file:  # OpenSSL takes it from a file alone; nobody else can read this one
+        with tempfile.NamedTemporaryFile() as file:  # OpenSSL reads it from a file only; this one is private
             file.write(certificate + b"\n" + _content(user, "client-key", beside))
             file.flush()
             trust.load_cert_chain(file.name)
@@ -132,19 +155,19 @@ def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Path) ->
 
 
 def _content(entry: Mapping[str, Any], name: str, beside: Path) -> bytes:
-    """What an entry of a kubeconfig holds, or the file that it names does; b"" where it has neither."""
+    """Return the data of a kubeconfig entry, inline or from the file that it names; b"" without either."""
     if data := entry.get(f"{name}-data"):
         return base64.b64decode(data)
     return (beside / entry[name]).read_bytes() if entry.get(name) else b""
 
 
 def _leases(_: Sequence[str]) -> list[str]:
-    """Leases of the pool that EGPU_POOL names, for who has its default secret."""
+    """Return the leases of the pool in EGPU_POOL. This works only with the default secret."""
     import asyncio
 
     from egpu.adapters.pool.client import PoolClient, parse_address
     from egpu.adapters.pool.security import Credentials
-    from egpu.errors import ElasticGPUError
+    from egpu_base.errors import ElasticGPUError
 
     secret = os.environ.get("EGPU_POOL_SECRET_FILE") or Path.home() / ".egpu" / "pool.secret"
 

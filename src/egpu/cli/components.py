@@ -1,5 +1,5 @@
-"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `shim`, `controller`; what they do is in
-`egpu.apps`."""
+"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `shim`, `controller`. `egpu.apps` implements
+them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ import uvloop
 
 from egpu.api.vocabularies import OPTIONAL
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
-from egpu.errors import ElasticGPUError, InvalidInput
+from egpu_base.errors import ElasticGPUError, InvalidInput
 
 C = TypeVar("C")
 
@@ -23,30 +23,43 @@ Kubeconfig = Annotated[
 ]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
-    typer.Option(metavar="LEVEL", help="How much is logged (to stderr): debug, info, warning or error."),
+    typer.Option(metavar="LEVEL", help="Log level (logs go to stderr): debug, info, warning or error."),
 ]
-Namespace = Annotated[str, typer.Option(help="Namespace of the leases and secrets of this installation.")]
-Listen = Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Port 0 takes a free one.")]
-LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Wait for the lease: several replicas, one works.")]
+LogFormat = Annotated[
+    Literal["auto", "json", "text"],
+    typer.Option(metavar="FORMAT", help="Log format: json or text. auto: text on a terminal, otherwise json."),
+]
+Namespace = Annotated[str, typer.Option(help="Namespace of this installation's Leases and Secrets.")]
+Listen = Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Port 0: any free port.")]
+LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Only the elected replica works. Others wait.")]
 
 Cgroup = Annotated[
     str,
     typer.Option(
-        help="Delegated cgroup v2 directory for executors' groups. Default: the daemon's own, if it may. none: none.",
+        help="Delegated cgroup v2 directory for executors. none: no cgroups. Default: this command's, if delegated.",
     ),
 ]
 ExecutorMemory = Annotated[
-    int, typer.Option(min=0, metavar="MIB", help="Host memory per lease. 0: 2048 and its GPU memory.")
+    int, typer.Option(min=0, metavar="MIB", help="Host memory per executor. 0: 2048 MiB plus the slice's GPU memory.")
 ]
-ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
+ExecutorCpus = Annotated[float, typer.Option(min=0, help="CPUs per executor. 0: in proportion to compute.")]
 ExecutorUsers = Annotated[
     str,
-    typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
+    typer.Option(metavar="FIRST-LAST", help="User ids of executors, if this command is root. none: its own user id."),
+]
+OF_EXECUTORS = "--cgroup, --executor-…, --image-cache, --library-path"
+LibraryPath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of NVIDIA's libraries (cuBLAS, cuDNN, …) for executors. Repeatable. They are also found in the "
+        "wheels of this Python and in /usr/local/cuda.",
+    ),
 ]
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MIB", help="Disk for modules' images, 256 for each caller. 0: none are kept. Default: 2048."
+        min=0, metavar="MIB", help="Disk space for programs' GPU code, 256 MiB per caller. 0: no cache. Default: 2048."
     ),
 ]
 
@@ -54,44 +67,60 @@ HardwareMetrics = Annotated[
     bool,
     typer.Option(
         "--hardware-metrics",
-        help="Tell of temperature, power, load and memory of each card, too. For nodes without DCGM's exporter.",
+        help="Publish temperature, power, load and memory of each card, for nodes without the DCGM exporter.",
     ),
 ]
 
 HasShim = Annotated[
     bool,
-    typer.Option(
-        "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
-    ),
+    typer.Option("--shim", help="Use the `egpu shim` of this node. It answers kubelet and starts the executors."),
 ]
+
+PoolPki = Annotated[
+    Path | None,
+    typer.Option(help="Join the pool with ca.crt, server-NODE.crt and server-NODE.key from this directory."),
+]
+PoolAdvertise = Annotated[
+    str, typer.Option(help="HOST:PORT that other nodes' agents connect to. Default: --pool-listen.")
+]
+LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: as the kernel reports.")]
 
 Vocabularies = Annotated[
     str,
     typer.Option(
-        metavar="NAMES", help=f"Optional vocabularies to take, joined by commas: {', '.join(OPTIONAL)}. Default: none."
+        metavar="NAMES", help=f"Resource vocabularies to add, joined by commas: {', '.join(OPTIONAL)}. Default: none."
     ),
 ]
 
 Cdi = Annotated[
     Literal["auto", "always", "never"],
-    typer.Option(help="Slots are CDI devices: where kubelet and runtime say that they take those, always or never."),
+    typer.Option(help="Pass slots to containers as CDI devices. auto: if kubelet and runtime support CDI."),
 ]
 CdiDir = Annotated[
     list[Path] | None,
-    typer.Option(help="Where CDI devices are; ours go into the last. Default: /etc/cdi and /var/run/cdi."),
+    typer.Option(help="Directories of CDI devices. Slots go to the last one. Default: /etc/cdi, /var/run/cdi."),
 ]
-CgroupRoot = Annotated[Path, typer.Option(help="Where kubelet's control groups are.")]
+CgroupRoot = Annotated[Path, typer.Option(help="Directory of kubelet's control groups.")]
 MpsShm = Annotated[
-    Path | None,
-    typer.Option(help="What the shim has as /dev/shm: programs of MPS slices get it, too. Default: none shares it."),
+    int,
+    typer.Option(
+        min=0,
+        help="Size of the /dev/shm that the MPS daemon of a card shares with its programs, in MiB. kubelet and shim "
+        "must see the mount. 0: not shared.",
+    ),
 ]
 MountUsage = Annotated[
     bool,
     typer.Option(
         "--mount-usage",
-        help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
+        help="Mount a usage file that cannot grow into each container. kubelet must see the mount "
         "(mountPropagation: Bidirectional).",
     ),
+]
+
+DaemonSet = Annotated[
+    str,
+    typer.Option(metavar="NAMESPACE/NAME", help="Own DaemonSet: after its removal the node offers nothing."),
 ]
 
 NAMESPACE = "elastic-gpu-system"
@@ -100,19 +129,28 @@ NAMESPACE = "elastic-gpu-system"
 def webhook(
     kubeconfig: Kubeconfig = None,
     listen: Listen = "127.0.0.1:8081",
-    webhook_listen: Annotated[str, typer.Option(help="HOST:PORT for admission requests, in HTTPS.")] = "127.0.0.1:9443",
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file. Default: the Secret.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Key file.")] = None,
-    tls_secret: Annotated[str, typer.Option(help="Secret that the controller keeps.")] = "elastic-gpu-webhook-tls",  # noqa: S107
+    webhook_listen: Annotated[str, typer.Option(help="HOST:PORT for admission requests (HTTPS).")] = "127.0.0.1:9443",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file. Default: use the Secret.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key file of --tls-cert.")] = None,
+    tls_secret: Annotated[str, typer.Option(help="Secret written by the controller.")] = "elastic-gpu-webhook-tls",  # noqa: S107
     namespace: Namespace = NAMESPACE,
     scheduler_user: Annotated[
-        list[str], typer.Option(help="User whose bindings give out cards. Default: the extender's service account.")
-    ] = [],  # noqa: B006  typer wants a list, and does not change it
+        list[str], typer.Option(help="User allowed to bind GPU pods. Default: the extender's service account.")
+    ] = [],
     vocabularies: Vocabularies = "",
+    scheduler_name: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Scheduler for GPU pods that name none. Default: leave them as they are."),
+    ] = "",
+    other_schedulers: Annotated[
+        str, typer.Option(metavar="NAMES", help="Further schedulers that ask the extender, joined by commas.")
+    ] = "",
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """Admission: turns every way of asking for a GPU into one demand, and refuses what cannot be one."""
+    """Run the admission webhook. It converts every kind of GPU request to one demand, and rejects invalid requests."""
     from egpu.apps.webhook import WebhookConfig, run
+    from egpu.core.schedulers import Schedulers
 
     config = WebhookConfig(
         kubeconfig=kubeconfig,
@@ -124,27 +162,32 @@ def webhook(
         namespace=namespace,
         scheduler_user=tuple(scheduler_user),
         vocabularies=optional_vocabularies(vocabularies),
+        schedulers=Schedulers(scheduler_name, listed(other_schedulers)),
     )
-    run_component("webhook", run, config, log_level, answers=True)
+    run_component("webhook", run, config, (log_level, log_format), answers=True)
 
 
 def extender(
     kubeconfig: Kubeconfig = None,
-    listen: Annotated[str, typer.Option(help="HOST:PORT for kube-scheduler, in TLS.")] = "127.0.0.1:3456",
+    listen: Annotated[str, typer.Option(help="HOST:PORT for kube-scheduler (TLS).")] = "127.0.0.1:3456",
     health_listen: Annotated[
         str, typer.Option(help="HOST:PORT for health, metrics and explanations.")
     ] = "127.0.0.1:8084",
-    node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
-    card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
-    tls_cert: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    client_ca: Annotated[Path | None, typer.Option(help="Let in only clients with a certificate of this CA.")] = None,
+    node_policy: Annotated[str, typer.Option(help="Policy that ranks nodes: price, binpack, spread, …")] = "default",
+    card_policy: Annotated[str, typer.Option(help="Policy that ranks the cards of a node.")] = "default",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file to serve HTTPS with.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key file of --tls-cert.")] = None,
+    client_ca: Annotated[Path | None, typer.Option(help="Accept only clients with a certificate of this CA.")] = None,
     leader_elect: LeaderElect = False,
     namespace: Namespace = NAMESPACE,
-    lease: Annotated[str, typer.Option(help="Lease that lets one extender write at a time.")] = "elastic-gpu-extender",
+    lease: Annotated[str, typer.Option(help="Lease object: only its holder may write.")] = "elastic-gpu-extender",
+    follow: Annotated[
+        str, typer.Option(metavar="LEASE", help="Lead while the kube-scheduler of this host holds this Lease.")
+    ] = "",
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """Scheduling: sees every card of every node, and is the only writer of placements."""
+    """Run the scheduler extender. It sees all cards of all nodes and is the only writer of placements."""
     from egpu.apps.extender import ExtenderConfig, run
 
     config = ExtenderConfig(
@@ -159,54 +202,57 @@ def extender(
         leader_elect=leader_elect,
         namespace=namespace,
         lease=lease,
+        follow=follow,
     )
-    run_component("extender", run, config, log_level, answers=True)
+    run_component("extender", run, config, (log_level, log_format), answers=True)
 
 
 def agent(
     node: Annotated[str, typer.Option(help="Name of this node.", envvar="NODE_NAME")],
     kubeconfig: Kubeconfig = None,
-    kubelet_dir: Annotated[Path, typer.Option(help="kubelet's directory.")] = Path("/var/lib/kubelet"),
-    state_dir: Annotated[Path, typer.Option(help="Where containers' slots are prepared.")] = Path(
+    kubelet_dir: Annotated[Path, typer.Option(help="Directory of kubelet.")] = Path("/var/lib/kubelet"),
+    state_dir: Annotated[Path, typer.Option(help="Directory in which slots are prepared.")] = Path(
         "/var/lib/elasticgpu"
     ),
-    device_root: Annotated[Path, typer.Option(help="Where nvidia0, nvidia1, … are.")] = Path("/dev"),
-    nvml_library: Annotated[Path | None, typer.Option(help="NVML to use. Default: the system's.")] = None,
+    device_root: Annotated[Path, typer.Option(help="Directory of nvidia0, nvidia1, …")] = Path("/dev"),
+    nvml_library: Annotated[Path | None, typer.Option(help="NVML library file. Default: the system's library.")] = None,
     cgroup_root: CgroupRoot = Path("/sys/fs/cgroup"),
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
-    slots_per_card: Annotated[int, typer.Option("--tokens-per-card", min=1, help="Slots per card.")] = 48,
-    pool_pki: Annotated[
-        Path | None,
-        typer.Option(help="Take part in the pool, with ca.crt, server-NODE.crt and server-NODE.key of this directory."),
-    ] = None,
-    pool_listen: Annotated[str, typer.Option(help="HOST:PORT for agents of other nodes.")] = "127.0.0.1:0",
-    pool_advertise: Annotated[str, typer.Option(help="How they reach it. Default: where it listens.")] = "",
-    pool_link_mbps: Annotated[int, typer.Option(min=0, help="Speed of the network. 0: what the kernel says.")] = 0,
+    slots_per_card: Annotated[
+        int, typer.Option("--tokens-per-card", min=1, help="Maximum GPU containers per card.")
+    ] = 48,
+    pool_pki: PoolPki = None,
+    pool_listen: Annotated[str, typer.Option(help="HOST:PORT for other nodes' agents.")] = "127.0.0.1:0",
+    pool_advertise: PoolAdvertise = "",
+    pool_link_mbps: LinkMbps = 0,
     vocabularies: Vocabularies = "",
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
     image_cache: ImageCache = None,
+    library_path: LibraryPath = None,
     mount_usage: MountUsage = False,
     cdi: Cdi = "auto",
     cdi_dir: CdiDir = None,
     shim: HasShim = False,
     hardware_metrics: HardwareMetrics = False,
-    mps_shm: MpsShm = None,
+    mps_shm_mib: MpsShm = 0,
+    daemon_set: DaemonSet = "",
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """On each GPU node: publishes its cards, and prepares for each container what it was given."""
-    from egpu.adapters.cdi import DIRECTORIES
+    """Run the agent of a GPU node. It publishes the node's cards and prepares the slots of its containers."""
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
     from egpu.apps.agent import AgentConfig, run
+    from egpu_base.kubelet.cdi import DIRECTORIES
 
     confinement = ConfinementConfig(cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users)
-    if shim and (confinement != ConfinementConfig() or image_cache is not None):
-        raise InvalidInput("shim", "executors are the shim's: give --cgroup, --executor-…, --image-cache to `shim`")
+    if shim and (confinement != ConfinementConfig() or image_cache is not None or library_path):
+        raise InvalidInput("shim", f"the shim starts executors: give {OF_EXECUTORS} to `shim`")
     config = AgentConfig(
         node=node,
         kubeconfig=kubeconfig,
@@ -225,31 +271,35 @@ def agent(
         vocabularies=optional_vocabularies(vocabularies),
         confinement=confinement,
         image_cache_mib=image_cache,
+        library_path=tuple(library_path or ()),
         mount_usage=mount_usage,
         cdi=cdi,
         cdi_directories=tuple(cdi_dir or DIRECTORIES),
         sharing_dir=default_root() / election.DIRECTORY if nvml_library is None else None,
         shim=shim,
         hardware_metrics=hardware_metrics,
-        mps_shm=mps_shm,
+        mps_shm_mib=mps_shm_mib,
+        daemon_set=daemon_set,
     )
-    run_component("agent", run, config, log_level)
+    run_component("agent", run, config, (log_level, log_format))
 
 
 def shim(
-    kubelet_dir: Annotated[Path, typer.Option(help="kubelet's directory.")] = Path("/var/lib/kubelet"),
-    state_dir: Annotated[Path, typer.Option(help="The agent's.")] = Path("/var/lib/elasticgpu"),
+    kubelet_dir: Annotated[Path, typer.Option(help="Directory of kubelet.")] = Path("/var/lib/kubelet"),
+    state_dir: Annotated[Path, typer.Option(help="State directory of the agent.")] = Path("/var/lib/elasticgpu"),
     driver_dir: Annotated[
-        Path | None, typer.Option(help="A simulated machine's driver. Default: the system's.")
+        Path | None, typer.Option(help="Directory of the driver of executors. Default: the system's driver.")
     ] = None,
+    library_path: LibraryPath = None,
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
     image_cache: ImageCache = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """On each GPU node, beside the agent: answers kubelet and keeps executors running while the agent is upgraded."""
+    """Run the shim of a GPU node. It answers kubelet and keeps executors running while the agent is upgraded."""
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.apps.shim import ShimConfig, run
 
@@ -257,12 +307,13 @@ def shim(
         kubelet_dir=kubelet_dir,
         state_dir=state_dir,
         driver_dir=driver_dir,
+        library_path=tuple(library_path or ()),
         confinement=ConfinementConfig(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
         ),
         image_cache_mib=image_cache,
     )
-    run_component("shim", run, config, log_level)
+    run_component("shim", run, config, (log_level, log_format))
 
 
 def controller(
@@ -270,19 +321,20 @@ def controller(
     listen: Listen = "127.0.0.1:8082",
     namespace: Namespace = NAMESPACE,
     webhook_service: Annotated[
-        str | None, typer.Option(help="Where the API server finds the webhook: NAME[:PORT].")
+        str | None, typer.Option(help="Service of the webhook, for the API server: NAME[:PORT].")
     ] = None,
     tls_secret: Annotated[str, typer.Option(help="Secret for the webhook's certificate.")] = "elastic-gpu-webhook-tls",  # noqa: S107
     extender_tls_secret: Annotated[
         str | None, typer.Option(help="Secret for the certificates of extender and kube-scheduler.")
     ] = None,
     team_label: Annotated[
-        str, typer.Option(help="Label of pods and claims by which metrics tell the bill, beside the namespace.")
+        str, typer.Option(help="Label of pods and claims. Metrics of lost GPU time are split by it and by namespace.")
     ] = "team",
     leader_elect: LeaderElect = False,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """Claims, slices, reclaim, webhook certificates, sweeping of leaks."""
+    """Run the controller. It binds claims, reclaims slices, renews webhook certificates and removes leaked objects."""
     from egpu.apps.controller import ControllerConfig, run
 
     config = ControllerConfig(
@@ -295,26 +347,32 @@ def controller(
         leader_elect=leader_elect,
         team_label=team_label,
     )
-    run_component("controller", run, config, log_level, answers=True)
+    run_component("controller", run, config, (log_level, log_format), answers=True)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated text."""
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def optional_vocabularies(text: str) -> tuple[str, ...]:
-    """The names in `text`, joined by commas. Exits with a usage error for one that there is not."""
-    wanted = tuple(filter(None, (name.strip() for name in text.split(","))))
+    """Return the names in the comma-separated `text`. Exits with a usage error for an unknown name."""
+    wanted = listed(text)
     if unknown := [name for name in wanted if name not in OPTIONAL]:
-        fail(f"vocabularies: {unknown[0]!r} is not one of {', '.join(OPTIONAL)}", code=EXIT_USAGE)
+        fail(f"--vocabularies: {unknown[0]!r} is unknown. Use one or more of {', '.join(OPTIONAL)}", code=EXIT_USAGE)
     return wanted
 
 
 def run_component(
-    name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str, *, answers: bool = False
+    name: str, run: Callable[[C], Awaitable[None]], config: C, log: tuple[str, str], *, answers: bool = False
 ) -> None:
-    """Run one process of an installation to its end; our errors become one line and an exit code. `answers`: pods wait
-    for what it says, or it hears of each of them, so its event loop is the one in C (which gRPC, for agents, does not
-    know)."""
-    from egpu.runtime import logs
+    """Run one process of an installation to its end. An ElasticGPUError becomes one line and an exit code. `log`: level
+    and format. `answers`: pods wait for its answers, or it watches all pods; it then runs on uvloop, which gRPC of
+    agents does not support."""
+    from egpu_base.runtime import logs
 
-    logs.configure(name, level=log_level)
+    level, form = log
+    logs.configure(name, level=level, form=form)
 
     async def work() -> None:
         await run(config)

@@ -1,4 +1,4 @@
-"""`egpu cordon NODE/INDEX` and `egpu uncordon`: a card takes nothing new, or does again. What is on it stays."""
+"""`egpu cordon NODE/INDEX` and `egpu uncordon`: stop or allow new slices on a card. Running slices stay."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,23 +6,23 @@ from typing import Annotated
 
 import typer
 
-from egpu.adapters.kubernetes import Client
 from egpu.api.objects import ElasticGPU, PhysicalGPU
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import note
 from egpu.cli.snapshot import load_from
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
+from egpu_base.kubernetes import Client
 
-CardName = Annotated[str, typer.Argument(help="The card: NODE/INDEX as `egpu get gpus` shows it, or its UUID.")]
+CardName = Annotated[str, typer.Argument(help="Card: NODE/INDEX as in `egpu get gpus`, or its UUID.")]
 
 
 def cordon(card: CardName, kubeconfig: Kubeconfig = None) -> None:
-    """Keep everything new off one card, its node's others stay in use; what is on it stays."""
+    """Stop new slices on one card. Running slices and the node's other cards stay in use."""
     _set(card, kubeconfig, cordoned=True)
 
 
 def uncordon(card: CardName, kubeconfig: Kubeconfig = None) -> None:
-    """Let a cordoned card take new work again."""
+    """Allow new slices on a cordoned card again."""
     _set(card, kubeconfig, cordoned=False)
 
 
@@ -35,16 +35,16 @@ def _set(card: str, kubeconfig: Kubeconfig, *, cordoned: bool) -> None:
             await client.patch(ElasticGPU, found.name, patch)
 
     asyncio.run(write())
-    note(f"card {card} takes {'nothing new' if cordoned else 'new work'}")
+    note(f"card {card} {'is cordoned: it gets no new slices' if cordoned else 'gets new slices again'}")
 
 
 def named_card(name: str, gpus: Sequence[ElasticGPU]) -> ElasticGPU:
-    """The card that people call so. Raises InvalidInput where there is none."""
+    """Return the card with this name. Raises InvalidInput for an unknown name."""
     for gpu in gpus:
         card = gpu.spec.physical_gpu
         if card is not None and name in _names(gpu, card):
             return gpu
-    raise InvalidInput("card", f"no card is called {name!r}; write NODE/INDEX, or its UUID: egpu get gpus -o wide")
+    raise InvalidInput("card", f"no card is called {name!r}. Use NODE/INDEX or a UUID of `egpu get gpus -o wide`")
 
 
 def _names(gpu: ElasticGPU, card: PhysicalGPU) -> tuple[str, ...]:

@@ -1,32 +1,33 @@
-"""`egpu dashboard`: the cluster as a web page."""
+"""`egpu dashboard`: a web page of the cluster."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from egpu.cli.components import NAMESPACE, Kubeconfig, LogLevel, run_component
+from egpu.cli.components import NAMESPACE, Kubeconfig, LogFormat, LogLevel, run_component
 
 
 def dashboard(
     kubeconfig: Kubeconfig = None,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT for browsers; beyond loopback in TLS. Port 0 takes a free one.")
+        str, typer.Option(help="HOST:PORT for browsers. TLS, except on loopback. Port 0: any free port.")
     ] = "127.0.0.1:8085",
-    node_policy: Annotated[str, typer.Option(help="The extender's: would it fit, and where?")] = "default",
-    card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
-    namespace: Annotated[str, typer.Option(help="Namespace of the extender's lease.")] = NAMESPACE,
-    lease: Annotated[str, typer.Option(help="That lease, with the job mix.")] = "elastic-gpu-extender",
+    node_policy: Annotated[str, typer.Option(help="Policy that ranks nodes, as set on the extender.")] = "default",
+    card_policy: Annotated[str, typer.Option(help="Policy that ranks cards, as set on the extender.")] = "default",
+    namespace: Annotated[str, typer.Option(help="Namespace of the extender's Lease.")] = NAMESPACE,
+    lease: Annotated[str, typer.Option(help="The Lease that stores the job mix.")] = "elastic-gpu-extender",
     usage: Annotated[
-        list[str] | None, typer.Option(metavar="URL|FILE", help="Where use is published, as for `egpu bill`.")
+        list[str] | None, typer.Option(metavar="URL|FILE", help="Source of GPU usage, as in `egpu bill`. Repeatable.")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
     ask_agents: Annotated[
-        bool, typer.Option("--ask-agents", help="Ask the agents of --namespace what is used, wherever their pods are.")
+        bool, typer.Option("--ask-agents", help="Read GPU usage from all agents in --namespace.")
     ] = False,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """The cluster as a web page: read-only, for each as much as the API server lets him list."""
+    """Serve a read-only web page of the cluster. Users see only objects that the API server lets them list."""
     from egpu.apps.dashboard import DashboardConfig, run
 
     config = DashboardConfig(
@@ -40,4 +41,4 @@ def dashboard(
         token_file=token_file,
         ask_agents=ask_agents,
     )
-    run_component("dashboard", run, config, log_level, answers=True)
+    run_component("dashboard", run, config, (log_level, log_format), answers=True)

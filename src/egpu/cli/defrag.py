@@ -1,4 +1,4 @@
-"""`egpu defrag`: which pods to move so that a pending one fits, or that more can be given out. It never does it."""
+"""`egpu defrag`: proposes pod moves that make room for a pending pod, or make more GPU usable. It moves no pod."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,55 +10,52 @@ from egpu.adapters.traces import read_nodes, read_pods
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, Table, fail, note, show, show_value
 from egpu.cli.snapshot import Snapshot, load_from
+from egpu.core.moves.defrag import MAX_MOVES, Move, Placed, propose
+from egpu.core.moves.movable import Movers
+from egpu.core.moves.raising import raise_share
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.placer import Placer
 from egpu.core.policies.price import KnownPrice
 from egpu.core.policies.shapes import Mix, Shape
-from egpu.core.simulation.defrag import MAX_MOVES, Move, Placed, propose
-from egpu.core.simulation.export import shapes_of
-from egpu.core.simulation.moving import Movers
-from egpu.core.simulation.raising import raise_share
-from egpu.core.simulation.workload import published_arrivals
-from egpu.errors import InvalidInput
+from egpu.core.replay.export import shapes_of
+from egpu.core.replay.workload import published_arrivals
+from egpu_base.errors import InvalidInput
 
 
 def defrag(
-    pod: Annotated[str, typer.Argument(help="The pending pod, NAME or NAMESPACE/NAME.")] = "",
+    pod: Annotated[str, typer.Argument(help="Pending pod: NAME or NAMESPACE/NAME.")] = "",
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
     more: Annotated[
         bool,
-        typer.Option("--raise-share", help="Propose what makes most GPU usable for pods like those there are."),
+        typer.Option("--raise-share", help="Propose moves that make the most GPU usable for pods like today's."),
     ] = False,
-    least_gain: Annotated[
-        float, typer.Option(help="With --raise-share: no move that makes less than this usable, in cards.")
-    ] = 0.05,
+    least_gain: Annotated[float, typer.Option(help="With --raise-share: smallest gain of a move, in cards.")] = 0.05,
     trace: Annotated[
-        bool, typer.Option("--trace", help="With --raise-share: on a cluster filled from a trace, not a live one.")
+        bool, typer.Option("--trace", help="With --raise-share: use a trace instead of a live cluster.")
     ] = False,
     trace_demand: Annotated[
         str | None,
         typer.Option(
-            help="On a trace: let in CARDS:CORE:CPU:RAM (thousandths of a card and of a CPU, MiB), into a cluster "
-            "filled with its pods."
+            help="Make room for a pod CARDS:CORE:CPU:RAM (CORE and CPU in thousandths, RAM in MiB) on a cluster that "
+            "is filled with the pods of a trace."
         ),
     ] = None,
-    nodes: Annotated[Path, typer.Option(help="On a trace: the nodes.")] = Path("data/openb/nodes.csv"),
-    pods: Annotated[Path, typer.Option(help="On a trace: the pods.")] = Path("data/openb/pods.csv"),
-    load: Annotated[float, typer.Option(help="On a trace: the GPU asked for, as a share of capacity.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="On a trace: the order of the pods.")] = 42,
-    max_moves: Annotated[int, typer.Option(help="Propose no more moves than this.")] = MAX_MOVES,
+    nodes: Annotated[Path, typer.Option(help="Trace file with the nodes.")] = Path("data/openb/nodes.csv"),
+    pods: Annotated[Path, typer.Option(help="Trace file with the pods.")] = Path("data/openb/pods.csv"),
+    load: Annotated[float, typer.Option(help="With a trace: requested GPU as a share of capacity.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="With a trace: seed of the pods' order.")] = 42,
+    max_moves: Annotated[int, typer.Option(help="Largest number of moves.")] = MAX_MOVES,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Propose the fewest moves of pods that would let a pending one in, or those that make most GPU usable. Nothing is
-    moved."""
+    """Propose the fewest pod moves to fit a pending pod, or moves that make the most GPU usable. No pod is moved."""
     asked = [bool(pod), trace_demand is not None, more]
     if sum(asked) != 1 or (trace and not more):
-        fail("name a pending pod, or give --trace-demand, or --raise-share (with --trace, on a trace); one of them")
+        fail("name a pending pod, or use one of --trace-demand and --raise-share. --trace needs --raise-share")
     if max_moves < 1 or least_gain <= 0:
-        raise InvalidInput("max-moves", "--max-moves is 1 or more, and --least-gain above 0")
+        raise InvalidInput("max-moves", "--max-moves must be 1 or more, and --least-gain above 0")
     if more:
         _raise(_filled(nodes, pods, load, seed) if trace else load_from(kubeconfig), max_moves, least_gain, output)
     elif trace_demand is not None:
@@ -75,12 +72,12 @@ def _make_room(snapshot: Snapshot, namespace: str, name: str, max_moves: int, ou
     cache = snapshot.cache
     pending = [pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)]
     if not pending:
-        fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
+        fail(f"namespace {namespace} has no pod {name}. `egpu get pods` lists GPU pods")
     if pending[0].spec.node_name:
-        fail(f"pod {namespace}/{name} is on node {pending[0].spec.node_name}: it does not wait for room")
+        fail(f"pod {namespace}/{name} runs on node {pending[0].spec.node_name} already. Name a pending pod")
     wanted = shapes_of(cache, pending)
     if not wanted or not wanted[0].cards:
-        fail(f"pod {namespace}/{name} asks for no cards that could be made free; see: egpu explain pod {name}")
+        fail(f"pod {namespace}/{name} asks for no cards that moves could free. See: egpu explain pod {name}")
     movers = Movers(cache, snapshot.pods)
     fleet = movers.fleet
     found = propose(
@@ -98,7 +95,7 @@ def _show_room(
     fleet: Fleet, moves: Sequence[Move] | None, place: Placement | None, max_moves: int, output: Format
 ) -> None:
     if moves is None or place is None:
-        fail(f"no {max_moves} moves or fewer were found that would make room")
+        fail(f"found no way to make room with at most {max_moves} moves. Try a larger --max-moves")
     node = fleet.machines[place.row].name
     if not output.for_people:
         show_value({"moves": [_record(fleet, move) for move in moves], "then": {"fitsOn": node}}, output)
@@ -106,8 +103,8 @@ def _show_room(
     table = Table(_COLUMNS, title="Moves", right=frozenset(["GPU"]))
     for move in moves:
         table.add(_row(fleet, move), {})
-    show(table, output, empty="nothing has to move")
-    note(f"then it fits on {node}; nothing was moved")
+    show(table, output, empty="no move is necessary")
+    note(f"after these moves the pod fits on {node}. No pod was moved")
 
 
 def _raise(
@@ -142,10 +139,10 @@ def _raise(
             last = move is step.moves[-1]
             gain = [f"{step.gain_milli / 1000:.2f}", f"{step.allocatable_percent:.2f} %"] if last else ["", ""]
             table.add([str(number), *_row(fleet, move), *gain], {})
-    show(table, output, empty="no move is worth it")
+    show(table, output, empty="no move gains enough")
     note(
-        f"of all GPU, {found.now_percent:.2f} % can be given out to pods like those there are,"
-        f" {found.then_percent:.2f} % after these moves; nothing was moved"
+        f"pods like the existing ones can use {found.now_percent:.2f} % of all GPU,"
+        f" and {found.then_percent:.2f} % after these moves. No pod was moved"
     )
 
 
@@ -171,12 +168,12 @@ def _shape(text: str) -> Shape:
     try:
         cards, core, cpu, ram = (int(part) for part in text.split(":"))
     except ValueError:
-        raise InvalidInput("trace-demand", f"{text!r} is not CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB") from None
+        raise InvalidInput("trace-demand", f"{text!r} is not of the form CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB") from None
     return Shape(cpu, ram, cards, core)
 
 
 def _filled(nodes: Path, pods: Path, load: float, seed: int) -> tuple[Fleet, list[Placed], list[Shape]]:
-    """The trace's cluster, filled by the default policy, and all pods of the trace."""
+    """Return the trace's cluster, filled by the default policy, its placed pods, and all pods of the trace."""
     machines, shapes = read_nodes(nodes), read_pods(pods)
     capacity = 1000 * sum(machine.cards for machine in machines)
     workload = published_arrivals(shapes, nodes=len(machines), capacity_milli=capacity, load=load, seed=seed)

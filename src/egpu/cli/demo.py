@@ -1,4 +1,4 @@
-"""`egpu demo`: everything this project does, on simulated GPUs, in a minute."""
+"""`egpu demo`: a tour of the features on simulated GPUs, in a minute."""
 
 import contextlib
 import time
@@ -7,33 +7,34 @@ from typing import Annotated
 import typer
 
 from egpu.cli import views
-from egpu.cli.embedding import run_until_signal, steps, until_cancelled
+from egpu.cli.embedding import steps
 from egpu.cli.explain import explain_in, print_explanation
 from egpu.cli.output import console, note, say, show
 from egpu.cli.snapshot import load
+from egpu_base.runtime.foreground import run_until_signal, until_cancelled
 
 NODES, CARDS_PER_NODE, CPU_NODES = 2, 3, 1
 
 
 def demo(
-    profile: Annotated[str, typer.Option(help="Model of the simulated GPUs.")] = "A100-80G",
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the cluster afterwards, until Ctrl-C.")] = False,
+    profile: Annotated[str, typer.Option(help="GPU model to simulate, as in `egpu-sim profiles`.")] = "A100-80G",
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the cluster running afterwards, until Ctrl-C.")] = False,
 ) -> None:
-    """Start a cluster of simulated GPUs, run the example manifests on it, and show what happens.
+    """Start a cluster of simulated GPUs, run the example manifests on it, and show the results.
 
-    Exits with 1 if anything shown is not what it should be.
+    Exit code 1 if a result is not as expected.
     """
-    from egpu.runtime import logs
+    from egpu_base.runtime import logs
 
     logs.configure("cluster", level="error")
-    raise typer.Exit(run_until_signal(_demo(profile, stay=stay)))
+    raise typer.Exit(run_until_signal(_demo(profile, stay=stay), note=note))
 
 
 async def _demo(profile: str, *, stay: bool) -> int:
     from egpu.core.policies.registry import Policies
-    from egpu.embedded import manifests
-    from egpu.embedded.cluster import ClusterConfig, cluster
-    from egpu.embedded.demo import SCENES, Outcome, Scene, Stage, refusal
+    from egpu.laptop import manifests
+    from egpu.laptop.cluster import ClusterConfig, cluster
+    from egpu.laptop.demo import SCENES, Outcome, Scene, Stage, refusal
 
     began = time.monotonic()
     failed: list[str] = []
@@ -51,7 +52,7 @@ async def _demo(profile: str, *, stay: bool) -> int:
                 say(f"    {line}")
             if not outcome.ok:
                 failed.append(title)
-                console.print("    [red]this is not what it should be[/]")
+                console.print("    [red]not the expected result[/]")
 
         async def play(scene: Scene) -> None:
             _head(scene.title, scene.manifest)
@@ -64,17 +65,17 @@ async def _demo(profile: str, *, stay: bool) -> int:
         if explanation is not None:
             console.print("\n[dim]$ egpu explain pod does-not-fit[/]")
             print_explanation(explanation)
-        _head("Not a demand that anybody can meet: refused, by field", "refused/demand.yaml")
+        _head("An invalid demand: refused, with the field's name", "refused/demand.yaml")
         tell("refused/demand.yaml", await refusal(stage, "refused/demand.yaml"))
         for name, view in (("gpus", views.gpus(snapshot)), ("pods", views.pods(snapshot, None))):
             console.print(f"\n[dim]$ egpu get {name}[/]")
             show(view)
         for title in failed:
             note(title, label="failed:")
-        done = "not everything was as it should be" if failed else "everything was as it should be"
-        _say(f"\nDone {_since(began)}: {done}. To play on your own: egpu up")
+        done = "some results are not as expected" if failed else "all results are as expected"
+        _say(f"\nDone {_since(began)}: {done}. To try your own manifests: egpu up")
         if stay and not failed:
-            note(f"the cluster stays until Ctrl-C: export KUBECONFIG={running.kubeconfig}")
+            note(f"the cluster runs until Ctrl-C. To use it: export KUBECONFIG={running.kubeconfig}")
             await until_cancelled()
     return 1 if failed else 0
 

@@ -1,92 +1,150 @@
-"""`egpu doctor`: what an installation on Kubernetes lacks, and how to mend it.
+"""`egpu doctor`: faults of an installation on Kubernetes, and how to fix them.
 
-Everything is read from the API server, so what it does not show stays unseen: kube-scheduler's configuration, say, is
-judged by its flags where its pods show them, and by the pods that it bound. Nothing is changed; the webhook is tried
-with a pod whose creation is a dry run.
+The checks read only from the API server and change nothing. They judge kube-scheduler's configuration, for example, by
+the flags of its pods, if these are visible, and by the pods that it bound. The webhook check creates a pod as a dry
+run.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.announced_usage import given_or_announced
 from egpu.api import names
 from egpu.api.crds import definitions
-from egpu.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
 from egpu.api.objects import ElasticGPU
+from egpu.api.symptoms import Symptom
 from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.cli.components import NAMESPACE, Kubeconfig
+from egpu.cli.doctor_pod import doctor_pod
 from egpu.cli.findings import Finding, State, show_findings
-from egpu.cli.output import EXIT_FAILED, Format
-from egpu.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
+from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail
+from egpu.core.provisioners.mps import READY
+from egpu.core.rivals import rivals_by_node
+from egpu.core.schedulers import OWN_SCHEDULER
+from egpu_base.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
+from egpu_base.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
+from egpu_base.kubernetes import Client
+
+T = TypeVar("T")
 
 OLDEST_KUBERNETES: Final = (1, 30)
-"""The first with admission policies, and with the node in the tokens of its pods, which one of ours asks for."""
+"""The first version with admission policies and with node names in pods' tokens, which one of our policies needs."""
 STALE_AFTER: Final = timedelta(seconds=60)
-"""Leases are renewed every few seconds; the rest is room for clocks that disagree."""
+"""Leases are renewed every few seconds; the rest allows for different clocks."""
 MAX_NAMED: Final = 5
 NODE_LABEL: Final = f"{names.GROUP}/node"
 PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
-WITHOUT_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin=false"
-"""Keeps the device plugin of NVIDIA's GPU Operator, and no other part of it, away from a node."""
-NVIDIA_PLUGINS: Final = frozenset({"nvidia-device-plugin", "nvidia-device-plugin-ds"})
-INSTALL: Final = "egpu manifests | kubectl apply -f -"
+INSTALL: Final = "egpu install"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster as the checks see it."""
+    """The cluster as the checks see it, or the errors of what may not be listed."""
 
     client: Client
     namespace: str
-    nodes: Sequence[Node]
-    pods: Sequence[Pod]
+    listed_nodes: Sequence[Node] | Refused
+    listed_pods: Sequence[Pod] | Refused
     now: datetime
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Return all nodes. Raises Refused."""
+        if isinstance(self.listed_nodes, Refused):
+            raise self.listed_nodes
+        return self.listed_nodes
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        """Return the pods of all namespaces. Raises Refused."""
+        if isinstance(self.listed_pods, Refused):
+            raise self.listed_pods
+        return self.listed_pods
 
     def logs(self, component: str) -> str:
         return f"kubectl -n {self.namespace} logs --prefix -l app.kubernetes.io/name=elastic-gpu-{component}"
 
 
 def doctor(
+    pod: Annotated[
+        str,
+        typer.Argument(metavar="[POD]", help="Follow this pod (or NAMESPACE/POD) to its first CUDA call instead."),
+    ] = "",
     kubeconfig: Kubeconfig = None,
-    namespace: Annotated[str, typer.Option(help="Where the components are installed.")] = NAMESPACE,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            help=f"Namespace of the pod (default: the kubeconfig's), or of the installation (default: {NAMESPACE}).",
+        ),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a report for maintainers, without secrets, as a .tar.gz file."),
+    ] = None,
+    usage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL|FILE", help="Source of GPU usage for POD, as in `egpu bill`. Repeatable."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Say what an installation on Kubernetes lacks and how to mend it; exit code 1 if anything is wrong."""
-    findings = asyncio.run(_examine_at(kubeconfig, namespace))
-    if not show_findings(findings, output):
+    """Check an installation on Kubernetes, or follow one pod, and say how to fix faults. Exit code 1 for a fault."""
+    if pod and bundle is not None:
+        fail("POD and --bundle exclude each other: the bundle has all GPU pods. Use one of them", code=EXIT_USAGE)
+    try:
+        if pod:
+            sources = given_or_announced(usage or (), token_file, kubeconfig)
+            is_well = doctor_pod(kubeconfig, namespace, pod, sources=sources, output=output)
+        else:
+            is_well = show_findings(asyncio.run(_examine_at(kubeconfig, namespace or NAMESPACE, bundle)), output)
+    except InvalidInput as error:
+        raise Unavailable(f"{' '.join(str(error).split())}. Name a cluster with --kubeconfig") from error
+    if not is_well:
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _examine_at(kubeconfig: Path | None, namespace: str) -> Mapping[str, Finding]:
-    try:
-        async with Client.from_kubeconfig(kubeconfig) as client:
-            return await examine(client, namespace, now=datetime.now(UTC))
-    except InvalidInput as error:
-        raise Unavailable(f"{' '.join(str(error).split())}; name a cluster with --kubeconfig") from error
+async def _examine_at(kubeconfig: Path | None, namespace: str, bundle: Path | None) -> Mapping[str, Finding]:
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        findings = await examine(client, namespace, now=datetime.now(UTC))
+        if bundle is not None:
+            from egpu.cli.bundle import write_bundle  # slow to load, and only --bundle needs it
+
+            await write_bundle(client, namespace, bundle, findings=findings)
+        return findings
 
 
 async def examine(client: Client, namespace: str, *, now: datetime) -> Mapping[str, Finding]:
-    """Every check by name, in the order in which things build on each other. Raises Unavailable, or Refused where not
-    even nodes and pods may be read."""
-    nodes, pods = await asyncio.gather(client.list(Node), client.list(Pod))
+    """Run all checks and return findings by name, in order of dependency. A check that this user may not make is
+    unseen. Raises Unavailable."""
+    nodes, pods = await asyncio.gather(_if_allowed(client.list(Node)), _if_allowed(client.list(Pod)))
     cluster = Cluster(client, namespace, nodes, pods, now)
     findings: dict[str, Finding] = {}
-    for name, check in CHECKS.items():
+    for name, (check, symptom) in CHECKS.items():
         try:
-            findings[name] = await check(cluster)
+            found = await check(cluster)
         except (NotFound, Refused) as error:
-            findings[name] = Finding(State.UNSEEN, str(error))
+            found = Finding(State.UNSEEN, str(error))
+        findings[name] = replace(found, see=symptom.link) if found.state is State.WRONG else found
     return findings
+
+
+async def _if_allowed(asked: Awaitable[T]) -> T | Refused:
+    try:
+        return await asked
+    except Refused as error:
+        return error
 
 
 async def _api_server(cluster: Cluster) -> Finding:
@@ -95,7 +153,7 @@ async def _api_server(cluster: Cluster) -> Finding:
     if version is None or (int(version[1]), int(version[2])) >= OLDEST_KUBERNETES:
         return Finding(State.OK, f"Kubernetes {said}")
     oldest = ".".join(map(str, OLDEST_KUBERNETES))
-    return Finding(State.WRONG, f"Kubernetes {said} knows no admission policies", f"upgrade to {oldest} or newer")
+    return Finding(State.WRONG, f"Kubernetes {said} has no admission policies", f"upgrade to {oldest} or newer")
 
 
 async def _definitions(cluster: Cluster) -> Finding:
@@ -106,14 +164,14 @@ async def _definitions(cluster: Cluster) -> Finding:
         if found is None:
             faults.append(f"{name} is missing")
         elif lacking := sorted(set(_fields(wanted["spec"])) - set(_fields(found.spec))):
-            faults.append(f"{name} is of another version: it lacks {_some(lacking)}")
+            faults.append(f"{name} is of another version, without {_some(lacking)}")
     if faults:
         return Finding(State.WRONG, "; ".join(faults), INSTALL)
-    return Finding(State.OK, f"{len(definitions())}, as this egpu has them")
+    return Finding(State.OK, f"{len(definitions())}, with all fields of this egpu")
 
 
 def _fields(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Every field of each served version. What a definition does not name, the API server drops."""
+    """Yield the fields of each served version. The API server drops fields that a definition does not name."""
     for version in spec["versions"]:
         if version["served"]:
             yield from _properties(version["schema"]["openAPIV3Schema"], version["name"])
@@ -133,16 +191,16 @@ async def _webhook(cluster: Cluster) -> Finding:
         await cluster.client.find(ValidatingWebhookConfiguration, webhooks.NAME),
     ]
     if None in found:
-        return Finding(State.WRONG, "it is not configured", "apply deploy/ anew")
+        return Finding(State.WRONG, "not configured", "apply deploy/ again")
     if any(
         not one.client_config.ca_bundle for configuration in found if configuration for one in configuration.webhooks
     ):
-        return Finding(State.WRONG, "it is configured without a certificate", cluster.logs("controller"))
+        return Finding(State.WRONG, "configured without a certificate", cluster.logs("controller"))
     return Finding(State.OK, "configured, with a certificate")
 
 
 async def _admission(cluster: Cluster) -> Finding:
-    """A pod that asks for a GPU, created as a dry run, comes back with its demand."""
+    """Check that the dry run of a GPU pod returns the pod with its demand."""
     container = {"name": "asks", "image": "none", "resources": {"limits": {names.GPU_CORE: "1", names.GPU_MEMORY: "1"}}}
     body = {
         "apiVersion": "v1",
@@ -156,40 +214,44 @@ async def _admission(cluster: Cluster) -> Finding:
         return Finding(State.WRONG, f"the API server does not reach the webhook: {error}", cluster.logs("webhook"))
     if names.DEMAND in pod["metadata"].get("annotations", {}):
         return Finding(State.OK, "a GPU pod gets its demand")
-    return Finding(State.WRONG, "a GPU pod passes without the webhook", cluster.logs("controller"))
+    return Finding(State.WRONG, "the API server does not call the webhook for a GPU pod", cluster.logs("controller"))
 
 
 def _leader(component: str, *, always: bool) -> Callable[[Cluster], Awaitable[Finding]]:
-    """`always`: it holds its lease whatever it is told; otherwise one that runs alone may have none."""
+    """Return a check of a component's leader. `always`: it holds its Lease even without --leader-elect."""
 
     async def check(cluster: Cluster) -> Finding:
         lease = await cluster.client.find(Lease, f"elastic-gpu-{component}", namespace=cluster.namespace)
         if lease is None or not lease.spec.renew_time:
             if not always:
-                return Finding(State.UNSEEN, "no lease: it runs alone, or not at all")
+                return Finding(State.UNSEEN, "no Lease: it runs without --leader-elect, or not at all")
             return Finding(State.WRONG, "has never run here", cluster.logs(component))
         age = cluster.now - datetime.fromisoformat(lease.spec.renew_time)
         if not lease.spec.holder_identity or age > STALE_AFTER:
             seconds = round(age.total_seconds())
-            return Finding(State.WRONG, f"nobody leads since {seconds} s", cluster.logs(component))
-        return Finding(State.OK, f"{lease.spec.holder_identity} leads")
+            return Finding(State.WRONG, f"no leader for {seconds} s", cluster.logs(component))
+        return Finding(State.OK, f"the leader is {lease.spec.holder_identity}")
 
     return check
 
 
 async def _scheduler(cluster: Cluster) -> Finding:
-    mend = "give kube-scheduler deploy/scheduler/kube-scheduler-config.yaml (--config)"
+    """Check that GPU pods go through the extender. With a scheduler of our own, the cluster's needs no change."""
+    own = any((pod.metadata.labels or {}).get("app.kubernetes.io/name") == OWN_SCHEDULER for pod in cluster.pods)
+    mend = "start kube-scheduler with --config and deploy/scheduler/kube-scheduler-config.yaml"
+    if own:
+        mend = f"delete these pods; the webhook names {OWN_SCHEDULER} in new ones"
     bound = [pod for pod in cluster.pods if names.DEMAND in pod.annotations and pod.spec.node_name]
     passed_by = [pod.key for pod in bound if names.ALLOCATION not in pod.annotations]
     if passed_by:
         return Finding(State.WRONG, f"GPU pods were bound without the extender: {_some(passed_by)}", mend)
     schedulers = [pod for pod in cluster.pods if (pod.metadata.labels or {}).get("component") == "kube-scheduler"]
     plain = [pod.key for pod in schedulers if not any("--config" in text for text in _command(pod))]
-    if plain:
+    if plain and not own:
         return Finding(State.WRONG, f"runs without a configuration: {_some(plain)}", mend)
     if bound:
         return Finding(State.OK, f"the extender bound each of {len(bound)} GPU pods")
-    return Finding(State.UNSEEN, "no GPU pod was bound yet")
+    return Finding(State.UNSEEN, "no GPU pod is bound yet")
 
 
 def _command(pod: Pod) -> Iterator[str]:
@@ -199,7 +261,7 @@ def _command(pod: Pod) -> Iterator[str]:
 
 
 async def _components(cluster: Cluster) -> Finding:
-    """Their pods are ready and run one image. Without pods, as in an embedded cluster, there is nothing to see."""
+    """Check that the components' pods are ready and run one image. A simulated cluster has no such pods."""
     label, value = PART_OF
     ours = [
         pod
@@ -212,10 +274,10 @@ async def _components(cluster: Cluster) -> Finding:
     if waiting:
         mend = f"kubectl -n {cluster.namespace} describe pod NAME"
         return Finding(State.WRONG, f"{len(waiting)} of {len(ours)} pods are not ready: {_some(waiting)}", mend)
-    images = sorted({container.image for pod in ours for container in pod.containers})
+    images = sorted({one.image for pod in ours for one in pod.containers if one.name != "kube-scheduler"})
     if len(images) > 1:
         return Finding(State.WRONG, f"they run different images: {_some(images)}", INSTALL)
-    return Finding(State.OK, f"{len(ours)} pods are ready, of {images[0]}")
+    return Finding(State.OK, f"{len(ours)} pods are ready, with image {images[0]}")
 
 
 def _ready(pod: Pod) -> bool:
@@ -223,19 +285,16 @@ def _ready(pod: Pod) -> bool:
 
 
 async def _agents(cluster: Cluster) -> Finding:
-    """Every GPU node offers slots: its agent runs, and kubelet knows it."""
+    """Check that every GPU node offers slots, so that its agent runs and is registered with kubelet."""
     cards = {card.spec.node_name for card in await cluster.client.list(ElasticGPU) if card.spec.physical_gpu}
     wanted = [node for node in cluster.nodes if NODE_LABEL in (node.metadata.labels or {}) or node.name in cards]
     if not wanted:
-        return Finding(State.WRONG, "no node is labelled", f"kubectl label node NODE {NODE_LABEL}=true")
-    rivals = {
-        pod.spec.node_name
-        for pod in cluster.pods
-        if NVIDIA_PLUGINS & {(pod.metadata.labels or {}).get(label, "") for label in ("name", "app.kubernetes.io/name")}
-    }
-    if both := sorted({node.name for node in wanted} & rivals):
-        mend = f"kubectl label node NODE {WITHOUT_PLUGIN} where GPU Operator runs it, else keep it away by its selector"
-        return Finding(State.WRONG, f"two answer for nvidia.com/gpu on {_some(both)}", mend)
+        return Finding(State.WRONG, f"no node has the label {NODE_LABEL}", f"kubectl label node NODE {NODE_LABEL}=true")
+    rivals = rivals_by_node(cluster.pods)
+    if both := sorted({node.name for node in wanted} & rivals.keys()):
+        first = rivals[both[0]]
+        nodes = [name for name in both if rivals[name] == first]
+        return Finding(State.WRONG, f"{first.name} and our agent both run on {_some(nodes)}", first.mend)
     silent = [node.name for node in wanted if str((node.status.allocatable or {}).get(names.SLOT, 0)) == "0"]
     if silent:
         found = f"{len(silent)} of {len(wanted)} nodes offer no slots: {_some(silent)}"
@@ -244,12 +303,12 @@ async def _agents(cluster: Cluster) -> Finding:
 
 
 async def _injection(cluster: Cluster) -> Finding:
-    """What agents say of how slots reach containers: by CDI, or as paths, which is why."""
+    """Report how slots reach containers, as the agents say: by CDI, or as paths, with the reason."""
     said = {
         node.name: node.annotations[names.INJECTION] for node in cluster.nodes if names.INJECTION in node.annotations
     }
     if not said:
-        return Finding(State.UNSEEN, "no agent has said how slots reach containers")
+        return Finding(State.UNSEEN, "no agent has reported how slots reach containers")
     by_paths = [
         f"{node} ({words.removeprefix('paths: ')})" for node, words in said.items() if words.startswith("paths")
     ]
@@ -257,20 +316,26 @@ async def _injection(cluster: Cluster) -> Finding:
     if not by_paths:
         return Finding(State.OK, f"by CDI on {by_cdi} nodes")
     return Finding(
-        State.OK, f"by CDI on {by_cdi} nodes, as paths on {_some(by_paths)}: NVIDIA's runtime is needed there"
+        State.OK, f"by CDI on {by_cdi} nodes, as paths on {_some(by_paths)}: these nodes need NVIDIA's runtime"
     )
 
 
 async def _cards(cluster: Cluster) -> Finding:
-    """As the agents' drivers report them."""
+    """Check that the drivers of the agents report healthy cards."""
     cards = [card for card in await cluster.client.list(ElasticGPU) if card.spec.physical_gpu]
     unhealthy = [f"{card.name} ({card.status.message or 'no reason given'})" for card in cards if not card.healthy]
     if unhealthy:
-        mend = "look at the driver of the node: nvidia-smi"
-        return Finding(State.WRONG, f"{len(unhealthy)} of {len(cards)} are not healthy: {_some(unhealthy)}", mend)
+        mend = "check the driver on the node: nvidia-smi"
+        return Finding(State.WRONG, f"{len(unhealthy)} of {len(cards)} cards are not healthy: {_some(unhealthy)}", mend)
     if not cards:
-        return Finding(State.WRONG, "no agent has published any", cluster.logs("agent"))
-    return Finding(State.OK, f"{len(cards)} are healthy")
+        return Finding(State.WRONG, "no agent has published cards", cluster.logs("agent"))
+    return Finding(State.OK, f"{len(cards)} cards are healthy{_without_mps(cards)}")
+
+
+def _without_mps(cards: Sequence[ElasticGPU]) -> str:
+    """Return how many cards can have no MPS server, and why; empty if all can. Nothing is wrong with such cards."""
+    reasons = [one.mps for card in cards if (one := card.spec.physical_gpu) and one.mps and one.mps != READY]
+    return f"; no MPS slices on {len(reasons)}: {_some(sorted(set(reasons)))}" if reasons else ""
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -278,16 +343,17 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-CHECKS: Final[Mapping[str, Callable[[Cluster], Awaitable[Finding]]]] = {
-    "API server": _api_server,
-    "definitions": _definitions,
-    "webhook": _webhook,
-    "admission": _admission,
-    "controller": _leader("controller", always=False),
-    "extender": _leader("extender", always=True),
-    "kube-scheduler": _scheduler,
-    "components": _components,
-    "agents": _agents,
-    "injection": _injection,
-    "cards": _cards,
+CHECKS: Final[Mapping[str, tuple[Callable[[Cluster], Awaitable[Finding]], Symptom]]] = {
+    "API server": (_api_server, Symptom.CLUSTER),
+    "definitions": (_definitions, Symptom.CLUSTER),
+    "webhook": (_webhook, Symptom.REFUSED),
+    "admission": (_admission, Symptom.REFUSED),
+    "controller": (_leader("controller", always=False), Symptom.CLAIM),
+    "extender": (_leader("extender", always=True), Symptom.PENDING),
+    "kube-scheduler": (_scheduler, Symptom.PENDING),
+    "components": (_components, Symptom.CLUSTER),
+    "agents": (_agents, Symptom.CLUSTER),
+    "injection": (_injection, Symptom.NOT_STARTED),
+    "cards": (_cards, Symptom.CARD),
 }
+"""The checks, and where a person reads on about a fault that they find."""

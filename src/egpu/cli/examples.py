@@ -1,4 +1,4 @@
-"""What each command's `--help` ends with: command lines that work."""
+"""Example command lines, printed at the end of each command's `--help`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,7 +23,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "egpu get leases --pool gpus.example:7433",
     ),
     "top": ("egpu top", "egpu top --filter A100 | cat"),
-    "explain": ("egpu explain pod trainer", "egpu explain pod team-a/trainer -o yaml"),
+    "explain": ("egpu explain pod trainer", "egpu explain claim team-a/notebook", "egpu explain node node-1"),
     "inspect": ("egpu inspect", "egpu inspect SLOT -o json"),
     "simulate": ("egpu simulate --policy default,fgd,best-fit --seed 42", "egpu simulate --add 2:A100:8:96000:786432"),
     "defrag": ("egpu defrag trainer -n team-a", "egpu defrag --raise-share --trace"),
@@ -34,12 +34,15 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "uncordon": ("egpu uncordon node-1/0",),
     "mig": ("egpu mig plan",),
     "mig plan": ("egpu mig plan", "egpu mig plan --mix mix.json -o json"),
+    "install": ("egpu install --image registry.example/elastic-gpu:1", "egpu install --dry-run"),
+    "upgrade": ("egpu upgrade --image registry.example/elastic-gpu:2",),
+    "uninstall": ("egpu uninstall --keep-claims",),
     "manifests": ("egpu manifests --image registry.example/elastic-gpu:1 | kubectl apply -f -",),
-    "doctor": ("egpu doctor", "egpu doctor -o json"),
+    "doctor": ("egpu doctor", "egpu doctor trainer -n team-a", "egpu doctor --bundle report.tar.gz"),
     "webhook": ("egpu webhook --webhook-listen 0.0.0.0:8443",),
     "extender": ("egpu extender --node-policy binpack",),
     "agent": ("egpu agent --node node-1",),
-    "shim": ("egpu shim --state-dir /var/lib/elastic-gpu",),
+    "shim": ("egpu shim --state-dir /var/lib/elasticgpu",),
     "controller": ("egpu controller --namespace elastic-gpu-system",),
     "dashboard": ("egpu dashboard --listen 127.0.0.1:8085", "egpu dashboard --usage http://127.0.0.1:8083/metrics"),
     "broker": ("egpu broker --listen 127.0.0.1:7433",),
@@ -49,5 +52,5 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def epilog(command: str) -> str:
-    """The end of a command's help. Each line is a paragraph of its own: others would be joined."""
+    """Return the end of a command's help. Each line is a paragraph, because typer joins the lines of a paragraph."""
     return "\n\n".join(("[bold]Examples[/]", *(f"  {line}" for line in EXAMPLES[command])))

@@ -1,4 +1,4 @@
-"""`egpu explain pod NAME`: why a pod waits, card by card, or why it landed where it did."""
+"""`egpu explain KIND NAME`: reasons why a pod or claim waits, card by card, or why it got its cards; a node's cards."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,42 +7,71 @@ import msgspec
 import typer
 
 from egpu.cli.components import Kubeconfig
-from egpu.cli.output import Format, fail, say, show_value
-from egpu.cli.snapshot import Snapshot, load_from
+from egpu.cli.output import Format, fail, note, say, show_value
+from egpu.cli.own_words import own_words
+from egpu.cli.snapshot import Snapshot, load_allowed_from
 from egpu.core.explain import Explanation
+from egpu.core.explain_claim import explain_claim
+from egpu.core.explain_node import explain_node
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 
-COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
+_STATES = {
+    "green": ("placed", "finished", "bound", "open"),
+    "yellow": ("waiting", "pending", "closed"),
+    "red": ("invalid", "lost"),
+}
+COLOURS = {state: colour for colour, states in _STATES.items() for state in states}
+"""By the states of pods, claims and nodes."""
 
 
 class What(StrEnum):
-    """What can be explained."""
+    """The kinds that `egpu explain` explains."""
 
     POD = "pod"
+    CLAIM = "claim"
+    NODE = "node"
 
 
 def explain(
-    what: Annotated[What, typer.Argument(help="pod")],
-    name: Annotated[str, typer.Argument(help="Name of the pod, or NAMESPACE/NAME.")],
+    what: Annotated[What, typer.Argument(help="The kind: pod, claim or node.")],
+    name: Annotated[str, typer.Argument(help="Name of the object, or NAMESPACE/NAME.")],
     kubeconfig: Kubeconfig = None,
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
-    node_policy: Annotated[str, typer.Option(help="Score nodes as an extender with this policy.")] = "default",
-    card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
+    namespace: Annotated[
+        str | None,
+        typer.Option("-n", "--namespace", help="Namespace of the pod or claim. Default: the kubeconfig's."),
+    ] = None,
+    node_policy: Annotated[str, typer.Option(help="Policy that ranks nodes, as set on the extender.")] = "default",
+    card_policy: Annotated[str, typer.Option(help="Policy that ranks cards, as set on the extender.")] = "default",
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Why a pod waits, card by card, and whom it would evict; or why it landed where it did."""
-    assert what is What.POD
-    if "/" in name:
+    """Explain why a pod or a claim waits, card by card, or why it got its cards; or what the cards of a node hold.
+
+    Names the pods that a waiting pod would evict.
+    """
+    if "/" in name and what is not What.NODE:
         namespace, _, name = name.partition("/")
     policies = Policies.named(node_policy, card_policy)
-    explanation = explain_in(load_from(kubeconfig, as_extender=True), namespace, name, policies=policies)
+    snapshot = load_allowed_from(kubeconfig, namespace, as_extender=True)
+    namespace = namespace or snapshot.home
+    match what:
+        case _ if snapshot.missing:
+            explanation = own_words(snapshot, what.value, namespace, name)
+        case What.POD:
+            explanation = explain_in(snapshot, namespace, name, policies=policies)
+        case What.CLAIM:
+            explanation = _claim_in(snapshot, namespace, name, policies=policies)
+        case What.NODE:
+            explanation = _node_in(snapshot, name)
+    if snapshot.lack:
+        note(f"{snapshot.lack}; reasons card by card need all of them", label="not shown:", style="yellow")
     if explanation is None:
-        fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
+        where = "the cluster" if what is What.NODE else f"namespace {namespace}"
+        fail(f"{where} has no {what} {name}. `egpu get {what}s` lists what there is")
     if output.for_people:
         print_explanation(explanation)
     else:
@@ -50,7 +79,7 @@ def explain(
 
 
 def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
-    """The explanation of one pod of a snapshot, or None when there is no such pod."""
+    """Return the explanation of one pod of a snapshot, or None without such a pod."""
     pod = next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
     if pod is None:
         return None
@@ -59,8 +88,19 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
     return explain_with_preemption(pod, scene)
 
 
+def _claim_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
+    claim = next((one for one in snapshot.claims if (one.namespace, one.name) == (namespace, name)), None)
+    nodes = sorted({*(node.name for node in snapshot.nodes), *snapshot.cache.ledger.nodes()})
+    return None if claim is None else explain_claim(claim, snapshot.cache, nodes, policies)
+
+
+def _node_in(snapshot: Snapshot, name: str) -> Explanation | None:
+    node = next((one for one in snapshot.nodes if one.name == name), None)
+    return None if node is None else explain_node(node, snapshot.cache, snapshot.pods)
+
+
 def print_explanation(explanation: Explanation) -> None:
-    """The explanation for people, on stdout."""
+    """Print the explanation for people on stdout."""
     first, *rest = explanation.lines()
     say(first, style=COLOURS.get(explanation.state, ""))
     for line in rest:

@@ -1,5 +1,4 @@
-"""What a command that examines something found, check by check: a table for people, records for scripts, and whether
-anything is wrong."""
+"""Results of checks: a table for people, records for scripts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from egpu.cli.output import Format, Table, show
 
 
 class State(StrEnum):
-    """What a check came to. Limited: it works, and not all that there is elsewhere."""
+    """The result of a check. Unseen: not checked. Limited: works with fewer features than on other machines."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -19,18 +18,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; `mend` says what to do where that is wrong."""
+    """The result of a check. `mend` says how to fix a fault, and `see` where to read on."""
 
     state: State
     found: str
     mend: str = ""
+    see: str = ""
 
 
 def show_findings(findings: Mapping[str, Finding], output: Format) -> bool:
-    """Print them; whether nothing is wrong."""
-    table = Table(("check", "state", "found", "to mend"))
+    """Print the findings. Return whether no check failed."""
+    table = Table(("check", "state", "found", "to fix"), sentences=True)
     for name, one in findings.items():
-        record = {"check": name, "state": one.state.value, "found": one.found, "mend": one.mend}
-        table.add((name, one.state.value, one.found, one.mend or "-"), record)
+        record = {"check": name, "state": one.state.value, "found": one.found, "mend": one.mend, "see": one.see}
+        mend = f"{one.mend}. See {one.see}" if one.see else one.mend
+        table.add((name, one.state.value, one.found, mend or "-"), record)
     show(table, output)
     return all(one.state is not State.WRONG for one in findings.values())

@@ -1,4 +1,4 @@
-"""`egpu get nodes|gpus|claims|pods`: the whole cluster at a glance; `egpu get leases|servers`: a pool."""
+"""`egpu get nodes|gpus|claims|pods`: lists of a cluster. `egpu get leases|servers`: lists of a pool."""
 
 import asyncio
 from typing import Annotated
@@ -9,7 +9,7 @@ from egpu.cli import pool, views
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, show
 from egpu.cli.selecting import KEYS, Selection, What, summary
-from egpu.cli.snapshot import Snapshot, load_from, reading
+from egpu.cli.snapshot import Snapshot, load_allowed_from, reading
 
 OTHER_NAMES = {
     "node": What.NODES,
@@ -25,7 +25,7 @@ OTHER_NAMES = {
     "lease": What.LEASES,
     "server": What.SERVERS,
 }
-"""The singular, and kubectl's short names."""
+"""Singular forms and kubectl's short names."""
 
 LISTS = "|".join(What)
 
@@ -34,7 +34,7 @@ def _what(text: str) -> What:
     try:
         return OTHER_NAMES.get(text.lower()) or What(text.lower())
     except ValueError:
-        fail(f"{text!r} cannot be listed; say one of: egpu get {LISTS}", code=EXIT_USAGE)
+        fail(f"{text!r} cannot be listed. Use egpu get {LISTS}", code=EXIT_USAGE)
 
 
 def _listed() -> list[str]:
@@ -56,32 +56,32 @@ def get(
         str | None, typer.Option("-n", "--namespace", help="Claims and pods of this namespace. Default: all.")
     ] = None,
     all_namespaces: Annotated[
-        bool, typer.Option("-A", "--all-namespaces", help="Claims and pods of all namespaces, as is the default.")
+        bool, typer.Option("-A", "--all-namespaces", help="Claims and pods of all namespaces (the default).")
     ] = False,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
     node: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="On this node; * and ? stand for others. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Rows of this node. Wildcards: * and ?. Repeatable.")
     ] = None,
     selector: Annotated[
-        str, typer.Option("-l", "--selector", help="With these labels: of the claim or pod; of a card, its node's.")
+        str, typer.Option("-l", "--selector", help="Rows with these labels. For cards: labels of the node.")
     ] = "",
-    model: Annotated[str, typer.Option(help="Cards and nodes of models whose name has this in it.")] = "",
+    model: Annotated[str, typer.Option(help="Cards and nodes with this text in the model name.")] = "",
     mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive, vcuda, qgpu, …")] = "",
-    free: Annotated[bool, typer.Option("--free", help="Untouched cards that take work; nodes that have one.")] = False,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Then show what changes, until Ctrl-C.")] = False,
+    free: Annotated[bool, typer.Option("--free", help="Unused cards that take work; nodes with such a card.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Also show later changes, until Ctrl-C.")] = False,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Show cards, nodes, claims or pods: what there is, what is given out, to whom."""
+    """List cards, nodes, claims or pods of a cluster, or leases or servers of a pool."""
     if not what:
-        fail(f"say what to list: egpu get {LISTS}", code=EXIT_USAGE)
+        fail(f"no kind is given. Use egpu get {LISTS}", code=EXIT_USAGE)
     if namespace is not None and all_namespaces:
-        fail("give --namespace or --all-namespaces, not both", code=EXIT_USAGE)
+        fail("--namespace and --all-namespaces exclude each other. Use one of them", code=EXIT_USAGE)
     wanted = _what(what)
     selection = Selection(node=node or (), labels=selector, model=model, mode=mode, free=free)
     selection.check(wanted)
@@ -96,17 +96,19 @@ def get(
         return
     if watch:
         if not console.is_terminal or output is not Format.TABLE:
-            fail("--watch shows a table on a terminal; scripts watch with kubectl get -w", code=EXIT_USAGE)
-        from egpu.cli.watching import watch as watch_it  # slow to load, and only this needs it
+            fail("--watch needs a terminal and -o table. In scripts, use kubectl get -w", code=EXIT_USAGE)
+        from egpu.cli.watching import watch as watch_it  # slow to load, and only --watch needs it
 
         with reading():
             asyncio.run(watch_it(kubeconfig, table_of, key=KEYS[wanted]))
-    snapshot = load_from(kubeconfig)
+    snapshot = load_allowed_from(kubeconfig, namespace)
     table = table_of(snapshot)
     show(table, output, empty=f"no {wanted} found")
     if output.for_people and table.records:
         note(summary(wanted, table.records))
-    if wanted in (What.GPUS, What.NODES):
+    if snapshot.lack:
+        note(snapshot.lack, label="not shown:", style="yellow")
+    elif wanted in (What.GPUS, What.NODES):
         for problem in snapshot.cache.problems():
             note(problem, label="problem:")
 
@@ -122,4 +124,4 @@ def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:
         case What.PODS:
             return views.pods(snapshot, namespace)
         case What.LEASES | What.SERVERS:
-            raise AssertionError(f"{what} are a pool's, not a cluster's")
+            raise AssertionError(f"{what} belong to a pool, not to a cluster")

@@ -1,4 +1,4 @@
-"""`egpu inspect`: what an interposer, an executor and an agent think of a slice, from the files that they go by."""
+"""`egpu inspect`: a slice, as the files of its interposer, executor and agent describe it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, say, show, show_value
-from egpu.errors import NotFound
+from egpu_base.errors import NotFound
 
 if TYPE_CHECKING:  # slow to load, and only this command needs it
     from egpu.cli.inspection import Inspection
@@ -18,24 +18,24 @@ if TYPE_CHECKING:  # slow to load, and only this command needs it
 def inspect(
     what: Annotated[
         str | None,
-        typer.Argument(help="A slice's directory, or its name: slot id, lease, local slice. Default: list them all."),
+        typer.Argument(help="Directory or name of a slice (slot id, lease, local slice). Default: list all."),
     ] = None,
     state_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            help="State directory of an agent, of `egpu serve` or of `egpu run`; repeatable. Default: the usual ones."
+            help="State directory of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all three."
         ),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Look into a slice: its limits, who uses how much, its executor, its files. Changes nothing."""
+    """Show a slice: its limits, its use by process, its executor and its files. Changes nothing."""
     from egpu.cli import inspection, inspection_views
 
     roots = state_dir or inspection.default_roots()
     if state_dir and (missing := [root for root in state_dir if not root.is_dir()]):
-        fail(f"--state-dir: there is no directory {missing[0]}", code=EXIT_USAGE)
+        fail(f"--state-dir: there is no directory {missing[0]}. Give an existing one", code=EXIT_USAGE)
     if what is None:
         show(
             inspection_views.overview(inspection.inspect_all(roots)),
@@ -66,12 +66,12 @@ def _print(one: Inspection, tables: Mapping[str, Table], output: Format) -> None
         say(f"\nexecutor: pid {one.executor.pid} {state}, {ready}, {one.executor.sessions} sessions")
         say(f"  {one.executor.directory}")
         if one.executor.last_words:
-            say(f"  last words: {one.executor.last_words}")
+            say(f"  last log line: {one.executor.last_words}")
     generation = f", generation {one.policy.generation}" if one.policy else ""
     titles = {
-        "policy": f"what it may use ({one.policy_file.name}{generation})",
-        "usage": f"what it says it uses ({one.usage_file.name})",
-        "processes": "by which processes",
+        "policy": f"limits ({one.policy_file.name}{generation})",
+        "usage": f"reported use ({one.usage_file.name})",
+        "processes": "use by process",
     }
     for name, table in tables.items():
         if table.rows:

@@ -1,13 +1,12 @@
-"""One slice as its files say it is: limits, use, record, executor. Reading changes nothing, and needs no daemon.
+"""One slice as its files describe it: limits, use, record, executor. Reading changes nothing and needs no daemon.
 
-What cannot be read is a sentence in `Inspection.problems`, by file: whoever looks here is looking for what is wrong.
+`Inspection.problems` has a sentence for each file that cannot be read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,26 +18,28 @@ import msgspec
 from egpu.adapters.executors.process import INTERPOSER
 from egpu.adapters.executors.record import RECORD as EXECUTOR_RECORD
 from egpu.adapters.local import run as local
-from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import Policy, ProcessUsage, Usage, UsageReader, read_policy
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.slots import directories as slots
-from egpu.errors import CorruptData, NotFound
+from egpu_base.errors import CorruptData, NotFound
+from egpu_base.system import proc
+from egpu_base.system.foreign import read_end, read_foreign
+from egpu_base.system.processes import Process, boot_id
 
 LOCAL_SLICE: Final = ".slice"
 LOCAL_RECORD: Final = ".holder"
 EVENTS: Final = "events"
 LOG: Final = "log"
 MOST_BYTES: Final = 1 << 20
-"""Of a record, of events and of a log, no more than this is read."""
+"""The most that is read of a record, of events and of a log."""
 
 LAYOUTS: Final = (
     *("slots/*", "executors/*", "served/*"),  # an agent's
     *("leases/*", "*/leases/*"),  # of `egpu serve`
     *("*.slice", "*/*.slice"),  # of `egpu run`
 )
-"""Where slices are below a state directory."""
+"""The places of slices below a state directory."""
 
 
 class Kind(StrEnum):
@@ -49,7 +50,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorState:
-    """`running` is what the kernel says of the recorded process; `ready` and `sessions` are what it said last."""
+    """State of an executor. `running`: the recorded process exists. `ready`, `sessions`: its last report."""
 
     directory: Path
     pid: int
@@ -61,7 +62,7 @@ class ExecutorState:
 
 @dataclass(frozen=True)
 class SliceProcess:
-    """A process that the usage file names. `here` is it in our pid namespace; None: it is gone, or hidden from us."""
+    """A process in the usage file. `here`: its pid in our pid namespace; None: it has ended, or we cannot see it."""
 
     usage: ProcessUsage
     here: int | None
@@ -69,8 +70,8 @@ class SliceProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """`record` is the JSON beside the slice as it stands there. `policy_file` and `usage_file` are the pair that limits
-    the slice: its executor's where it has one; a slot of a technology that limits nothing has neither."""
+    """All facts about a slice. `record` is the JSON file of the slice, unchanged. `policy_file` and `usage_file` limit
+    the slice, or its executor if it has one. A slot of a technology without limits has neither."""
 
     directory: Path
     kind: Kind
@@ -87,7 +88,7 @@ class Inspection:
 
 
 def kind_of(directory: Path) -> Kind | None:
-    """None: it is not the directory of a slice."""
+    """Return the kind of a slice's directory; None for other directories."""
     if directory.suffix == LOCAL_SLICE and (directory / slots.POLICY_FILE).exists():
         return Kind.LOCAL
     if (directory / slots.OWNER_FILE).exists():
@@ -96,18 +97,18 @@ def kind_of(directory: Path) -> Kind | None:
 
 
 def default_roots() -> list[Path]:
-    """Where an agent, and this user's `egpu serve` and `egpu run`, keep slices unless they are told otherwise."""
+    """Return the default state directories of an agent and of this user's `egpu serve` and `egpu run`."""
     return [AgentConfig.state_dir, local.default_root()]
 
 
 def slices_below(roots: Iterable[Path]) -> list[Path]:
-    """The directories of all slices below state directories; those that are being made or removed are left out."""
+    """Return the directories of all slices below state directories, without those being created or removed."""
     found = {path for root in roots for layout in LAYOUTS for path in root.glob(layout)}
     return sorted(path for path in found if not path.name.startswith(".") and kind_of(path) is not None)
 
 
 def inspect_all(roots: Iterable[Path]) -> list[Inspection]:
-    """All of these, without those that go away meanwhile."""
+    """Inspect all slices below `roots`, without those that end meanwhile."""
     found: list[Inspection] = []
     for directory in slices_below(roots):
         with contextlib.suppress(NotFound):
@@ -116,28 +117,28 @@ def inspect_all(roots: Iterable[Path]) -> list[Inspection]:
 
 
 def find(what: str, roots: Sequence[Path]) -> Path:
-    """A slice's directory by its path, or by its name below `roots`. Raises NotFound, also for a name of several."""
+    """Return a slice's directory by its path, or by its name below `roots`. Raises NotFound, also for several."""
     if "/" in what or Path(what).is_dir():
         return Path(what).absolute()
     named = [path for path in slices_below(roots) if what in (path.name, path.stem)]
     if len(named) == 1:
         return named[0]
     if named:
-        raise NotFound(f"{what!r} is the name of several; give the directory: {', '.join(map(str, named))}")
+        raise NotFound(f"{what!r} is the name of several slices. Give one directory: {', '.join(map(str, named))}")
     raise NotFound(
-        f"no slice is called {what!r} below {', '.join(map(str, roots))}; `egpu inspect` lists those that can be read "
-        "(an agent's only by root), --state-dir looks elsewhere"
+        f"no slice is called {what!r} below {', '.join(map(str, roots))}. `egpu inspect` lists the slices that you may "
+        "read (an agent's need root). Use --state-dir for another directory"
     )
 
 
 def inspect_slice(directory: Path) -> Inspection:
-    """What stands in a slice's directory. Raises NotFound when it is none."""
+    """Read a slice's directory. Raises NotFound for other directories."""
     if not directory.is_dir():
         raise NotFound(f"there is no directory {directory}")
     kind = kind_of(directory)
     if kind is None:
         names = f"{slots.OWNER_FILE}, {EXECUTOR_RECORD} or a {LOCAL_RECORD} file beside it"
-        raise NotFound(f"{directory} is not the directory of a slice: it has no record ({names})")
+        raise NotFound(f"{directory} is not the directory of a slice: no record found ({names})")
     problems: dict[str, str] = {}
     record = _record(_record_file(directory, kind), problems)
     policy_file, usage_file = directory / slots.POLICY_FILE, directory / slots.USAGE_FILE
@@ -175,15 +176,14 @@ def _record_file(directory: Path, kind: Kind) -> Path:
 
 def _record(path: Path, problems: dict[str, str]) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=dict[str, Any])
+        return msgspec.json.decode(read_foreign(path, most=MOST_BYTES), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:
         problems[path.name] = f"cannot be read: {error}"
         return {}
 
 
 def _owner(kind: Kind, record: dict[str, Any]) -> str:
-    """Whose it is, in words, as far as the record says."""
+    """Return the owner in words, as far as the record says."""
     match kind:
         case Kind.SLOT:
             return _container(record)
@@ -194,7 +194,7 @@ def _owner(kind: Kind, record: dict[str, Any]) -> str:
 
 
 def _executor_owner(owner: Any) -> str:
-    """That of a lease, a slot, or a container of another node: what stands there says which."""
+    """Return the owner of an executor: a lease, a slot, or a container of another node."""
     match owner:
         case {"lease": {"holder": holder}}:
             return str(holder)
@@ -211,7 +211,7 @@ def _container(of: Mapping[str, Any]) -> str:
 
 
 def _recorded_process(record: dict[str, Any]) -> Process | None:
-    """The executor that a record names, unless it was started before the machine was."""
+    """Return the executor that a record names, unless it is from before the last boot."""
     pid, start_time = record.get("pid"), record.get("startTime")
     if not isinstance(pid, int) or not isinstance(start_time, int) or record.get("bootId") != boot_id():
         return None
@@ -222,21 +222,20 @@ def _policy(path: Path, problems: dict[str, str]) -> Policy | None:
     try:
         return read_policy(path)
     except FileNotFoundError:
-        problems[path.name] = "there is none: what looks for it refuses everything"
+        problems[path.name] = "missing: without it, programs in the slice get no GPU"
     except (CorruptData, OSError) as error:
         problems[path.name] = str(error).removeprefix(f"{path}: ")
     return None
 
 
 def _processes(usage: Usage) -> tuple[SliceProcess, ...]:
-    """With their pids in our namespace; one that died and left its slot is known by its start time."""
+    """Return the processes with their pids in our namespace. The start time tells reused pids apart."""
     if not usage.processes:
         return ()
     here: dict[membership.Name, int] = {}
-    for entry in os.scandir("/proc"):
-        name = membership.name_of(int(entry.name)) if entry.name.isdigit() else None
-        if name is not None:
-            here[name] = int(entry.name)
+    for pid in proc.pids():
+        if name := proc.asked("name", membership.name_of, pid, None):
+            here[name] = pid
 
     def seen(process: ProcessUsage) -> SliceProcess:
         pid = here.get(membership.Name(process.pid_namespace, process.pid))
@@ -246,7 +245,7 @@ def _processes(usage: Usage) -> tuple[SliceProcess, ...]:
 
 
 def _executor(directory: Path, kind: Kind, record: dict[str, Any], problems: dict[str, str]) -> ExecutorState | None:
-    """The executor in this directory, or that of this slot: the one whose policy page is the same file."""
+    """Return the executor of this directory, or of this slot: its policy page is the same file."""
     if kind is Kind.SLOT:
         page = membership.identity(directory / slots.EXECUTOR_POLICY_FILE)
         candidates = sorted(directory.parent.parent.glob("executors/*")) if page is not None else []
@@ -270,7 +269,7 @@ def _executor(directory: Path, kind: Kind, record: dict[str, Any], problems: dic
 
 
 def _events(path: Path) -> tuple[bool, int]:
-    """Whether it said that it is ready, and how many sessions it had when it last said so."""
+    """Return whether the executor is ready, and its last reported number of sessions."""
     ready, sessions = False, 0
     for line in _tail(path):
         try:
@@ -278,7 +277,7 @@ def _events(path: Path) -> tuple[bool, int]:
             ready = ready or event["event"] in ("ready", "session")
             sessions = int(event["sessions"]) if event["event"] == "session" else sessions
         except (ValueError, TypeError, KeyError):
-            continue  # cut off where our reading began, or being written
+            continue  # cut off where reading began, or not written completely
     return ready, sessions
 
 
@@ -289,15 +288,13 @@ def _last_line(path: Path) -> str:
 
 def _tail(path: Path) -> list[str]:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
-            return file.read(MOST_BYTES).decode(errors="replace").splitlines()
+        return read_end(path, most=MOST_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
 
 
 def _files(directory: Path) -> dict[str, str]:
-    """What is in the directory, two levels deep: where links lead, how many names a file has, or what else it is."""
+    """Describe the files of the directory, two levels deep: link targets, sizes, numbers of names."""
     return {
         str(path.relative_to(directory)): _described(path)
         for path in sorted([*directory.glob("*"), *directory.glob("*/*")])
@@ -306,7 +303,7 @@ def _files(directory: Path) -> dict[str, str]:
 
 def _described(path: Path) -> str:
     if path.is_symlink():
-        broken = "" if path.exists() else " (leads nowhere)"
+        broken = "" if path.exists() else " (target is missing)"
         return f"→ {path.readlink()}{broken}"
     if path.is_dir():
         return "directory"

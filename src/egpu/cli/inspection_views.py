@@ -1,16 +1,16 @@
-"""Tables of slices: all at a glance, and one by its limits, its use and its processes.
+"""Tables of slices: an overview, and the limits, use and processes of one.
 
-Each row also carries the same as plain values, for scripts.
+Each row also has a record with the same values, for scripts.
 """
 
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, DeviceUsage, Mode
 from egpu.cli.inspection import Inspection, Kind, SliceProcess
 from egpu.cli.output import Table
+from egpu_base.system import proc
 
 MIB: Final = 1024 * 1024
 
@@ -48,7 +48,7 @@ def overview(found: Iterable[Inspection]) -> Table:
 
 
 def _state(one: Inspection) -> str:
-    """The worst that can be said of it, in a few words."""
+    """Return the slice's most serious problem in a few words, or `ok`."""
     if one.problems:
         return f"damaged: {', '.join(one.problems)}"
     if one.executor is None:
@@ -130,7 +130,7 @@ def _policy_record(ordinal: int, line: DevicePolicy) -> Mapping[str, Any]:
 
 
 def usage_table(one: Inspection) -> Table:
-    """As many lines as the policy has devices: a usage file has room for more, and those are never used."""
+    """Return a row for each device of the policy. The usage file has room for more, which stays unused."""
     columns = (
         "gpu",
         "used",
@@ -138,7 +138,7 @@ def usage_table(one: Inspection) -> Table:
         "spilled",
         "refusals",
         "gpu time",
-        "held back",
+        "throttled",
         "launches",
         "bucket",
         "last launch",
@@ -178,8 +178,8 @@ def _usage_record(ordinal: int, usage: DeviceUsage) -> Mapping[str, Any]:
 
 
 def process_table(one: Inspection) -> Table:
-    columns = ("pid", "here", "program", "gpu", "memory", "of these", "gpu time", "held back", "launches", "last sign")
-    table = Table(columns, right=frozenset({"launches"}), spare=("program", "last sign", "held back", "of these"))
+    columns = ("pid", "here", "program", "gpu", "memory", "by kind", "gpu time", "throttled", "launches", "heartbeat")
+    table = Table(columns, right=frozenset({"launches"}), spare=("program", "heartbeat", "throttled", "by kind"))
     for process in one.processes:
         usage, classes = process.usage, _classes(process)
         program = _program(process.here) if process.here is not None else ""
@@ -226,15 +226,13 @@ def _classes(process: SliceProcess) -> dict[str, int]:
 
 
 def _program(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return ""
-    return b" ".join([words[0].rpartition(b"/")[2], *words[1:]]).decode(errors="replace")
+    words = proc.command(pid)
+    said = b" ".join([words[0].rpartition(b"/")[2], *words[1:]]).decode(errors="replace").rstrip()
+    return "".join(each if each.isprintable() else "�" for each in said)
 
 
 def _mib(size: int) -> str:
-    """Limits are whole numbers of MiB; what is used seldom is."""
+    """Format a size. Limits are whole numbers of MiB; used memory rarely is."""
     if 0 < size < MIB:
         return f"{size} bytes"
     return f"{size // MIB} MiB" if size % MIB == 0 else f"{size / MIB:.2f} MiB"
@@ -249,5 +247,5 @@ def _seconds(nanoseconds: int) -> str:
 
 
 def _ago(moment_ns: int) -> str:
-    """`moment_ns` is of CLOCK_MONOTONIC, as written by whoever is looked at: it may be any number."""
+    """Format the age of a CLOCK_MONOTONIC time. A process under inspection wrote it, so it may be any number."""
     return "never" if moment_ns == 0 else f"{max(0.0, (time.monotonic_ns() - moment_ns) / 1e9):.1f} s ago"

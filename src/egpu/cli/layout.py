@@ -1,6 +1,6 @@
-"""Texts in columns for a terminal: which of them fit, how wide each is, and the lines.
+"""Columns of text for a terminal: their selection, their widths and the lines.
 
-As rich's tables look, in a hundredth of their time: a cluster has thousands of cards.
+The result looks like rich's tables and takes a hundredth of their time, for clusters with thousands of cards.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,16 +12,16 @@ from typing import Final
 from rich.cells import cell_len
 
 GAP: Final = 2
-"""Cells of the terminal between two columns."""
+"""Terminal cells between two columns."""
 
 Style = Callable[[str, str], str]
-"""Of the text of a place and the same text padded: as the terminal gets it."""
+"""Maps a text and its padded form to the output for the terminal."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Columns of texts under their names. `most` and `least` are of each column, in cells of the terminal: its longest
-    text, and its longest word."""
+    """Columns of texts with their names. `most` and `least`: the longest text and the longest word of each column, in
+    terminal cells."""
 
     names: Sequence[str]
     columns: Sequence[Sequence[str]]
@@ -46,15 +46,15 @@ class Grid:
         )
 
     def fits(self, width: int) -> bool:
-        """Whether every row has its one line."""
+        """Return whether every row fits on one line."""
         return _total(self.most) <= width
 
     def too_wide(self, width: int) -> bool:
-        """Whether the longest words leave no room for the columns."""
+        """Return whether the longest words need more than the width."""
         return _total(self.least) > width
 
     def fitted(self, spare: Sequence[str], width: int) -> "Grid":
-        """Without as many of its spare columns, the first first, as the longest words leave no room for."""
+        """Return the grid without the first spare columns, until its longest words fit."""
         grid = self
         for name in spare:
             if not grid.too_wide(width):
@@ -63,7 +63,7 @@ class Grid:
         return grid
 
     def below(self, above: "Grid") -> "Grid":
-        """The columns of the rows above, and at least as wide."""
+        """Return the grid with the columns of the rows above, at least as wide."""
         grid = self
         for name in self.names:
             if name not in above.names:
@@ -75,8 +75,8 @@ class Grid:
         return replace(grid, most=most, least=least)
 
     def lines(self, width: int, *, right: Collection[str], style: Style, heading: Style | None) -> Iterator[str]:
-        """The names of the columns (without `heading` not) and all rows. Texts are broken between words only: where the
-        longest words do not fit, nothing is broken, and lines go on behind the edge, as kubectl's do."""
+        """Yield the column names (only with `heading`) and all rows. Texts wrap only between words. If the longest
+        words do not fit, no text wraps, and lines exceed the width as kubectl's do."""
         widths = list(self.most)
         if not self.too_wide(width):
             while _total(widths) > width:
@@ -99,8 +99,8 @@ class Grid:
                 yield from (line(texts, look) for texts in zip_longest(*parts, fillvalue=""))
 
     def stacked(self, width: int, *, style: Style, heading: Style) -> Iterator[str]:
-        """Each row by itself, a line or more for each of its texts: for who has no room for the columns. A text with a
-        word that fits below the column's name only is there."""
+        """Yield each row as a block with one or more lines for each text, for terminals without room for the columns. A
+        text with a long word goes below the column's name."""
         names = [name.upper() for name in self.names]
         margin = max(map(_length, names)) + GAP
         for number, row in enumerate(zip(*self.columns, strict=True)):
@@ -118,14 +118,14 @@ class Grid:
 
 
 def wrapped(text: Iterable[str], width: int) -> Iterator[str]:
-    """Lines of a text, broken between words; what goes on is indented further."""
+    """Yield the lines of a text, wrapped between words, with extra indentation for the rest of a line."""
     for line in text:
         indent = " " * (len(line) - len(line.lstrip()) + 2 * GAP)
         yield from wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def _total(widths: Sequence[int]) -> int:
-    """How wide a table with such columns is."""
+    """Return the width of a table with these columns."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
@@ -142,7 +142,7 @@ def _pad_right(text: str, width: int) -> str:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """In lines of at most `width`, but for words that are longer."""
+    """Wrap a text to lines of at most `width`; longer words stay whole."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines[-1] else word

@@ -1,58 +1,94 @@
-"""`egpu manifests`: what deploy/ installs, with a site's own choices, for `kubectl apply -f -`."""
+"""`egpu manifests`: the manifests of deploy/ with a site's settings, for `kubectl apply -f -`."""
 
 import re
 import sys
-from typing import Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import typer
+from msgspec.structs import replace
 
-from egpu.adapters.installation import NAMESPACE, Site, as_yaml, installation, source
-from egpu.cli.components import Vocabularies, optional_vocabularies
-from egpu.errors import InvalidInput
+from egpu.adapters.installation import NAMESPACE, as_yaml, installation, source
+from egpu.adapters.values import AS_DEPLOYED, REMOTE_OF_OWN, parse
+from egpu.cli.components import Vocabularies, listed, optional_vocabularies
+from egpu_base.errors import InvalidInput
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 Cdi = Literal["auto", "always", "never"]
+SchedulerMode = Literal["own", "existing"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
 def manifests(
-    namespace: Annotated[str, typer.Option(help="Where everything is installed.")] = NAMESPACE,
-    image: Annotated[str, typer.Option(help="Image of every component. Default: elastic-gpu and the version.")] = "",
-    pull_policy: Annotated[PullPolicy | None, typer.Option(help="When nodes pull it. Default: Kubernetes'.")] = None,
+    values: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Values, as for the Helm chart. The other options change them.",
+        ),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Namespace of the installation.")] = NAMESPACE,
+    image: Annotated[str, typer.Option(help="Image of all components. Default: elastic-gpu:VERSION.")] = "",
+    pull_policy: Annotated[PullPolicy | None, typer.Option(help="Image pull policy. Default: Kubernetes' own.")] = None,
     node_selector: Annotated[
         list[str],
-        typer.Option(metavar="LABEL=VALUE", help="Nodes that get an agent. Default: elasticgpu.io/node=true."),
-    ] = [],  # noqa: B006  typer wants a list, and does not change it
+        typer.Option(metavar="LABEL=VALUE", help="Nodes that run an agent. Default: elasticgpu.io/node=true."),
+    ] = [],
     runtime_class: Annotated[
-        str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' own runtime.")
+        str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' default runtime.")
     ] = "",
-    cdi: Annotated[Cdi | None, typer.Option(help="Slots are CDI devices. Default: where nodes can.")] = None,
-    pool: Annotated[bool, typer.Option("--pool", help="Every agent takes part in the pool.")] = False,
+    cdi: Annotated[Cdi | None, typer.Option(help="Pass slots as CDI devices. Default: auto.")] = None,
+    pool: Annotated[bool, typer.Option("--pool", help="All agents join the pool.")] = False,
+    scheduler: Annotated[
+        SchedulerMode | None,
+        typer.Option(help="own: run a kube-scheduler for GPU pods. existing: the cluster's asks the extender."),
+    ] = None,
+    scheduler_tag: Annotated[
+        str, typer.Option(metavar="TAG", help="Version of our kube-scheduler, never newer than the cluster's.")
+    ] = "",
+    schedulers: Annotated[
+        str, typer.Option(metavar="NAMES", help="Further schedulers that ask the extender, joined by commas.")
+    ] = "",
     extender_remote: Annotated[
-        bool, typer.Option("--extender-remote", help="kube-schedulers on several nodes ask the extender.")
+        bool, typer.Option("--extender-remote", help="Let existing kube-schedulers on several nodes use the extender.")
     ] = False,
     vocabularies: Vocabularies = "",
 ) -> None:
     """Print the manifests of an installation on Kubernetes, for `kubectl apply -f -`."""
-    chosen = {"pool.yaml": pool, "extender-remote.yaml": extender_remote}
-    site = Site(
-        namespace=namespace,
-        image=image,
-        pull_policy=pull_policy or "",
-        node_selector=dict(_label(text) for text in node_selector),
-        runtime_class=runtime_class,
-        cdi=cdi or "",
-        patches=[name for name, wanted in chosen.items() if wanted],
-        vocabularies=optional_vocabularies(vocabularies),
-    )
     if not _DNS_LABEL.fullmatch(namespace):
-        raise InvalidInput("namespace", f"{namespace!r} is not a name of lower-case letters, digits and dashes")
-    sys.stdout.write(as_yaml(installation(source(), site)))
+        raise InvalidInput("namespace", f"{namespace!r} is not a valid name. Use lower-case letters, digits and dashes")
+    given = parse(values.read_text(), what=f"--values {values}") if values else AS_DEPLOYED
+    nodes = dict(_label(text) for text in node_selector)
+    chosen = replace(
+        given,
+        image=replace(given.image, **_given(pull_policy=pull_policy)),
+        agent=replace(
+            given.agent,
+            **_given(
+                node_selector=nodes and dict.fromkeys(given.agent.nodes) | nodes,
+                runtime_class=runtime_class,
+                cdi=cdi,
+                pool=pool,
+            ),
+        ),
+        scheduler=replace(given.scheduler, **_given(mode=scheduler, tag=scheduler_tag, others=listed(schedulers))),
+        extender=replace(given.extender, **_given(remote=extender_remote)),
+        vocabularies=optional_vocabularies(vocabularies) or given.vocabularies,
+    )
+    if chosen.extender.remote and chosen.scheduler.mode == "own":
+        raise InvalidInput("extender-remote", REMOTE_OF_OWN)
+    sys.stdout.write(as_yaml(installation(source(), chosen, namespace=namespace, image=image)))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value}
 
 
 def _label(text: str) -> tuple[str, str]:
     label, equals, value = text.partition("=")
     if not label or not equals:
-        raise InvalidInput("node-selector", f"{text!r} is not LABEL=VALUE, such as elasticgpu.io/node=true")
+        raise InvalidInput("node-selector", f"{text!r} is not LABEL=VALUE. Example: elasticgpu.io/node=true")
     return label, value

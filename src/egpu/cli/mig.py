@@ -1,4 +1,4 @@
-"""`egpu mig plan`: what to cut the cards in MIG mode into, for the pods and claims that there are, or a mix."""
+"""`egpu mig plan`: a plan of MIG instances for existing pods and claims, or for a job mix."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +18,17 @@ from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.mig_plan import GeometryPlan, InstanceAsked
 from egpu.core.mig_plan import plan as plan_of
 from egpu.core.placement.published import is_card
-from egpu.errors import InvalidDemand, InvalidInput
+from egpu_base.errors import InvalidDemand, InvalidInput
 
 MAX_ASKED = 10_000
-"""Instances of a mix."""
+"""The most instances of a job mix."""
 
-mig = typer.Typer(no_args_is_help=True, help="Cards in MIG mode.")
+mig = typer.Typer(no_args_is_help=True, help="Plan the instances of cards in MIG mode.")
 
 
 @mig.callback()
 def of_cards() -> None:
-    """Cards in MIG mode."""
+    """Plan the instances of cards in MIG mode."""
 
 
 @mig.command(epilog=epilog("mig plan"))
@@ -36,26 +36,25 @@ def plan(
     kubeconfig: Kubeconfig = None,
     mix: Annotated[
         Path | None,
-        typer.Option(help='A job mix instead of the cluster\'s: a file of JSON such as {"1g.10gb": 5, "3g.40gb": 2}.'),
+        typer.Option(help='JSON file with a job mix to serve instead, such as {"1g.10gb": 5, "3g.40gb": 2}.'),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Propose a geometry for each card in MIG mode that serves what pods and claims ask for, placed and waiting, as if
-    nothing were on the cards. Nothing is cut."""
+    """Propose MIG instances that serve all pods and claims, as if the cards were empty. Changes no card."""
     snapshot = load_from(kubeconfig)
     found = plan_of(cards_of(snapshot), read_mix(mix) if mix is not None else list(asked_in(snapshot)))
     if not output.for_people:
         show_value(msgspec.to_builtins(found), output)
         return
-    show(_table(found), output, empty="no card is in MIG mode: nvidia-smi -i INDEX -mig 1, on its node")
+    show(_table(found), output, empty="no card is in MIG mode. Enable it on the node: nvidia-smi -i INDEX -mig 1")
     for what, count in found.left.items():
         note(f"no room for {count} of {what}", label="left:", style="yellow")
 
 
 def cards_of(snapshot: Snapshot) -> dict[str, Mig]:
-    """Those in MIG mode, by NODE/INDEX."""
+    """Return the cards in MIG mode by NODE/INDEX."""
     cards = [gpu for gpu in snapshot.gpus if is_card(gpu)]
     found = [(gpu.spec.node_name, gpu.spec.physical_gpu) for gpu in cards]
     return {
@@ -66,7 +65,7 @@ def cards_of(snapshot: Snapshot) -> dict[str, Mig]:
 
 
 def asked_in(snapshot: Snapshot) -> Iterator[InstanceAsked]:
-    """What pods that have not ended ask for by themselves, and what claims ask for."""
+    """Yield the instances that unfinished pods without claims, and claims, ask for."""
     for pod in snapshot.pods:
         if pod.finished:
             continue
@@ -84,13 +83,13 @@ def asked_in(snapshot: Snapshot) -> Iterator[InstanceAsked]:
 
 
 def read_mix(path: Path) -> list[InstanceAsked]:
-    """A job mix: how many of each profile. Raises InvalidInput."""
+    """Read a job mix: the number of instances of each profile. Raises InvalidInput."""
     try:
         counts = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
     except (OSError, msgspec.MsgspecError) as error:
         raise InvalidInput("mix", f"{path}: {error}") from error
     if any(count < 0 for count in counts.values()) or sum(counts.values()) > MAX_ASKED:
-        raise InvalidInput("mix", f"{path}: counts are 0 or more, and {MAX_ASKED} together at the most")
+        raise InvalidInput("mix", f"{path}: a count is negative, or the sum is above {MAX_ASKED}")
     return [InstanceAsked(profile) for profile, count in counts.items() for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""How results reach people and scripts: rich tables on a terminal, plain text in a pipe, JSON or YAML on request."""
+"""Output of results: rich tables on a terminal, plain text in a pipe, JSON or YAML on request."""
 
 import json
 import sys
@@ -16,13 +16,13 @@ from egpu.api.text import escaped
 from egpu.cli.layout import Grid, wrapped
 
 ROOMY_COLUMNS = 120
-"""A terminal with fewer gets tables without bars, and shorter names of models."""
+"""On a terminal with fewer columns, tables have no bars and shorter model names."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
 class Format(StrEnum):
-    """What `-o` takes. `wide` is the table with all its columns."""
+    """The values of `-o`. `wide` is the table with all its columns."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -31,7 +31,7 @@ class Format(StrEnum):
 
     @property
     def for_people(self) -> bool:
-        """Whether it is a table or text, rather than something that programs read."""
+        """Return whether this is a table or text, not a format for programs."""
         return self in (Format.TABLE, Format.WIDE)
 
 
@@ -46,25 +46,28 @@ STYLES: Mapping[str, str] = {
     "healthy": "green",
     "Ready": "green",
     "ok": "green",
+    "passed": "green",
     "Pending": "yellow",
     "Released": "yellow",
     "unseen": "yellow",
     "limited": "yellow",
     "cordoned": "yellow",
+    "waits": "yellow",
     "Failed": "red",
+    "failed": "red",
     "Lost": "red",
     "unhealthy": "red",
     "NotReady": "red",
     "wrong": "red",
 }
-"""Words that carry a state, and how a terminal shows them."""
+"""Words for states, and their styles on a terminal."""
 COLOURS: Mapping[str, int] = {"green": 32, "yellow": 33, "red": 31}
-"""A terminal's numbers for them."""
+"""The terminal's numbers of these colours."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one place of a table shows: `full` where there is room, `short` on a narrow terminal."""
+    """The text of one cell of a table: `full` if there is room, `short` on a narrow terminal."""
 
     full: str
     short: str
@@ -72,43 +75,45 @@ class Cell:
 
 @dataclass
 class Table:
-    """Rows for people. `records` is the same for scripts: one mapping a row, with units in the keys."""
+    """Rows for people. `records` has the same data for scripts: one mapping per row, with units in the keys."""
 
     columns: Sequence[str]
     rows: list[Sequence[str | Cell]] = field(default_factory=list[Sequence[str | Cell]])
     records: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     title: str = ""
     right: frozenset[str] = frozenset()
-    """Columns of numbers."""
+    """Right-aligned columns: numbers."""
     wide: frozenset[str] = frozenset()
-    """Columns that only `wide` shows."""
+    """Columns that are shown only with `-o wide`."""
     spare: Sequence[str] = ()
-    """Columns that a terminal too narrow for all does without, the first first."""
+    """Columns that are left out on a narrow terminal, in this order."""
+    sentences: bool = False
+    """Cells have sentences, which wrap in a pipe too. Scripts read the records."""
 
     def add(self, row: Sequence[str | Cell], record: Mapping[str, Any]) -> None:
-        """One line, in both forms."""
+        """Add a row and its record."""
         self.rows.append(row)
         self.records.append(record)
 
     def narrow(self) -> "Table":
-        """Without the columns that only `wide` shows."""
+        """Return the table without the columns of `-o wide`."""
         return replace(self.without(self.wide), wide=frozenset())
 
     def without(self, gone: Container[str]) -> "Table":
-        """The same with these columns less; the records stay as they are."""
+        """Return the table without these columns. The records stay as they are."""
         kept = [place for place, column in enumerate(self.columns) if column not in gone]
         rows = [[row[place] for place in kept] for row in self.rows]
         return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
 
     def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> "Table":
-        """Only the rows whose record is wanted."""
+        """Return the table with only the rows whose record is wanted."""
         kept = [place for place, record in enumerate(self.records) if wanted(record)]
         rows, records = [self.rows[place] for place in kept], [self.records[place] for place in kept]
         return replace(self, rows=rows, records=records)
 
 
 def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing found") -> None:
-    """Print the table in the wanted form on stdout; `empty` goes to stderr when there is no row."""
+    """Print the table on stdout in the requested format. Without rows, print `empty` on stderr."""
     if not output.for_people:
         show_value(list(table.records), output)
         return
@@ -116,16 +121,16 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
         table = table.narrow()
     if not table.rows:
         errors.print(empty, style="dim")
-    elif console.is_terminal:
+    elif console.is_terminal or table.sentences:
         grid = show_rows(table, spared=output is not Format.WIDE, stacked=output is not Format.WIDE)
         if gone := [name for name in table.columns if name not in grid.names]:
-            errors.print(f"too narrow for {', '.join(gone)}: -o wide shows all", style="dim")
+            errors.print(f"terminal too narrow for {', '.join(gone)}. Use -o wide to show all", style="dim")
     else:
         sys.stdout.write(plain(table))
 
 
 def show_value(value: Any, output: Format) -> None:
-    """Print plain values (dicts, lists, scalars) as JSON or YAML, in ASCII if there is something not to be seen."""
+    """Print plain values (dicts, lists, scalars) as JSON or YAML, in ASCII if they contain invisible characters."""
     if output is Format.YAML:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
         shown = text if escaped(text, keep="\n") == text else yaml.safe_dump(value, sort_keys=False)
@@ -136,7 +141,7 @@ def show_value(value: Any, output: Format) -> None:
 
 
 def plain(table: Table) -> str:
-    """Aligned columns as kubectl prints them: no colours, no borders, one line per row."""
+    """Return aligned columns as kubectl prints them: no colours, no borders, one line per row."""
     lines = [[column.upper() for column in table.columns], *_shown(table)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     return "".join(
@@ -146,17 +151,17 @@ def plain(table: Table) -> str:
 
 
 def bar(used: float, total: float, width: int = 10) -> str:
-    """A small gauge, such as ``████░░░░░░``; a share above the total shows as full."""
+    """Return a small gauge, such as ``████░░░░░░``. A share above the total shows as full."""
     if total <= 0:
         return "░" * width
     filled = min(width, round(width * used / total))
-    # Something given out must not look like nothing.
+    # A small share must not look empty.
     filled = max(filled, 1) if used > 0 else filled
     return "█" * filled + "░" * (width - filled)
 
 
 def gauge(used: float, total: float, text: str) -> Cell:
-    """A small gauge with its figures; on a narrow terminal the figures alone."""
+    """Return a small gauge with its figures; on a narrow terminal only the figures."""
     return Cell(f"{bar(used, total)} {text}", text.lstrip())
 
 
@@ -167,28 +172,28 @@ def _text(cell: str | Cell, *, narrow: bool = False) -> str:
 
 
 def say(message: str, *, style: str = "") -> None:
-    """Lines for people on stdout, in which others' words may be; on a terminal they are broken between words."""
+    """Print lines for people on stdout, with untrusted text escaped. On a terminal, wrap them between words."""
     lines = escaped(message, keep="\n").split("\n")
     shown = wrapped(lines, console.width) if console.is_terminal else lines
     console.print(Text("\n".join(shown), style=style), highlight=False, soft_wrap=True)
 
 
 def note(message: str, *, label: str = "", style: str = "red") -> None:
-    """A line for people on stderr, in which others' words may be; `label` comes first, in a colour."""
+    """Print a line for people on stderr, with untrusted text escaped. `label` comes first, in a colour."""
     text = Text(escaped(message, keep="\n"))
     errors.print(Text.assemble((label, style), " ", text) if label else text, highlight=False, soft_wrap=True)
 
 
 def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
-    """One clear line on stderr, and the exit code."""
+    """Print one error line on stderr and exit with the code."""
     note(message, label="error:")
     raise typer.Exit(code)
 
 
 def show_rows(table: Table, *, spared: bool = False, stacked: bool = False, above: Grid | None = None) -> Grid:
-    """Print the table as the terminal shows it; returns how. `spared`: it may do without some columns. `stacked`: where
-    there is no room for the others either, each row stands by itself, with all of them. `above`: rows that were shown
-    before, in whose columns these go on."""
+    """Print the table for the terminal's width and return its layout. `spared`: leave out spare columns if necessary.
+    `stacked`: if the other columns are still too wide, print each row as a block with all columns. `above`: the layout
+    of earlier rows, whose columns these rows continue."""
     width = console.width
 
     def laid_out(*, narrow: bool) -> tuple[Grid, list[str]]:

@@ -1,18 +1,18 @@
-"""The commands, as `egpu --help` groups them. Nothing is imported here: completion reads it with every TAB."""
+"""The groups of commands in `egpu --help`. This module imports nothing: completion reads it with every TAB."""
 
 from typing import Final
 
 PANELS: Final = {
-    "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
-    "Look": ("get", "top", "explain", "inspect", "simulate", "defrag", "bill", "export-trace", "version"),
-    "Look after a cluster": ("cordon", "uncordon", "mig"),
-    "Processes of an installation": (
-        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "dashboard", "broker", "serve",
-        "certificate",
+    "Get started": ("demo", "up", "run", "resize", "sim", "selftest"),
+    "Inspect and plan": ("get", "top", "explain", "inspect", "simulate", "defrag", "bill", "export-trace", "version"),
+    "Operate a cluster": ("cordon", "uncordon", "mig"),
+    "Install and run components": (
+        "install", "upgrade", "uninstall", "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller",
+        "dashboard", "broker", "serve", "certificate",
     ),
 }  # fmt: skip
-"""Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says
-no other."""
+"""All commands. A command's function, or its group, has the command's name. Its module has that name too, unless
+`MODULES` names another one."""
 
 DEFAULT_BROKER: Final = "127.0.0.1:7433"
-"""Where the pool's commands look for its broker."""
+"""The default address of the pool's broker."""

@@ -1,4 +1,4 @@
-"""Line charts for reports: SVG of our own, which diffs well, and PNG by matplotlib."""
+"""Line charts for reports: SVG by our own code, which gives small diffs, and PNG by matplotlib."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.errors import InvalidInput, MissingExtra
+from egpu_base.errors import InvalidInput, MissingExtra
 
 COLOURS: Final = ("#0b6bcb", "#c4320a", "#1a7f37", "#8250df", "#9a6700", "#57606a", "#bf3989", "#1b7c83")
 _PANEL_WIDTH, _HEIGHT = 520, 360
@@ -17,14 +17,14 @@ _TICKS = 6
 
 @dataclass(frozen=True)
 class Line:
-    """A named curve; values that are not numbers are left out."""
+    """A named curve. Values that are not finite numbers are left out."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
 
     def points(self) -> list[tuple[float, float]]:
-        """Where both are numbers."""
+        """Return the points with two finite numbers."""
         return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(x) and math.isfinite(y)]
 
 
@@ -32,9 +32,9 @@ Panels = Sequence[tuple[str, Sequence[Line]]]
 
 
 def write_plot(path: Path, panels: Panels, *, x_title: str) -> None:
-    """Side by side panels, each a title and its lines. The form follows the suffix: .svg or .png.
+    """Draw panels side by side, each with a title and lines. The suffix selects the format: .svg or .png.
 
-    Raises InvalidInput for another suffix, MissingExtra for .png where matplotlib is not installed.
+    Raises InvalidInput for another suffix, MissingExtra for .png without matplotlib.
     """
     match path.suffix.lower():
         case ".svg":
@@ -42,7 +42,7 @@ def write_plot(path: Path, panels: Panels, *, x_title: str) -> None:
         case ".png":
             _write_png(path, panels, x_title)
         case other:
-            raise InvalidInput("plot", f"{path}: {other or 'no suffix'}; .svg and .png can be drawn")
+            raise InvalidInput("plot", f"{path}: {other or 'no suffix'} is not supported. Use .svg or .png")
 
 
 def _write_png(path: Path, panels: Panels, x_title: str) -> None:
@@ -65,7 +65,7 @@ def _write_png(path: Path, panels: Panels, x_title: str) -> None:
 
 
 def svg(panels: Panels, *, x_title: str) -> str:
-    """The chart as one SVG document without scripts or outside references."""
+    """Return the chart as one SVG document without scripts or external references."""
     width = _PANEL_WIDTH * len(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" viewBox="0 0 {width} {_HEIGHT}" '
@@ -116,7 +116,7 @@ def _panel(offset: int, title: str, lines: Sequence[Line], x_title: str) -> list
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers that enclose the values, at least two."""
+    """Return two or more round numbers that enclose the values."""
     low, high = min(values), max(values)
     rough = (high - low) / _TICKS or 1.0
     power = 10 ** math.floor(math.log10(rough))

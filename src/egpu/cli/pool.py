@@ -1,10 +1,10 @@
-"""The pool: `egpu broker`, `egpu serve`, `egpu certificate`, and what every command that speaks with a pool shares."""
+"""The pool: `egpu broker`, `egpu serve`, `egpu certificate`, and the common options of all commands of a pool."""
 
 import asyncio
 import contextlib
 import shlex
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
@@ -12,10 +12,21 @@ import typer
 
 from egpu.adapters.pool.security import Credentials, Role, create_secret
 from egpu.api.text import escaped
-from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, ImageCache, LogLevel, run_component
+from egpu.cli.components import (
+    Cgroup,
+    ExecutorCpus,
+    ExecutorMemory,
+    ExecutorUsers,
+    ImageCache,
+    LibraryPath,
+    LinkMbps,
+    LogFormat,
+    LogLevel,
+    run_component,
+)
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.cli.panels import DEFAULT_BROKER
-from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
+from egpu_base.errors import ElasticGPUError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:  # slow to load, and only some commands need them
     from egpu.adapters.pool.client import PoolClient
@@ -25,27 +36,25 @@ if TYPE_CHECKING:  # slow to load, and only some commands need them
 T = TypeVar("T")
 
 PoolAddress = Annotated[
-    str | None, typer.Option("--pool", metavar="HOST:PORT", envvar="EGPU_POOL", help="Where the pool's broker is.")
+    str | None, typer.Option("--pool", metavar="HOST:PORT", envvar="EGPU_POOL", help="Address of the pool's broker.")
 ]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        envvar="EGPU_POOL_SECRET_FILE", help="The pool's shared secret (loopback only). Default: ~/.egpu/pool.secret."
+        envvar="EGPU_POOL_SECRET_FILE",
+        help="File with the pool's secret (loopback only). Default: ~/.egpu/pool.secret.",
     ),
 ]
-TlsCa = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CA", help="Mutual TLS: the pool's authority.")]
-TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mutual TLS: our certificate.")]
-TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: our key.")]
+TlsCa = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CA", help="Mutual TLS: CA certificate file of the pool.")]
+TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mutual TLS: certificate file.")]
+TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: private key file.")]
 
-Wait = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="With --pool: how long to ask a broker that does not answer.")
-]
 WAIT_SECONDS = 30.0
-"""A program itself waits no longer for its GPU."""
+"""A program also waits at most this long for its GPU."""
 
 
 class Files(NamedTuple):
-    """What the four options named, in the order of `credentials`."""
+    """The files of the four options, in the order of `credentials`."""
 
     secret_file: Path | None
     ca: Path | None
@@ -60,7 +69,7 @@ def default_secret() -> Path:
 def credentials(
     secret_file: Path | None, ca: Path | None, certificate: Path | None, key: Path | None, *, create: bool = False
 ) -> Credentials:
-    """From the four options. `create`: make the default secret where there is none. Raises InvalidInput."""
+    """Return the credentials of the four options. `create`: create a missing secret. Raises InvalidInput."""
     if ca or certificate or key:
         return Credentials(ca=ca, certificate=certificate, key=key, secret_file=secret_file)
     path = secret_file or default_secret()
@@ -70,7 +79,7 @@ def credentials(
 
 
 def ask(address: str | None, found: Credentials, question: Callable[["PoolClient"], Awaitable[T]]) -> T:
-    """One question to the broker. Ends the program with one line when it cannot be had."""
+    """Ask the broker one question. On an error, print one line and end the program."""
     from egpu.adapters.pool.client import PoolClient, parse_address
 
     async def work() -> T:
@@ -85,27 +94,28 @@ def ask(address: str | None, found: Credentials, question: Callable[["PoolClient
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except Unavailable as error:
-        fail(f"{error}; `egpu broker` starts a pool's broker, --pool says where it is", code=EXIT_FAILED)
+        fail(f"{error}. Start a broker with `egpu broker`, or give its address with --pool", code=EXIT_FAILED)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_FAILED)
 
 
 def broker(
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs and servers.")] = DEFAULT_BROKER,
-    health: Annotated[str, typer.Option(help="HOST:PORT for /healthz and /readyz. Default: none.")] = "",
+    health: Annotated[str, typer.Option(help="HOST:PORT for /healthz and /readyz. Default: off.")] = "",
     metrics_token_file: Annotated[
-        Path | None, typer.Option(help="/metrics there, for whoever shows the bearer token in this file.")
+        Path | None, typer.Option(help="Serve /metrics on --health to clients with the bearer token in this file.")
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="How servers and their cards are preferred: binpack, spread, price, …")
+        str, typer.Option(help="Policy that ranks servers and their cards: binpack, spread, price, …")
     ] = "binpack",
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """The pool: gives leases of all servers' cards, and keeps nobody over the other."""
+    """Run the broker of a pool. It leases slices of the servers' cards and never over-commits a card."""
     from egpu.apps.broker import BrokerConfig, run
 
     try:
@@ -113,52 +123,57 @@ def broker(
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     config = BrokerConfig(found, listen=listen, health=health, metrics_token_file=metrics_token_file, policy=policy)
-    run_component("broker", run, config, log_level)
+    run_component("broker", run, config, (log_level, log_format))
 
 
 def serve(
     broker: Annotated[str, typer.Option(help="HOST:PORT of the broker.")] = DEFAULT_BROKER,
-    name: Annotated[str | None, typer.Option(help="Name of this server. Default: the host's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this server. Default: the host name.")] = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs on other machines.")] = "127.0.0.1:0",
-    advertise: Annotated[str, typer.Option(help="HOST:PORT under which they reach it. Default: as it listens.")] = "",
+    advertise: Annotated[str, typer.Option(help="HOST:PORT that programs connect to. Default: --listen.")] = "",
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where leases are kept while they run. Default: a directory in memory.")
+        Path | None, typer.Option(help="Directory for running leases. Default: a directory in memory.")
     ] = None,
     simulate: Annotated[
         str | None, typer.Option(metavar="PROFILE", help="Serve simulated cards of this profile, such as A100-80G.")
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, max=16, help="How many simulated cards.")] = 1,
-    driver_dir: Annotated[Path | None, typer.Option(help="Driver directory of a simulated machine.")] = None,
-    link_mbps: Annotated[
-        int, typer.Option(min=0, help="Speed of this server's network. Default: what the kernel says.")
-    ] = 0,
+    gpus: Annotated[int, typer.Option(min=1, max=16, help="Number of simulated cards.")] = 1,
+    driver_dir: Annotated[
+        Path | None, typer.Option(help="Directory of the driver of executors. Default: the system's driver.")
+    ] = None,
+    library_path: LibraryPath = None,
+    link_mbps: LinkMbps = 0,
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
     image_cache: ImageCache = None,
     collectives: Annotated[
-        bool,
-        typer.Option("--collectives", help="Programs may use NCCL: each caller's leases have a network of their own."),
+        bool, typer.Option("--collectives", help="Allow NCCL. Each caller's leases get a private network.")
     ] = False,
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
-    """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
+    """Serve the GPUs of this machine to a pool. Each lease gets an executor of its own."""
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
-    from egpu.adapters.private import occupy, private_directory
     from egpu.apps.serve import ServeConfig, run
+    from egpu_base.system.private import occupy, private_directory
 
     called = name or socket.gethostname()
     try:
         state = private_directory(state_dir or default_root() / f"serve-{called}")
-        occupy(state)  # until we end
-        driver = driver_dir or (None if simulate is None else _simulated(state, simulate, gpus, called))
+        occupy(state)  # until this process ends
+        driver = driver_dir
+        if driver is None and simulate is not None:
+            from egpu.laptop.machines import served_driver
+
+            driver = served_driver(state, simulate, gpus, called)
         config = ServeConfig(
             name=called,
             broker=broker,
@@ -168,6 +183,7 @@ def serve(
             listen=listen,
             advertise=advertise,
             driver_dir=driver,
+            library_path=tuple(library_path or ()),
             nvml_library=None if driver is None else driver / "libnvidia-ml.so.1",
             link_mbps=link_mbps,
             confinement=ConfinementConfig(
@@ -183,65 +199,44 @@ def serve(
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_FAILED)
-    run_component("serve", run, config, log_level)
+    run_component("serve", run, config, (log_level, log_format))
     _leave_nothing(config, simulated=simulate is not None and driver_dir is None, ours=state_dir is None)
 
 
 def _leave_nothing(config: "ServeConfig", *, simulated: bool, ours: bool) -> None:
-    """Where no lease is left for a daemon that follows: remove the simulated machine, and directories that are empty.
-    `ours`: nobody chose the state directory."""
-    from egpu.adapters.simulator import machine as simulator
-
+    """Remove the simulated machine and empty directories, unless a lease is left for the next daemon. `ours`: the state
+    directory is the default one."""
     try:
         config.leases_dir.rmdir()
     except OSError:
         return
     if simulated:
-        simulator.destroy(simulator.open_machine(config.state_dir / "machine"))
+        from egpu.laptop.machines import remove_served
+
+        remove_served(config.state_dir)
     if ours:
         with contextlib.suppress(OSError):
             config.state_dir.rmdir()
 
 
-def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
-    """The driver directory of a simulated machine below `state`: the one that is there, or a new one."""
-    from egpu.adapters.simulator import machine as simulator
-    from egpu.errors import CorruptData, Unavailable
-
-    directory = state / "machine"
-    try:
-        machine = simulator.open_machine(directory)
-        models = {card.profile for card in machine.cards}
-        if models == {profile} and len(machine.cards) == gpus:
-            simulator.keep(machine)
-            simulator.use_our_libraries(machine)
-            return machine.driver_dir
-        simulator.destroy(machine)
-    except (InvalidInput, CorruptData, Unavailable, FileNotFoundError):
-        import shutil
-
-        shutil.rmtree(directory, ignore_errors=True)
-    return simulator.create_machine(directory, profile, gpus, name).driver_dir
-
-
 def certificate(
     role: Annotated[str, typer.Argument(help="broker, server, client or admin.")],
-    name: Annotated[str, typer.Argument(help="The machine's or user's name.")],
-    directory: Annotated[Path, typer.Option(help="Where the authority is kept, and the certificate is written.")],
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is good for.")] = 365,
+    name: Annotated[str, typer.Argument(help="Name of the machine or user.")],
+    directory: Annotated[Path, typer.Option(help="Directory of the certificate authority and of the new certificate.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate expires.")] = 365,
 ) -> None:
-    """A certificate for a part of the pool, from an authority that is made the first time."""
+    """Issue a certificate for a member of a pool. The first call creates the pool's certificate authority."""
     from egpu.adapters.pool.authority import issue
     from egpu.adapters.pool.security import ROLES
 
     chosen: Role | None = next((one for one in ROLES if one == role), None)
     if chosen is None:
-        fail(f"role: {role!r} is not one of {', '.join(ROLES)}", code=EXIT_USAGE)
+        fail(f"role: {role!r} is unknown. Use one of {', '.join(ROLES)}", code=EXIT_USAGE)
     try:
         made = issue(directory, chosen, name, days=days)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_USAGE)
-    note(f"wrote {made.certificate} and {made.key}; the authority is {made.ca} (keep {directory / 'ca.key'} safe)")
+    note(f"wrote {made.certificate} and {made.key}. CA certificate: {made.ca}. Keep {directory / 'ca.key'} secret")
 
 
 def run_pooled(
@@ -255,20 +250,20 @@ def run_pooled(
     wait_seconds: float,
     ptx: bool | None,
 ) -> tuple[int, dict[str, object]]:
-    """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
+    """Run a command on the pool's cards. Return its exit status and a summary. Raises ElasticGPUError."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
     from egpu.adapters.pool.programs import run_in_pool
     from egpu.core.leasing.records import LeaseRequest
-    from egpu.runtime import logs
+    from egpu_base.runtime import logs
 
-    found.secret()  # what is wrong with it is said before the command starts
-    logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know
+    found.secret()  # report its errors before the command starts
+    logs.configure("run", level="error")  # the streams belong to the command; `note` reports the rest
     request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
     holder = escaped(f"{process_holder()} {shlex.join(command)}")[:256]
     outcome = asyncio.run(
         run_in_pool(
             command, parse_address(pool), found, request, holder=holder, note=note,
-            wait_seconds=wait_seconds, ptx=ptx,
+            wait_seconds=wait_seconds, ptx=ptx, making_ptx=_making_ptx,
         )
     )  # fmt: skip
     lease = outcome.lease
@@ -279,6 +274,12 @@ def run_pooled(
         "exitStatus": outcome.status,
         "gpuSeconds": 0.0 if lease is None else lease.gpu_seconds,
     }
+
+
+def _making_ptx(present: Mapping[str, str]) -> dict[str, str]:
+    from egpu.laptop.machines import making_ptx
+
+    return making_ptx(present)
 
 
 def _card(card: "CardView") -> dict[str, object]:
@@ -293,7 +294,7 @@ def _card(card: "CardView") -> dict[str, object]:
 
 
 def leases_table(address: str | None, found: Credentials) -> Table:
-    """`egpu get leases`: one row per card of a lease."""
+    """Return the table of `egpu get leases`: one row per card of a lease."""
     table = Table(
         ("lease", "peer", "holder", "state", "server", "gpu", "core", "memory", "used", "sessions"),
         right=frozenset({"core", "memory", "used", "sessions"}),
@@ -313,15 +314,16 @@ def leases_table(address: str | None, found: Credentials) -> Table:
 
 
 def servers_table(address: str | None, found: Credentials) -> Table:
-    """`egpu get servers`: the pool's machines."""
-    columns = ("server", "address", "state", "cards", "leases", "core free", "memory free", "link")
-    table = Table(columns, right=frozenset(columns[3:]), spare=("link", "address"))
+    """Return the table of `egpu get servers`: the pool's machines."""
+    columns = ("server", "address", "state", "cards", "leases", "core free", "memory free", "link", "libraries")
+    table = Table(columns, right=frozenset(columns[3:8]), spare=("libraries", "link", "address"))
     for one in ask(address, found, lambda client: client.servers()):
         state = "Ready" if one.connected else "NotReady"
         row = (one.server, one.address, state, str(one.cards), str(one.leases), f"{one.core_free} of {one.core} %",
-               f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.link_mbps} Mbit/s")  # fmt: skip
+               f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.link_mbps} Mbit/s",
+               ", ".join(f"{name} {version}".strip() for name, version in one.libraries.items()) or "-")  # fmt: skip
         record = {"server": one.server, "address": one.address, "connected": one.connected, "cards": one.cards,
                   "leases": one.leases, "coreFreePercent": one.core_free, "memoryFreeMiB": one.memory_free_mib,
-                  "linkMbps": one.link_mbps, "executors": one.confinement}  # fmt: skip
+                  "linkMbps": one.link_mbps, "executors": one.confinement, "libraries": one.libraries}  # fmt: skip
         table.add(row, record)
     return table

@@ -1,28 +1,29 @@
-"""`egpu run --core 30 --memory 2GiB -- COMMAND`: a command in a slice of a local GPU, no cluster needed.
+"""`egpu run --core 30 --memory 2GiB -- COMMAND`: a command in a slice of a local GPU, without a cluster.
 
-The command's stdin, stdout and stderr are its own, and so is its exit status (128 + signal when one ended it). What
-this program itself has to say goes to stderr; 125 means that it could not start the command at all.
+The command keeps stdin, stdout and stderr, and `egpu run` ends with its exit status (128 + signal if a signal ended
+it). Messages of `egpu run` go to stderr. Status 125: the command could not start.
 """
 
 import json
 import os
-import shlex
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 import yaml
 
-from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode
-from egpu.api.quantities import parse_memory_mib
 from egpu.cli import pool
 from egpu.cli.output import EXIT_USAGE, Format, fail, note
-from egpu.errors import ElasticGPUError, InvalidInput
+from egpu.core.contexts import warning
+from egpu_base.api.quantities import parse_memory_mib
+from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput
 
 if TYPE_CHECKING:
+    from egpu.adapters.local.book import LocalSlice
     from egpu.adapters.local.run import LocalMachine
 
 EXIT_NOT_STARTED = 125
@@ -30,85 +31,110 @@ Ptx = Annotated[
     bool | None,
     typer.Option(
         "--ptx/--no-ptx",
-        help="With --pool: whether compilers in the command make PTX. Default: where all its cards are simulated.",
+        help="With --pool: make compilers in the command emit PTX. Default: only if all cards are simulated.",
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long to wait for room on the cards, or with --pool for the broker. Default: 0, with --pool 30.",
         show_default=False,
     ),
 ]
 
 
 class RunMode(StrEnum):
-    """What `--mode` takes."""
+    """The values of `--mode`."""
 
     CAP = "cap"
     SHARE = "share"
 
 
 def run(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.", show_default=False)],
     core: Annotated[int, typer.Option(help="Percent of the card's compute time, 1 to 100.")] = 100,
     memory: Annotated[
         str | None,
-        typer.Option(help="Device memory: 2GiB, 512MiB, 4GB; a bare number is MiB. Default: the core share."),
+        typer.Option(help="GPU memory, such as 2GiB or 4GB. Without unit: MiB. Default: same share as --core."),
     ] = None,
-    gpu: Annotated[int | None, typer.Option(help="Ordinal of the card. Default: the fullest that has room.")] = None,
+    gpu: Annotated[int | None, typer.Option(help="Ordinal of the card. Default: the fullest cards with room.")] = None,
     simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="Use simulated cards of this profile, such as A100-80G.")
+        str | None,
+        typer.Option(metavar="PROFILE", help="Use simulated cards of this profile, as in `egpu-sim profiles`."),
     ] = None,
     mode: Annotated[
-        RunMode, typer.Option(help="cap: never above the share. share: idle time may be used.")
+        RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
     state_dir: Annotated[
         Path | None,
-        typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in memory."),
+        typer.Option(envvar="EGPU_RUN_DIR", help="Directory for slices and simulated machines. Default: in memory."),
     ] = None,
     output: Annotated[
         Format,
-        typer.Option(
-            "-o", "--output", metavar="FORMAT", help="json, yaml: a summary on stderr when the command has ended."
-        ),
+        typer.Option("-o", "--output", metavar="FORMAT", help="json or yaml: print a summary on stderr at the end."),
     ] = Format.TABLE,
     pool_address: Annotated[
-        str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
+        str | None,
+        typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool with the broker at this address."),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Number of cards, each with --core and --memory.")] = 1,
     ptx: Ptx = None,
-    wait: pool.Wait = pool.WAIT_SECONDS,
+    wait: Wait = None,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Run a command in a slice of a local GPU (a simulated one where there is no NVIDIA driver), or of a pool's."""
+    """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
     if pool_address is not None:
         if gpu is not None or simulate is not None or mode is not RunMode.CAP:
-            fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
+            fail("--pool excludes --gpu, --simulate and --mode. The broker chooses the cards", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
+        wait = pool.WAIT_SECONDS if wait is None else wait
         _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
-    if gpus != 1 or ptx is not None:
-        fail("--gpus and --ptx are for --pool; a local slice is of one card, which is known", code=EXIT_USAGE)
+    _refuse_pool_options(context)
+    size = _Size(gpus, core, memory, gpu, _mode(mode))
+    hint = _default_core_hint(context)
+    _run_local(command, size, output, simulate=simulate, state_dir=state_dir, wait=wait or 0, hint=hint)
+
+
+class _Size(NamedTuple):
+    """The options that say how large a local slice is."""
+
+    cards: int
+    core: int
+    memory: str | None
+    gpu: int | None
+    mode: Mode
+
+
+def _run_local(
+    command: list[str], size: _Size, output: Format, *, simulate: str | None, state_dir: Path | None, wait: float,
+    hint: str,
+) -> NoReturn:  # fmt: skip
+    """Run the command in a slice of this machine's cards, and end with its status. `hint` ends a refusal."""
     from egpu.adapters.local import run as localrun
-    from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard
     from egpu.adapters.local.sharing import MachineSharing
-    from egpu.runtime import logs
+    from egpu_base.runtime import logs
 
-    logs.configure("run", level="error")  # stdout is the command's
+    logs.configure("run", level="error")  # stdout belongs to the command
     try:
-        machine = _machine(simulate, state_dir)
-        cards = machine.cards()
-        request = SliceRequest(
-            core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode)
-        )
-        local = machine.book.take(cards, request, command=shlex.join(command), processes=(Process.of(os.getpid()),))
+        local, machine = _take(command, size, simulate=simulate, state_dir=state_dir, wait=wait)
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
+    except DoesNotFit as error:
+        fail(f"{error}. {hint}", code=EXIT_NOT_STARTED)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
     status = EXIT_NOT_STARTED
     try:
         plan = localrun.plan(machine, local, command)
-        for weakness in plan.weaknesses:
-            note(f"weaker isolation: {weakness}")
+        _note_problems(plan.weaknesses, warning(local.request.memory_mib, [card.model for card in local.cards]))
         guard, sharing = MemoryGuard(local, machine.inventory(), note), MachineSharing(machine.sharing())
         status = localrun.execute(plan, local, guard.thread(), sharing.thread())
     except ElasticGPUError as error:
@@ -119,23 +145,66 @@ def run(
     raise typer.Exit(status)
 
 
+def _take(
+    command: list[str], size: _Size, *, simulate: str | None, state_dir: Path | None, wait: float
+) -> "tuple[LocalSlice, LocalMachine]":
+    """Take the slice. Raises InvalidInput, ElasticGPUError."""
+    from egpu.adapters.local.book import SliceRequest
+
+    memory_mib = None if size.memory is None else parse_memory_mib(size.memory, field="--memory")
+    machine = _machine(simulate, state_dir, size.cards)
+    cards = machine.cards()
+    same_share = max(1, cards[0].memory_mib * size.core // 100)
+    request = SliceRequest(
+        core=size.core,
+        memory_mib=same_share if memory_mib is None else memory_mib,
+        cards=size.cards,
+        gpu=size.gpu,
+        mode=size.mode,
+    )
+    return machine.take(cards, request, command, wait_seconds=wait, tell=note), machine
+
+
+def _default_core_hint(context: typer.Context) -> str:
+    """Return the way out of a refusal."""
+    source = context.get_parameter_source("core")
+    if source is not None and source.name == "DEFAULT":
+        return "--core is 100 by default. Give less to share a card, or wait with --wait SECONDS"
+    return "Ask for less, or wait with --wait SECONDS"
+
+
+def _note_problems(weaknesses: Sequence[str], small: str | None) -> None:
+    """Tell the user how this machine isolates less than others, and that the slice is too small."""
+    for told in (*(f"weaker isolation: {weakness}" for weakness in weaknesses), *([small] if small else [])):
+        note(told)
+
+
+def _refuse_pool_options(context: typer.Context) -> None:
+    """Refuse options of the pool on the command line of a local slice. Variables may be set for other commands."""
+    for name in ("ptx", "secret_file", "tls_ca", "tls_cert", "tls_key"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            why = "A local slice keeps the compilers' output" if name == "ptx" else "A local slice uses no broker"
+            fail(f"--{name.replace('_', '-')} needs --pool. {why}", code=EXIT_USAGE)
+
+
 def _check_ptx() -> None:
-    """Who says --ptx wants it for every compiler; numba-cuda has room for one plug-in."""
-    from egpu.adapters import compilers
+    """Reject --ptx with another numba-cuda plug-in: --ptx is for all compilers, and numba-cuda takes one."""
+    from egpu_base import compilers
 
     if os.environ.get(compilers.NUMBA_MANAGER, compilers.NUMBA_PLUGIN) != compilers.NUMBA_PLUGIN:
-        fail(f"--ptx takes the place of {compilers.NUMBA_MANAGER}, which is set; leave one out", code=EXIT_USAGE)
+        fail(f"--ptx would replace {compilers.NUMBA_MANAGER}, which is set. Use only one of them", code=EXIT_USAGE)
 
 
 def _run_pooled(
     command: list[str], address: str, files: pool.Files, output: Format, *,
     gpus: int, core: int, memory: str | None, wait: float, ptx: bool | None,
-) -> None:  # fmt: skip
-    """With --pool. Ends the program with the command's status."""
+) -> NoReturn:  # fmt: skip
+    """Run the command on the pool, and end with its status."""
     if ptx:
         _check_ptx()
     if memory is None:
-        fail("--memory: with --pool say how much memory of each card", code=EXIT_USAGE)
+        fail("--pool needs --memory: the memory of each card, such as 2GiB", code=EXIT_USAGE)
     try:
         memory_mib = parse_memory_mib(memory, field="--memory")
         found = pool.credentials(*files)
@@ -151,13 +220,18 @@ def _run_pooled(
     raise typer.Exit(status)
 
 
-def _machine(simulate: str | None, state_dir: Path | None) -> "LocalMachine":
-    """Raises InvalidInput, ElasticGPUError."""
-    from egpu.adapters.local.run import find_machine
+def _machine(simulate: str | None, state_dir: Path | None, cards: int) -> "LocalMachine":
+    """Return the real machine, or a simulated one with this number of cards. Raises InvalidInput, ElasticGPUError."""
+    from egpu.adapters.local.run import has_driver, real_machine
 
-    machine = find_machine(simulate, root=state_dir and state_dir.absolute())
+    root = state_dir and state_dir.absolute()
+    if simulate is None and has_driver():
+        return real_machine(root)
+    from egpu.laptop.machines import find_machine
+
+    machine = find_machine(simulate, root=root, cards=cards)
     if machine.simulated is not None and simulate is None:
-        note(f"no NVIDIA driver here: using the simulated machine {machine.name} (say --simulate to choose)")
+        note(f"no NVIDIA driver found. Using the simulated machine {machine.name} (--simulate chooses another)")
     return machine
 
 
@@ -165,11 +239,6 @@ def _summarise(summary: dict[str, Any], output: Format) -> None:
     if not output.for_people:
         text = yaml.safe_dump(summary, sort_keys=False) if output is Format.YAML else json.dumps(summary) + "\n"
         sys.stderr.write(text)
-
-
-def _memory_mib(text: str | None, core: int, card_mib: int) -> int:
-    """What was asked for; without a word, the same share of the memory as of the compute time."""
-    return max(1, card_mib * core // 100) if text is None else parse_memory_mib(text, field="--memory")
 
 
 def _mode(mode: RunMode) -> Mode:

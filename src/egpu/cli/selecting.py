@@ -1,4 +1,4 @@
-"""Which rows of a table `egpu get` shows, and what all of them come to."""
+"""Row selection and the summary line of `egpu get`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,16 +7,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from egpu.api.objects import Object
 from egpu.cli.output import Table
 from egpu.cli.snapshot import Snapshot
-from egpu.errors import InvalidInput
+from egpu_base.api.objects import Object
+from egpu_base.errors import InvalidInput
 
 Record = Mapping[str, Any]
 
 
 class What(StrEnum):
-    """What can be listed."""
+    """The kinds that `egpu get` lists."""
 
     NODES = "nodes"
     GPUS = "gpus"
@@ -32,7 +32,7 @@ KEYS: Mapping[What, Sequence[str]] = {
     What.CLAIMS: ("namespace", "name"),
     What.PODS: ("namespace", "pod", "container"),
 }
-"""What of a record says which one it is."""
+"""The fields that identify a record."""
 KNOWN: Mapping[What, frozenset[str]] = {
     What.NODES: frozenset({"node", "labels", "model", "free"}),
     What.GPUS: frozenset({"node", "labels", "model", "free", "mode"}),
@@ -41,13 +41,13 @@ KNOWN: Mapping[What, frozenset[str]] = {
     What.LEASES: frozenset(),
     What.SERVERS: frozenset(),
 }
-"""By what the rows of each can be selected."""
+"""The options that select rows of each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """`node`: names, with `*` and `?`. `labels`: a selector as kubectl takes them, of the labels of a claim or a pod,
-    or of the node of a card. `model`: a part of it, in any case."""
+    """Conditions for rows. `node`: names, with the wildcards `*` and `?`. `labels`: a selector in kubectl's syntax, for
+    labels of a claim or pod, or of a card's node. `model`: a part of the name, upper or lower case."""
 
     node: Sequence[str] = ()
     labels: str = ""
@@ -56,13 +56,13 @@ class Selection:
     free: bool = False
 
     def check(self, what: What) -> None:
-        """Raises InvalidInput for what this cannot be selected by."""
+        """Raise InvalidInput for an option that does not apply to `what`."""
         for name in (field.name for field in fields(self)):
             if getattr(self, name) and name not in KNOWN[what]:
-                raise InvalidInput(name, f"{what} cannot be selected by it")
+                raise InvalidInput(name, f"{what} cannot be selected by this option. Leave it out")
 
     def of(self, what: What, table: Table, snapshot: Snapshot) -> Table:
-        """The rows that are wanted. Raises InvalidInput for a selector that cannot be read."""
+        """Return the selected rows. Raises InvalidInput for an invalid selector."""
         tests = list[Callable[[Record], bool]]()
         if self.node:
             tests.append(lambda record: any(fnmatchcase(record["node"] or "", each) for each in self.node))
@@ -78,7 +78,7 @@ class Selection:
         return table.where(lambda record: all(test(record) for test in tests)) if tests else table
 
     def _labelled(self, what: What, snapshot: Snapshot) -> set[tuple[str, ...]]:
-        from egpu.embedded.apiserver.selectors import label_selector  # slow to load, and rarely needed
+        from egpu_base.kubernetes.label_selectors import label_selector  # slow to load, and rarely needed
 
         try:
             matches = label_selector(self.labels)
@@ -96,14 +96,15 @@ def _models(record: Record) -> Sequence[str]:
 
 
 def _is_free(record: Record) -> bool:
-    """A card of which nothing is given out and that takes work; a node that has one untouched."""
+    """Return whether a card is unused and takes work, or whether a node has an unused card."""
     if "freeCards" in record:
         return record["freeCards"] > 0
-    return record["mode"] == "free" and record["healthy"] and not record["cordoned"]
+    takes_work = record["healthy"] and not record["cordoned"] and not record["byResourceClaims"]
+    return record["mode"] == "free" and takes_work
 
 
 def summary(what: What, records: Sequence[Record]) -> str:
-    """What the rows come to, in a line."""
+    """Return the totals of the rows in one line."""
     match what:
         case What.GPUS:
             free = sum(_is_free(one) for one in records)
@@ -120,14 +121,14 @@ def summary(what: What, records: Sequence[Record]) -> str:
             kind = "claim" if what is What.CLAIMS else "container"
             return f"{_count(len(records), kind)}: {', '.join(f'{count} {phase}' for phase, count in phases)}"
         case What.LEASES | What.SERVERS:
-            raise AssertionError(f"{what} are a pool's, not a cluster's")
+            raise AssertionError(f"{what} belong to a pool, not to a cluster")
 
 
 def _given(records: Sequence[Record], cards: int) -> str:
     core = sum(one["corePercentGiven"] for one in records) / max(cards, 1)
     memory = sum(one["memoryMiB"] for one in records)
     share = 100 * sum(one["memoryMiBGiven"] for one in records) / max(memory, 1)
-    return f"{core:.0f} % of compute and {share:.0f} % of memory given out"
+    return f"{core:.0f} % of compute and {share:.0f} % of memory allocated"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""`egpu selftest`: whether this machine's GPUs can be shared with Elastic GPU, tried in about two minutes."""
+"""`egpu selftest`: a test of GPU sharing on this machine, in about two minutes."""
 
 import signal
 import sys
@@ -14,21 +14,31 @@ from egpu.cli.output import EXIT_FAILED, Format, note
 def selftest(
     simulate: Annotated[
         str | None,
-        typer.Option(metavar="PROFILE", help="Try it on a simulated card of this profile, such as A100-80G."),
+        typer.Option(metavar="PROFILE", help="Test a simulated card of this profile, such as A100-80G."),
     ] = None,
-    gpu: Annotated[int, typer.Option(min=0, help="Ordinal of the card to try.")] = 0,
+    gpu: Annotated[int, typer.Option(min=0, help="Ordinal of the card to test.")] = 0,
+    thorough: Annotated[
+        bool,
+        typer.Option(
+            "--thorough", help="Also test each kind of memory, two slices at once, killed programs, and PyTorch."
+        ),
+    ] = False,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Try sharing a GPU of this machine: is the driver found, do limits hold, what does it cost, do executors work.
+    """Test GPU sharing on this machine: driver, memory and compute limits, overhead and executors.
 
-    Everything that is tried runs in slices of at most 1 GiB, and is gone afterwards. Exit code 1 if anything is wrong.
+    The tests run in slices of at most 1 GiB, which are removed at the end. Exit code 1 if a check fails.
     """
     from egpu.cli.selfchecks import examine
+    from egpu.cli.thorough import THOROUGH
 
-    signal.signal(signal.SIGTERM, _end)  # so that what was started is ended, as with Ctrl-C
-    if not show_findings(examine(simulate, gpu, tell=lambda line: note(line, style="dim")), output):
+    signal.signal(signal.SIGTERM, _end)  # end the started programs, as with Ctrl-C
+    if not show_findings(
+        examine(simulate, gpu, tell=lambda line: note(line, style="dim"), further=THOROUGH if thorough else None),
+        output,
+    ):
         raise typer.Exit(EXIT_FAILED)
 
 

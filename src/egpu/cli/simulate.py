@@ -1,4 +1,4 @@
-"""`egpu simulate`: what a policy would have made of a workload."""
+"""`egpu simulate`: a workload replayed under scheduling policies."""
 
 import csv
 import json
@@ -22,11 +22,11 @@ from egpu.cli.output import Format, Table, errors, show
 from egpu.cli.plots import Line, write_plot
 from egpu.core.policies.registry import canonical
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation import whatif
-from egpu.core.simulation.replay import Outcome, run
-from egpu.core.simulation.summary import interval, paired
-from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
-from egpu.errors import InvalidInput
+from egpu.core.replay import whatif
+from egpu.core.replay.run import Outcome, run
+from egpu.core.replay.summary import interval, paired
+from egpu.core.replay.workload import Lifetime, Workload, churn, published_arrivals
+from egpu_base.errors import InvalidInput
 
 STEP_PERCENT: Final = 10
 MAX_JOBS: Final = 64
@@ -48,7 +48,7 @@ class Task:
     gangs: Sequence[str] = ()
 
     def workload(self) -> Workload:
-        """The same for every policy of a seed."""
+        """Return the workload, which is the same for all policies of a seed."""
         nodes, capacity = len(self.machines), 1000 * sum(machine.cards for machine in self.machines)
         if self.lifetime is None:
             return published_arrivals(
@@ -69,7 +69,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. `policy` is the name as asked for."""
+    """The result of a run. `policy` is the name as the user wrote it."""
 
     policy: str
     seed: int
@@ -78,10 +78,10 @@ class Result:
     decisions_per_second: float
     p99_milliseconds: float
     curve: list[tuple[int, float, float]]
-    """Arrived, allocated and fragmented percent."""
+    """Points of arrived, allocated and fragmented percent."""
 
     def record(self) -> dict[str, Any]:
-        """As it goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "policy": self.policy,
             "seed": self.seed,
@@ -92,7 +92,7 @@ class Result:
 
 
 def perform(task: Task) -> Result:
-    """One run. Raises InvalidInput."""
+    """Run one task. Raises InvalidInput."""
     outcome = run(
         task.policy,
         task.machines,
@@ -114,15 +114,15 @@ def perform(task: Task) -> Result:
 
 
 def _at_loads(outcome: Outcome, load: float) -> dict[str, float]:
-    """Allocated percent when 100, 110, … percent had arrived; of a smaller load, at its end."""
+    """Return the allocated percent at 100, 110, … percent arrived load, or at the end of a smaller load."""
     last = math.floor(100 * load + 1e-9)
     steps = [*range(100, last + 1, STEP_PERCENT)] or [last]
     return {str(step): outcome.allocated_at(step) for step in steps}
 
 
 def simulate(
-    nodes: Annotated[Path, typer.Option(help="Nodes, a CSV file.")] = Path("data/openb/nodes.csv"),
-    pods: Annotated[Path, typer.Option(help="Pods, a CSV file.")] = Path("data/openb/pods.csv"),
+    nodes: Annotated[Path, typer.Option(help="CSV file with the nodes.")] = Path("data/openb/nodes.csv"),
+    pods: Annotated[Path, typer.Option(help="CSV file with the pods.")] = Path("data/openb/pods.csv"),
     policy: Annotated[
         str,
         typer.Option(
@@ -133,39 +133,39 @@ def simulate(
     seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
     load: Annotated[
         float,
-        typer.Option(help="GPU asked for, as a share of capacity: all that arrives, or with lifetimes, on average."),
+        typer.Option(help="Requested GPU as a share of capacity. With --lifetime: its average over time."),
     ] = 1.3,
     lifetime: Annotated[
         str | None,
-        typer.Option(help="Let pods depart: exp:MEAN, pareto:MEAN or pareto:MEAN:SHAPE, in any unit of time."),
+        typer.Option(help="End pods after random times: exp:MEAN, pareto:MEAN or pareto:MEAN:SHAPE, in any time unit."),
     ] = None,
-    lifetimes: Annotated[float, typer.Option(help="With lifetimes: how long, in mean lifetimes.")] = 6.0,
+    lifetimes: Annotated[float, typer.Option(help="With --lifetime: length of a run, in mean lifetimes.")] = 6.0,
     warm_up: Annotated[
-        float, typer.Option(help="With lifetimes: so many at the start do not count as offered or refused.")
+        float, typer.Option(help="With --lifetime: warm-up in mean lifetimes. REFUSED GPU % ignores its pods.")
     ] = 1.0,
-    out: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write every run's curve here as CSV.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="CSV file for the curves of all runs.")] = None,
     plot: Annotated[
-        list[Path] | None, typer.Option(help="Draw allocation and fragmentation against arrived load (.svg or .png).")
+        list[Path] | None, typer.Option(help="Chart file (.svg or .png): allocation and fragmentation by load.")
     ] = None,
     add: Annotated[
         list[str] | None,
         typer.Option(
-            help="What if: more nodes, COUNT:MODEL:CARDS:CPU:RAM or, with a card's memory, "
-            "COUNT:MODEL:CARDS:CPU:RAM:MEMORY; CPU in thousandths, memory in MiB."
+            help="Add nodes: COUNT:MODEL:CARDS:CPU:RAM or, with a card's memory, "
+            "COUNT:MODEL:CARDS:CPU:RAM:MEMORY. CPU in thousandths, RAM and MEMORY in MiB."
         ),
     ] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="What if: fewer nodes, NAME or MODEL[:COUNT].")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Remove nodes: NAME or MODEL[:COUNT].")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option(help="What if: other nodes, NAME_OR_MODEL:FIELD=VALUE (cards, model, cpu_milli, …)."),
+        typer.Option(help="Change nodes: NAME_OR_MODEL:FIELD=VALUE. Fields: cards, model, cpu_milli, …"),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time. Speeds are comparable only with 1.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Replay a workload under one or more policies and compare them."""
+    """Replay a workload under one or more scheduling policies and compare the results."""
     policies = [name.strip() for name in policy.split(",") if name.strip()]
     for name in policies:
         canonical(name)
@@ -178,7 +178,7 @@ def simulate(
         machines = whatif.change(machines, text)
     shapes, gangs = read_pods(pods), read_gangs(pods)
     if load <= 0 or lifetimes <= 0 or not 0 <= warm_up < lifetimes:
-        raise InvalidInput("load", "--load and --lifetimes are above 0, and --warm-up is shorter than --lifetimes")
+        raise InvalidInput("load", "--load and --lifetimes must be above 0, --warm-up from 0 to below --lifetimes")
     if not 1 <= jobs <= MAX_JOBS:
         raise InvalidInput("jobs", f"{jobs} is not between 1 and {MAX_JOBS}")
     stay = Lifetime.parse(lifetime) if lifetime else None
@@ -203,7 +203,7 @@ def _seeds(text: str) -> list[int]:
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0:
-        raise InvalidInput("seed", f"{text!r} is not a list of numbers of 0 or more, joined by commas")
+        raise InvalidInput("seed", f"{text!r} is not a list of numbers of 0 or more. Example: 1,2,3")
     return seeds
 
 
@@ -229,7 +229,7 @@ def _perform_all(tasks: Sequence[Task], jobs: int) -> list[Result]:
 
 @contextmanager
 def _progress(total: int) -> Generator[Callable[[Task], None]]:
-    """A bar on stderr, on a terminal."""
+    """Show a progress bar on stderr if it is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         entry = bar.add_task("simulating", total=total)
@@ -241,7 +241,7 @@ def _progress(total: int) -> Generator[Callable[[Task], None]]:
 
 
 def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
-    """Means with 95 % intervals, and the paired difference to the first policy in refused GPU."""
+    """Return means with 95 % intervals, and the paired difference of refused GPU to the first policy."""
     loads = list(results[0].alloc)
     columns = ["POLICY", "RUNS", *(f"ALLOCATED@{load}%" for load in loads), "REFUSED GPU %"]
     first = [result.refused_gpu_percent for result in results if result.policy == policies[0]]

@@ -1,4 +1,4 @@
-"""What the terminal, the disk or the machine refuses a command, said in a sentence instead of a traceback."""
+"""Errors of the terminal, the disk or the machine as one sentence instead of a traceback."""
 
 import codecs
 import errno
@@ -9,30 +9,30 @@ from collections.abc import Mapping
 from typing import Final
 
 TRACEBACK: Final = "EGPU_TRACEBACK"
-"""Set in the environment, it lets errors through as Python shows them, for those who look for the cause."""
+"""Environment variable that shows errors with Python's traceback, for debugging."""
 
 _REPLACED: Final[Mapping[str, str]] = {
     "█": "#", "░": ".", "…": "...", "·": ".", "→": "->", "←": "<-", "×": "x", "≥": ">=", "≤": "<=", "–": "-", "—": "-",
 }  # fmt: skip
-"""Signs of our output for terminals that have no such letters."""
+"""Replacements for characters of our output that a terminal's encoding lacks."""
 
 _REMEDIES: Final[Mapping[int, str]] = {
-    errno.ENOSPC: "free some space there, or use another place (--state-dir, TMPDIR)",
-    errno.EDQUOT: "free some space there, or use another place (--state-dir, TMPDIR)",
-    errno.EROFS: "use a place that can be written (--state-dir, TMPDIR, HOME)",
-    errno.EACCES: "use a place that is yours (--state-dir, TMPDIR, HOME), or ask for the right",
-    errno.EPERM: "use a place that is yours (--state-dir, TMPDIR, HOME), or ask for the right",
-    errno.EMFILE: "let it open more files: ulimit -n",
-    errno.ENFILE: "close other programs: this machine has no open files left",
-    errno.EAGAIN: "let it start more processes: ulimit -u",
+    errno.ENOSPC: "free some space there, or use another directory (--state-dir, TMPDIR)",
+    errno.EDQUOT: "free some space there, or use another directory (--state-dir, TMPDIR)",
+    errno.EROFS: "use a writable directory (--state-dir, TMPDIR, HOME)",
+    errno.EACCES: "use a directory of your own (--state-dir, TMPDIR, HOME), or ask for permission",
+    errno.EPERM: "use a directory of your own (--state-dir, TMPDIR, HOME), or ask for permission",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.ENFILE: "close other programs: this machine has reached its limit of open files",
+    errno.EAGAIN: "raise the limit of processes: ulimit -u",
     errno.ENOMEM: "free some memory of this machine",
     errno.EADDRINUSE: "another program listens there: choose another port",
-    errno.EADDRNOTAVAIL: "this machine has no such address: choose one that it has",
+    errno.EADDRNOTAVAIL: "this machine does not have that address: choose one of its own",
 }
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr print something for every letter, whatever the terminal's encoding."""
+    """Make stdout and stderr replace characters that the terminal's encoding lacks."""
     codecs.register_error("egpu-terminal", _replace)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -47,19 +47,19 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def sentence(error: OSError) -> str:
-    """What was refused, where, and what to do about it."""
+    """Return what failed, where, and what to do about it."""
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
     what = error.strerror or str(error) or type(error).__name__
-    remedy = _REMEDIES.get(error.errno or 0, f"with {TRACEBACK}=1 in the environment it says where this came from")
+    remedy = _REMEDIES.get(error.errno or 0, f"set {TRACEBACK}=1 to see the traceback")
     return f"{' and '.join(names) + ': ' if names else ''}{what}; {remedy}"
 
 
 def finish_output() -> None:
-    """Write what stdout still holds. Raises OSError where it cannot be written; then nothing is left to be written."""
+    """Flush stdout. On failure, drop the rest and raise OSError."""
     try:
         sys.stdout.flush()
     except OSError as error:
-        # Python would try again when it ends, and say so in its own words.
+        # Otherwise Python tries again at its end and prints its own error.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

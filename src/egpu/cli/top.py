@@ -1,4 +1,4 @@
-"""`egpu top`: nodes, cards and slices, live on a terminal; once, as plain lines, into a pipe."""
+"""`egpu top`: nodes, cards and slices, live on a terminal, or once as plain lines into a pipe."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.usage import read_usage
-from egpu.api.kubernetes import Pod
+from egpu.adapters.kubernetes.announced_usage import UsageSources, given_or_announced
+from egpu.adapters.slices.published import read_usage
 from egpu.api.text import escaped
 from egpu.apps.dashboard import DashboardConfig
-from egpu.apps.dashboard.sources import read_token
+from egpu.apps.dashboard.usage_sources import read_token
 from egpu.cli.components import Kubeconfig
 from egpu.cli.layout import wrapped
 from egpu.cli.output import console, note
@@ -30,56 +29,60 @@ from egpu.cli.snapshot import load_from, reading
 from egpu.cli.top_rows import own_rows, rows
 from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, State, frame, keys, plain_lines, pressed, scrolled
 from egpu.cli.top_sources import OneNamespace, Source, WholeCluster, not_listed
-from egpu.core.view import ClusterView, cluster_view
-from egpu.runtime import logs
+from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import CorruptData, Unavailable
+from egpu_base.kubernetes import Client
+from egpu_base.runtime import logs
 
 REFRESH_SECONDS = 1.0
 STALE_SECONDS = 5.0
-"""While keys come, what is shown is no older than that."""
+"""The oldest data that is shown while keys are pressed."""
 PIPED_COLUMNS = 120
 ALTERNATE, ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""The terminal's other screen without a cursor, and back."""
+"""Escape sequences: to the terminal's alternate screen without a cursor, and back."""
 
 
 def top(
     kubeconfig: Kubeconfig = None,
-    search: Annotated[str, typer.Option("--filter", help="Only lines with this text, with what they belong to.")] = "",
+    search: Annotated[str, typer.Option("--filter", help="Only lines with this text, and their parent lines.")] = "",
     namespace: Annotated[
         str | None,
         typer.Option(
             "-n",
             "--namespace",
-            help="Only its pods. Default: the whole cluster, or the kubeconfig's namespace for who may not list that.",
+            help="Only pods of this namespace. Default: the whole cluster if allowed, else the kubeconfig's namespace.",
         ),
     ] = None,
     usage: Annotated[
-        list[str] | None, typer.Option(metavar="URL|FILE", help="Where use is published, as for `egpu bill`.")
+        list[str] | None, typer.Option(metavar="URL|FILE", help="Source of GPU usage, as in `egpu bill`. Repeatable.")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
 ) -> None:
-    """Nodes, cards and slices, live: what is given, what is used, who waits. Press h for its keys."""
+    """Show nodes, cards, slices and waiting pods live, with allocated and used GPU. Press h for the keys."""
     live = console.is_terminal and sys.stdin.isatty()
-    with reading():  # what is wrong is said before the screen is taken
+    sources = given_or_announced(usage or (), token_file, kubeconfig)
+    with reading():  # report errors before the screen changes
         unseen = asyncio.run(_unseen(kubeconfig, live=live, namespace=namespace))
     if not live:
-        _once(kubeconfig, search, unseen, usage or [], token_file)
+        _once(kubeconfig, search, unseen, sources)
         return
-    asyncio.run(_live(kubeconfig, State(search=search), unseen, usage or [], token_file))
+    asyncio.run(_live(kubeconfig, State(search=search), unseen, sources))
 
 
 @dataclass(frozen=True)
 class _Unseen:
-    """What is shown of instead of the whole cluster, and why."""
+    """The namespace that is shown instead of the whole cluster, and the reason."""
 
     namespace: str
     why: str
 
 
 async def _unseen(kubeconfig: Path | None, *, live: bool, namespace: str | None) -> _Unseen | None:
-    """None: everything is shown. Raises what the API server answers to who may not list the one namespace either."""
+    """Return None to show the whole cluster. Raises Refused for a user who may not list the namespace either."""
     async with Client.from_kubeconfig(kubeconfig) as client:
         if namespace is not None:
-            found = _Unseen(namespace, "no others were asked for")
+            found = _Unseen(namespace, "other namespaces are not selected")
         elif missing := await not_listed(client, "list", *(["watch"] if live else [])):
             found = _Unseen(client.namespace, f"you may not list {', '.join(missing)} of the whole cluster")
         else:
@@ -88,14 +91,12 @@ async def _unseen(kubeconfig: Path | None, *, live: bool, namespace: str | None)
         return found
 
 
-def _once(
-    kubeconfig: Path | None, search: str, unseen: _Unseen | None, usage: Sequence[str], token_file: Path | None
-) -> None:
+def _once(kubeconfig: Path | None, search: str, unseen: _Unseen | None, sources: UsageSources) -> None:
     if unseen is not None:
         found, problems = own_rows(asyncio.run(_pods_of(kubeconfig, unseen.namespace)), search=search), [unseen.why]
     else:
-        view = _whole_view(kubeconfig, usage, token_file)
-        found, problems = rows(view, search=search), list(view.problems)
+        view, silent = _whole_view(kubeconfig, sources)
+        found, problems = rows(view, search=search), [*view.problems, *silent]
     sys.stdout.write("".join(f"{line}\n" for line in plain_lines(found, PIPED_COLUMNS)))
     for problem in problems:
         note(problem, label="problem:" if unseen is None else "not shown:")
@@ -106,24 +107,31 @@ async def _pods_of(kubeconfig: Path | None, namespace: str) -> Sequence[Pod]:
         return await client.list(Pod, namespace=namespace)
 
 
-def _whole_view(kubeconfig: Path | None, usage: Sequence[str], token_file: Path | None) -> ClusterView:
+def _whole_view(kubeconfig: Path | None, sources: UsageSources) -> tuple[ClusterView, list[str]]:
+    """Return the view, and the reasons of sources that did not answer."""
     snapshot = load_from(kubeconfig)
-    return cluster_view(
+    usage, silent = dict[SliceKey, SliceUsage](), list[str]()
+    token = read_token(sources.token_file)
+    for url in sources.urls:
+        try:
+            usage |= read_usage([url], token=token)
+        except (Unavailable, CorruptData) as error:
+            silent.append(f"use of some slices is unknown: {error}")
+    view = cluster_view(
         snapshot.cache,
         nodes=snapshot.nodes,
         pods=snapshot.pods,
         claims=snapshot.claims,
         gpus=snapshot.gpus,
-        usage=read_usage(usage, token=read_token(token_file)),
+        usage=usage,
         now=datetime.now(UTC),
     )
+    return view, silent
 
 
-async def _live(
-    kubeconfig: Path | None, state: State, unseen: _Unseen | None, usage: Sequence[str], token_file: Path | None
-) -> None:
+async def _live(kubeconfig: Path | None, state: State, unseen: _Unseen | None, sources: UsageSources) -> None:
     logs.configure("top", level="error")
-    config = DashboardConfig(kubeconfig=kubeconfig, usage=tuple(usage), token_file=token_file)
+    config = DashboardConfig(kubeconfig=kubeconfig, usage=sources.urls, token_file=sources.token_file)
     async with Client.from_kubeconfig(kubeconfig) as client:
         source: Source = (
             WholeCluster(client, config)
@@ -160,7 +168,7 @@ async def _show(source: Source, state: State) -> None:
             columns, lines = os.get_terminal_size()
             pressed_keys = keys(bytes(read))
             read.clear()
-            # Somebody who scrolls need not wait while a large cluster is looked through anew.
+            # Scrolling must not wait for another pass over a large cluster.
             if time.monotonic() - refreshed >= (STALE_SECONDS if pressed_keys else REFRESH_SECONDS):
                 source.refresh()
                 refreshed = time.monotonic()
@@ -179,7 +187,7 @@ async def _show(source: Source, state: State) -> None:
 
 @contextlib.contextmanager
 def _screen() -> Generator[None]:
-    """The whole terminal, each key as it is pressed; on leaving, however that is, as it was before."""
+    """Take the whole terminal and read single keys. Restore the terminal at the end, also after an error."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:
@@ -196,7 +204,7 @@ def _screen() -> Generator[None]:
 def _listening(
     readable: Callable[[], None], resized: Callable[[], None], *, leave: asyncio.Task[None] | None
 ) -> Generator[None]:
-    """Told of keys and of another size; SIGTERM cancels `leave`, so that the terminal is put in order."""
+    """Call back for keys and a new size. SIGTERM cancels `leave`, so that the terminal is restored."""
     assert leave is not None, "called from a task"
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), readable)
@@ -211,7 +219,7 @@ def _listening(
 
 
 def _draw(lines: Sequence[Text]) -> None:
-    """From the upper left corner, each line to its end: nothing is cleared first, so nothing flickers."""
+    """Overwrite the screen from the upper left corner. It is not cleared first, so it does not flicker."""
     with console.capture() as made:
         for line in lines:
             console.print(line, end="\n", no_wrap=True, crop=True, highlight=False)

@@ -1,23 +1,23 @@
-"""What `egpu top` lists: nodes, their cards, whose slices are on them and which processes those have; then the pods
-that wait. Who may not list all of that gets the pods of one namespace."""
+"""The rows of `egpu top`: nodes, their cards, the slices on these and their processes; then waiting pods. Users who
+may not list all of these see the pods of one namespace."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.api.kubernetes import Pod
-from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.views import allocation_of, asks_for_cards, gpu_containers, shares
 from egpu.core.preemption.objections import last_word
 from egpu.core.view import CardView, ClusterView, NodeView, PendingPod, SliceView
 from egpu.core.view.records import WHOLE
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import MIB_BYTES, format_mib
 
 WAITING: Final = "waiting"
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """Of compute or memory: percent of what there is that was given, and that is used (None: nobody says)."""
+    """Allocated and used percent of compute or memory. `used` is None if no agent reports it."""
 
     given: float
     used: float | None
@@ -25,8 +25,8 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Row:
-    """One line. `depth`: 0 a node, 1 a card or a pod that waits, 2 a slice, 3 a process. `pod` is what can be
-    explained of it, `note` what there is to say beside its gauges, or in their place."""
+    """One line. `depth`: 0 a node, 1 a card or a waiting pod, 2 a slice, 3 a process. `pod`: the pod that `explain`
+    explains. `note`: text beside or instead of the gauges."""
 
     depth: int
     name: str
@@ -41,7 +41,7 @@ def _part(part: float, total: float) -> float:
 
 
 def _used(cards: Sequence[CardView]) -> tuple[float | None, int | None]:
-    """Percent of one card's compute, and bytes."""
+    """Return the used compute in percent of one card, and the used bytes."""
     core = [one.core_used_ratio for one in cards if one.core_used_ratio is not None]
     memory = [one.memory_used_bytes for one in cards if one.memory_used_bytes is not None]
     return (100 * sum(core) if core else None, sum(memory) if memory else None)
@@ -59,16 +59,16 @@ def _node_gauges(node: NodeView) -> tuple[Gauge, Gauge]:
 Order = Callable[[NodeView], tuple[float, str]]
 ORDERS: Final[Mapping[str, Order]] = {
     "name": lambda node: (0.0, node.name),
-    "compute given": lambda node: (-_node_gauges(node)[0].given, node.name),
-    "memory given": lambda node: (-_node_gauges(node)[1].given, node.name),
+    "compute allocated": lambda node: (-_node_gauges(node)[0].given, node.name),
+    "memory allocated": lambda node: (-_node_gauges(node)[1].given, node.name),
     "compute used": lambda node: (-(_node_gauges(node)[0].used or 0.0), node.name),
     "memory used": lambda node: (-(_node_gauges(node)[1].used or 0.0), node.name),
 }
-"""How nodes can be sorted; the fullest first."""
+"""The sort orders of nodes; the fullest first."""
 
 
 def rows(view: ClusterView, *, order: str = "name", search: str = "", tree: bool = True) -> list[Row]:
-    """All lines, in order. `search`: only what has it in its name, with what is above and below; `tree`: with
+    """Return all lines in order. `search`: only lines with this text, and the lines above and below; `tree`: with
     slices."""
     found = list[Row]()
     for node in sorted(view.nodes, key=ORDERS[order]):
@@ -98,7 +98,9 @@ def _card_rows(card: CardView, search: str, tree: bool, *, whole: bool) -> list[
         return []
     core, memory = _used([card])
     total = card.card.memory_mib
-    state = "" if card.card.healthy else "cordoned" if card.card.cordoned else "sick"
+    state = (
+        "" if card.card.healthy else "cordoned" if card.card.cordoned else "claims" if card.card.by_claims else "sick"
+    )
     row = Row(
         1, name,
         Gauge(float(card.core_given), core),
@@ -109,7 +111,7 @@ def _card_rows(card: CardView, search: str, tree: bool, *, whole: bool) -> list[
 
 
 def _slice_rows(one: SliceView) -> list[Row]:
-    """The slice, and the processes that it is known to have."""
+    """Return the slice and its known processes."""
     slice_ = _slice_row(one)
     known = () if one.used is None else one.used.processes
     return [
@@ -140,8 +142,8 @@ def _pending_row(pod: PendingPod) -> Row:
 
 
 def own_rows(pods: Iterable[Pod], *, search: str = "", tree: bool = True) -> list[Row]:
-    """Of pods alone, as far as they say themselves: where each is and what its containers were given, or what its
-    scheduler said of it last."""
+    """Return the rows of pods from their own objects: node and allocations, or the scheduler's last message about
+    them."""
     found = list[Row]()
     for pod in sorted(filter(asks_for_cards, pods), key=lambda pod: pod.key):
         if not _has(search, pod.key):

@@ -1,4 +1,4 @@
-"""The screen of `egpu top`: from what there is and which keys were pressed to lines of text. No terminal is needed."""
+"""The screen of `egpu top`: from rows and pressed keys to lines of text, without a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +11,13 @@ from egpu.cli.top_rows import ORDERS, Gauge, Row
 from egpu.core.view.records import Totals
 
 _HELP: Final = """\
-Up Down k j        the line before, the next       PgUp PgDn   a screen
-Home End g G       the first, the last             t           slices and processes shown or not
-, .                sort by something else          / Esc       filter, and no filter
-e Enter            explain this line's pod         h ?         this
-q Ctrl-C           leave
+Up Down k j        previous or next line           PgUp PgDn   previous or next page
+Home End g G       first or last line              t           show or hide slices and processes
+, .                previous or next sort order     / Esc       set or clear the filter
+e Enter            explain this line's pod         h ?         this help
+q Ctrl-C           quit
 
-A bar is █ what is used, ▓ what was given and is not used, ░ what is free."""
+In a bar, █ is used, ▓ is allocated but not used, ░ is free."""
 
 HELP: Final = tuple(_HELP.split("\n"))
 HEAD_LINES: Final = 3
@@ -27,8 +27,8 @@ LEAST_NAME: Final = 24
 
 @dataclass(frozen=True)
 class State:
-    """What the keys have chosen. `top` is the first line that is seen: of the list, or of `text`, which is shown in its
-    place where it is not None."""
+    """The choices made with keys. `top` is the first visible line of the list, or of `text`, which replaces the list if
+    it is not None."""
 
     cursor: int = 0
     top: int = 0
@@ -39,11 +39,11 @@ class State:
     text: tuple[str, ...] | None = None
     done: bool = False
     explain: tuple[str, str] | None = None
-    """The pod that is to be explained now."""
+    """The pod to explain now."""
 
 
 def pressed(state: State, key: str, listed: Sequence[Row], lines: int) -> State:
-    """What a key does. `lines` is the height of the terminal."""
+    """Return the state after a key. `lines` is the height of the terminal."""
     if state.typing:
         return _typed(state, key)
     if state.text is not None:
@@ -72,14 +72,14 @@ def pressed(state: State, key: str, listed: Sequence[Row], lines: int) -> State:
 
 
 def _read_on(state: State, key: str, page: int) -> State:
-    """In a text; the list is found as it was left."""
+    """Scroll or leave a text. Leaving returns to the same place of the list."""
     if state.text is None or key in ("q", "escape", "h", "?", "e", "enter"):
         return replace(state, text=None, top=state.cursor)
     return replace(state, top=max(0, min(state.top + _step(key, len(state.text), page), len(state.text) - page)))
 
 
 def _step(key: str, count: int, page: int) -> int:
-    """How many lines a key goes on."""
+    """Return the number of lines by which a key moves."""
     steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "home": -count, "g": -count,
              "end": count, "G": count}  # fmt: skip
     return steps.get(key, 0)
@@ -100,14 +100,14 @@ def _typed(state: State, key: str) -> State:
 
 
 def scrolled(state: State, count: int, page: int) -> State:
-    """With the cursor on a line that there is, and that line on the screen."""
+    """Move the cursor to an existing line, and scroll to it."""
     cursor = max(0, min(state.cursor, count - 1))
     top = max(0, min(state.top, cursor, max(0, count - page)))
     return replace(state, cursor=cursor, top=max(top, cursor - page + 1))
 
 
 def frame(listed: Sequence[Row], state: State, *, summary: str, columns: int, lines: int) -> list[Text]:
-    """Exactly `lines` lines of at most `columns` columns. Only what is seen is made."""
+    """Return exactly `lines` lines of at most `columns` columns. Builds only the visible ones."""
     room = max(0, lines - HEAD_LINES - FOOT_LINES)
     if state.text is not None:
         body = [Text(escaped(line)) for line in state.text[state.top : state.top + room]]
@@ -123,30 +123,31 @@ def frame(listed: Sequence[Row], state: State, *, summary: str, columns: int, li
 
 
 def plain_lines(listed: Sequence[Row], columns: int) -> Iterator[str]:
-    """For a pipe: more than `columns` where names need them, which are what others look for in it."""
+    """Yield lines for a pipe. They exceed `columns` to show whole names, for which programs search."""
     name, bar = _widths(columns)
     widths = max(name, *(_name(row).cell_len for row in listed)) if listed else name, bar
     return (_line(row, widths, chosen=False).plain.rstrip() for row in listed)
 
 
 def _widths(columns: int) -> tuple[int, int]:
-    """Of the name, and of a bar; the two gauges have 8 columns of figures each."""
+    """Return the widths of the name and of a bar. The figures of each gauge take 8 columns."""
     rest = max(0, columns - LEAST_NAME - 2 * 11)
     bar = min(40, rest // 3)
     return columns - 2 * (bar + 11), bar
 
 
-def in_short(totals: Totals) -> str:
-    """The first line's words for a whole cluster."""
+def in_short(totals: Totals, *, waiting: int) -> str:
+    """Return the summary of a whole cluster for the first line. `waiting`: pods, whose rows may be below the screen."""
     given = f"compute {_percent(totals.core_given, totals.core_percent)} %"
-    memory = f"memory {_percent(totals.memory_given_mib, totals.memory_mib)} % given"
-    return f"{totals.cards} cards, {totals.free_cards} free; {given}, {memory}"
+    memory = f"memory {_percent(totals.memory_given_mib, totals.memory_mib)} % allocated"
+    wait = f"{waiting} waiting; " if waiting else ""
+    return f"{totals.cards} cards, {totals.free_cards} free; {wait}{given}, {memory}"
 
 
 def _head(summary: str, state: State, columns: int) -> list[Text]:
     name, bar = _widths(columns)
     chosen = f"by {state.order}" + (f", filter: {state.search}" if state.search or state.typing else "")
-    columns_line = f"{'NODE, CARD, SLICE':<{name}} {'COMPUTE used/given %':<{bar + 11}}MEMORY used/given %"
+    columns_line = f"{'NODE, CARD, SLICE':<{name}} {'COMPUTE used/alloc %':<{bar + 11}}MEMORY used/alloc %"
     return [
         Text(f"egpu top  {escaped(summary)}", style="bold"),
         Text(chosen + ("▏" if state.typing else ""), style="dim"),
@@ -156,7 +157,7 @@ def _head(summary: str, state: State, columns: int) -> list[Text]:
 
 def _foot(state: State, count: int) -> Text:
     if state.text is not None:
-        return Text("q Esc back  Up Down read on", style="dim")
+        return Text("q Esc back  Up Down scroll", style="dim")
     at = f"{min(state.cursor + 1, count)}/{count}"
     return Text(f"q quit  h help  / filter  ,. sort  t tree  e explain   {at}", style="dim")
 
@@ -173,13 +174,13 @@ def _line(row: Row, widths: tuple[int, int], *, chosen: bool) -> Text:
 
 
 def _name(row: Row) -> Text:
-    """Whose line it is, and the note."""
+    """Return the name of a row and its note."""
     line = Text("  " * row.depth).append(escaped(row.name), style="bold" if row.depth == 0 else "")
     return line.append(f"  {escaped(row.note)}", style="yellow") if row.note else line
 
 
 def _gauge(gauge: Gauge, width: int) -> Text:
-    """`███▓▓░░░░░  12/ 55 `: a bar and the figures."""
+    """Return a bar and its figures: `███▓▓░░░░░  12/ 55 `."""
     used = 0 if gauge.used is None else _cells(gauge.used, width)
     given = max(used, _cells(gauge.given, width))
     figures = f"{'  -' if gauge.used is None else f'{gauge.used:3.0f}'}/{gauge.given:3.0f}"
@@ -189,7 +190,7 @@ def _gauge(gauge: Gauge, width: int) -> Text:
 
 
 def _cells(percent: float, width: int) -> int:
-    """Something must not look like nothing."""
+    """Return the width of a bar. A small share must not look empty."""
     return min(width, max(1 if percent > 0 else 0, round(percent * width / 100)))
 
 
@@ -203,11 +204,11 @@ KEYS: Final[Mapping[bytes, str]] = {
     b"\x1b[H": "home", b"\x1b[F": "end", b"\x1b[1~": "home", b"\x1b[4~": "end", b"\x1bOH": "home", b"\x1bOF": "end",
     b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\x08": "backspace", b"\x1b": "escape",
 }  # fmt: skip
-"""What terminals send, and what that is called here; the longest that matches counts."""
+"""The bytes that terminals send for keys, and our names. The longest match counts."""
 
 
 def keys(data: bytes) -> list[str]:
-    """The keys in what was read at once."""
+    """Return the keys in the bytes of one read."""
     found = list[str]()
     while data:
         code = next((data[:length] for length in range(4, 0, -1) if data[:length] in KEYS), None)

@@ -1,12 +1,10 @@
-"""Where `egpu top` has its lines from: the whole cluster, or one namespace for who may not list all of that."""
+"""Data sources of `egpu top`: the whole cluster, or one namespace for users with fewer rights."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from egpu.adapters.kubernetes import Caches, Client
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.dashboard import DashboardConfig
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.cli.top_rows import Row, own_rows, rows
@@ -14,13 +12,16 @@ from egpu.cli.top_screen import State, in_short
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.objections import last_word
 from egpu.core.view import ClusterView
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import Object
+from egpu_base.kubernetes import Caches, Client
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 KINDS: Final[Sequence[type[Object]]] = (Node, ElasticGPU, ElasticGPUClass, ElasticGPUClaim, Pod)
 
 
 class Source(Protocol):
-    """`run` for ever; the others when `synced` has returned. `listed` is as of the last `refresh`."""
+    """A source of rows. `run` never returns. Call the others after `synced`. `listed` shows the last `refresh`."""
 
     async def run(self) -> None: ...
 
@@ -37,7 +38,7 @@ class Source(Protocol):
 
 
 class WholeCluster:
-    """Nodes, cards and slices. Lines are made once for all keys that choose nothing else."""
+    """The source for nodes, cards and slices. It makes the lines again only for a new view, order or search."""
 
     def __init__(self, client: Client, config: DashboardConfig) -> None:
         self._known = Knowledge(client, config)
@@ -64,20 +65,20 @@ class WholeCluster:
 
     @property
     def summary(self) -> str:
-        return in_short(self._view.totals)
+        return in_short(self._view.totals, waiting=len(self._view.pending))
 
     def explained(self, namespace: str, name: str) -> list[str]:
         pod = self._known.pods.get(name, namespace)
         if pod is None:
-            return [f"there is no pod {namespace}/{name} any more"]
+            return [f"pod {namespace}/{name} does not exist any more"]
         return explain_with_preemption(pod, self._known.scene()).lines()
 
 
 class OneNamespace:
-    """The pods of one namespace, by what they say themselves."""
+    """The source for the pods of one namespace, from their own objects."""
 
     def __init__(self, client: Client, namespace: str, *, unseen: str) -> None:
-        """`unseen`: what is not shown, in words."""
+        """Follow the namespace. `unseen`: the reason for not showing the rest."""
         self._caches = Caches(client)
         self._pods = self._caches.add(Pod, namespace=namespace)
         self._listed: Sequence[Pod] = ()
@@ -99,13 +100,13 @@ class OneNamespace:
     def explained(self, namespace: str, name: str) -> list[str]:
         pod = self._pods.get(name, namespace)
         if pod is None:
-            return [f"there is no pod {namespace}/{name} any more"]
+            return [f"pod {namespace}/{name} does not exist any more"]
         said = [row.name + ": " + row.note for row in own_rows([pod])]
-        return [*said, last_word(pod), "why, card by card, is for those who may list nodes, cards and all pods"]
+        return [*said, last_word(pod), "reasons card by card need the right to list nodes, cards and all pods"]
 
 
 async def not_listed(client: Client, *verbs: str) -> list[str]:
-    """The kinds that this user may not list (or what else `verbs` say) in the whole cluster."""
+    """Return the kinds for which this user lacks one of the verbs in the whole cluster."""
     asked = [(kind.resource, verb) for kind in KINDS for verb in verbs]
     answers = await asyncio.gather(*(_may(client, verb, one.group, one.plural) for one, verb in asked))
     return sorted({one.plural for (one, _), may in zip(asked, answers, strict=True) if not may})

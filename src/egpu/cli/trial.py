@@ -1,5 +1,5 @@
-"""Programs that `egpu selftest` starts, as anybody would: outside a slice, in one, and on a lease of a pool that it
-starts for itself. Whatever is left of them goes with what started them."""
+"""Programs that `egpu selftest` starts as users do: bare, in a slice, and on a lease of a pool of its own. It ends all
+of them."""
 
 import contextlib
 import os
@@ -15,29 +15,29 @@ from typing import Any, Final
 
 import msgspec
 
+from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.local.run import LocalMachine
-from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool.security import create_secret
 
 EGPU: Final = (sys.executable, "-m", "egpu")
 MEMORY_MIB: Final = 1024
-"""Of every slice that is tried."""
+"""Memory of every tested slice."""
 PROGRAM_SECONDS: Final = 180.0
 READY_SECONDS: Final = 90.0
-"""Both are for a machine on which ten others want each processor: there, `egpu run` alone took half a minute."""
+"""Both fit a machine with ten busy processes per CPU, where `egpu run` alone took half a minute."""
 END_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 
 
 class TrialFailed(Exception):
-    """What was tried did not work; the text is what it said."""
+    """A failed test program; the text is its error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Where things are tried. `environment` is that of programs outside a slice; `slices` says to `egpu run` which card
-    is meant; `directory` goes at the end, with all that is in it."""
+    """The card and directory of a test. `environment`: of programs outside a slice. `slices`: options of `egpu run` to
+    choose the card. `directory`: removed at the end."""
 
     machine: LocalMachine
     card: CardReading
@@ -47,15 +47,15 @@ class Trial:
     egpu: Sequence[str] = EGPU
 
     def bare(self, *command: str) -> dict[str, Any]:
-        """What a program says on its last line, outside a slice. Raises TrialFailed."""
+        """Run a program outside a slice and return its last line. Raises TrialFailed."""
         return said(command, self.environment)
 
     def sliced(self, *command: str, core: int) -> dict[str, Any]:
-        """The same in a slice. Raises TrialFailed."""
+        """Run a program in a slice and return its last line. Raises TrialFailed."""
         return self._run(*self.slices, "--core", str(core), command=command)
 
     def leased(self, pool: Sequence[str], *command: str) -> dict[str, Any]:
-        """The same on a lease of the pool that `pool` gave. Raises TrialFailed."""
+        """Run a program on a lease of the pool and return its last line. Raises TrialFailed."""
         return self._run(*pool, "--core", "50", command=command)
 
     def _run(self, *options: str, command: Sequence[str]) -> dict[str, Any]:
@@ -63,9 +63,9 @@ class Trial:
 
     @contextmanager
     def pool(self) -> Generator[Sequence[str]]:
-        """A broker and a server on loopback; what a program says to reach them.
+        """Start a broker and a server on loopback, and yield the options of `egpu run` for this pool.
 
-        Raises TrialFailed: they do not start.
+        Raises TrialFailed if they do not start.
         """
         secret_file, state = self.directory / "pool.secret", self.directory / "serve"
         create_secret(secret_file)
@@ -81,7 +81,7 @@ class Trial:
 
 
 def said(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a program says on its last line. Raises TrialFailed: it did not end well, or in time."""
+    """Run a program and return its last line. Raises TrialFailed for a failure or a timeout."""
     with _ending(subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )) as process:  # fmt: skip
@@ -97,13 +97,13 @@ def said(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, An
 
 
 def _called(command: Sequence[str]) -> str:
-    """What people know a command by: the program in a slice, rather than `egpu run`."""
+    """Return the name of the program in a slice, not `egpu run`."""
     inner = command[list(command).index("--") + 1 :] if "--" in command else command
     return "a program" if inner[0] == sys.executable else Path(inner[0]).name
 
 
 def _json(line: str) -> dict[str, Any]:
-    """An object that is a whole line; of anything else, an empty one."""
+    """Parse a line as a JSON object; return an empty one for other lines."""
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -112,7 +112,7 @@ def _json(line: str) -> dict[str, Any]:
 
 @contextmanager
 def _daemon(command: Sequence[str], log: Path, event: str) -> Generator[dict[str, Any]]:
-    """A process of ours while the block runs, from the line of its log on that tells of `event`. Raises TrialFailed."""
+    """Run a daemon during the block and yield the line of its log with `event`. Raises TrialFailed."""
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     deadline = time.monotonic() + READY_SECONDS
@@ -131,7 +131,7 @@ def _daemon(command: Sequence[str], log: Path, event: str) -> Generator[dict[str
 
 @contextmanager
 def _ending(process: subprocess.Popen[Any]) -> Generator[subprocess.Popen[Any]]:
-    """A process that is ended with the block, however that is left: asked first, because it may have others to end."""
+    """End the process with the block. SIGTERM comes first, so that it can end its own children."""
     try:
         yield process
     finally:
@@ -148,7 +148,7 @@ def _ending(process: subprocess.Popen[Any]) -> Generator[subprocess.Popen[Any]]:
 
 
 def _end_executors(state: Path) -> None:
-    """They outlive their server, for the next one to find them: here is no next one."""
+    """End the executors. They outlive their server for its successor, but a test has no successor."""
     for directory in state.glob("leases/*"):
         for pid in processes_of(directory):
             with contextlib.suppress(ProcessLookupError):

@@ -9,46 +9,50 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from egpu.cli.components import LogLevel, Vocabularies, optional_vocabularies
-from egpu.cli.embedding import run_until_signal, steps, until_cancelled
+from egpu.cli.embedding import steps
 from egpu.cli.output import Format, note, show_value
+from egpu_base.runtime.foreground import run_until_signal, until_cancelled
 
 if TYPE_CHECKING:
-    from egpu.embedded.cluster import Cluster, ClusterConfig
+    from egpu.laptop.cluster import Cluster, ClusterConfig
 
 DEFAULT_PROFILE = "A100-80G"
 
-Nodes = Annotated[int, typer.Option(min=1, help="How many nodes.")]
-Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs each node has.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes with GPUs.")]
+Gpus = Annotated[int, typer.Option(min=0, help="Number of GPUs of each node.")]
 Profile = Annotated[
     list[str],
-    typer.Option(help="Model of the simulated GPUs. Given several times, the nodes take them in turn."),
+    typer.Option(help="GPU model to simulate, as in `egpu-sim profiles`. Repeatable: nodes use the models in turn."),
 ]
 
 
 def up(
     nodes: Nodes = 2,
     gpus: Gpus = 4,
-    cpu_nodes: Annotated[int, typer.Option(min=0, help="How many nodes without GPUs, for pods of the pool.")] = 0,
-    profile: Profile = [DEFAULT_PROFILE],  # noqa: B006  typer wants a list, and does not change it
-    kubeconfig: Annotated[Path | None, typer.Option(help="Write the kubeconfig there, too.")] = None,
+    cpu_nodes: Annotated[int, typer.Option(min=0, help="Number of nodes without GPUs, for pods of the pool.")] = 0,
+    profile: Profile = [DEFAULT_PROFILE],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Also write the kubeconfig to this file.")] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Keep logs and state there. Default: a temporary directory, removed at the end.")
+        Path | None, typer.Option(help="Directory for logs and state. Default: temporary, removed at the end.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API server. 0: any free one.")] = 0,
-    node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
-    card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API server. 0: any free port.")] = 0,
+    node_policy: Annotated[str, typer.Option(help="Policy that ranks nodes: price, binpack, spread, …")] = "default",
+    card_policy: Annotated[str, typer.Option(help="Policy that ranks the cards of a node.")] = "default",
     vocabularies: Vocabularies = "",
     images: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What containers of an image run: comes before the table shipped."),
+        typer.Option(
+            metavar="FILE",
+            help="Table of images and the programs that run for them. It comes before the built-in table.",
+        ),
     ] = None,
     kubernetes: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             envvar="EGPU_KUBERNETES",
-            help="A directory with Kubernetes's own etcd, kube-apiserver, kube-controller-manager and kube-scheduler, "
-            "which are the control plane then.",
+            help="Directory with the programs etcd, kube-apiserver, kube-controller-manager and kube-scheduler. "
+            "They replace the simulated control plane.",
         ),
     ] = None,
     log_level: LogLevel = "info",
@@ -56,9 +60,9 @@ def up(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Start a cluster with simulated GPUs and keep it until Ctrl-C. Use it with kubectl."""
-    from egpu.embedded.cluster import ClusterConfig
-    from egpu.runtime import logs
+    """Start a cluster of simulated GPUs for kubectl. It runs until Ctrl-C."""
+    from egpu.laptop.cluster import ClusterConfig
+    from egpu_base.runtime import logs
 
     logs.configure("cluster", level="warning" if log_level == "info" else log_level)
     config = ClusterConfig(
@@ -76,12 +80,12 @@ def up(
         kubernetes=kubernetes,
         log_level=log_level,
     )
-    raise typer.Exit(run_until_signal(_stay_up(config, output)))
+    raise typer.Exit(run_until_signal(_stay_up(config, output), note=note))
 
 
 async def _stay_up(config: "ClusterConfig", output: Format) -> None:
-    from egpu.embedded.cluster import cluster
-    from egpu.embedded.dashboard import start_dashboard
+    from egpu.laptop.cluster import cluster
+    from egpu.laptop.dashboard import start_dashboard
 
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
@@ -105,8 +109,8 @@ def _introduce(running: "Cluster", seconds: float, dashboard: str) -> None:
     cards = f"{config.nodes} × {config.cards_per_node} simulated GPUs ({', '.join(config.profiles)})"
     note(f"after {seconds:.1f} s: {cards}", label="ready", style="green")
     note(f"logs are in {running.state_dir / 'logs'}; Ctrl-C ends the cluster\n")
-    note(f"to look at it, and touch nothing: {dashboard}\n", label="dashboard", style="green")
-    # The one line that scripts may want goes to stdout.
+    note(f"read-only, in a browser: {dashboard}\n", label="dashboard", style="green")
+    # Scripts read this line, so it goes to stdout.
     sys.stdout.write(f"export KUBECONFIG={config.kubeconfig or running.kubeconfig}\n")
     note(
         "\nthen, in another terminal:\n  kubectl get egpu\n  kubectl apply -f examples/seed-vcuda.yaml\n  egpu get gpus"

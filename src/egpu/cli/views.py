@@ -1,4 +1,4 @@
-"""Tables of a snapshot: nodes, cards, claims, pods. Each row also carries the same as plain values, for scripts."""
+"""Tables of a snapshot: nodes, cards, claims, pods. Each row also has a record with plain values, for scripts."""
 
 import re
 from collections import Counter
@@ -7,28 +7,30 @@ from datetime import UTC, datetime
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, decode_allocation
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPUClaim
-from egpu.api.quantities import MIB_BYTES, format_mib
-from egpu.api.wire import seconds_since
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
+from egpu.core.placement.card_usage import FREE, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.usage import FREE, mode_name
-from egpu.errors import CorruptData
+from egpu.core.placement.node_filters import is_ready
+from egpu_base.api.devices import ResourceClaim
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.quantities import MIB_BYTES, format_mib
+from egpu_base.api.wire import seconds_since
+from egpu_base.errors import CorruptData
 
 NONE = "-"
 _COMMON = re.compile(r"\b(NVIDIA|Tesla) |[- ](SXM\d*|PCIe|HBM\d*e?)\b")
 
 
 def gpus(snapshot: Snapshot) -> Table:
-    """One row a card: what it is, what is given out, to whom."""
+    """Return one row per card, with its allocations and their holders."""
     table = Table(
-        ("node", "card", "model", "mode", "compute", "memory", "held by", "state", "uuid", "numa", "links"),
+        ("node", "card", "model", "mode", "compute", "memory", "held by", "state", "uuid", "numa", "links", "mps"),
         title="Cards",
-        wide=frozenset({"uuid", "numa", "links"}),
+        wide=frozenset({"uuid", "numa", "links", "mps"}),
         spare=("model", "mode"),
     )
     ledger = snapshot.cache.ledger
@@ -40,7 +42,7 @@ def gpus(snapshot: Snapshot) -> Table:
             memory = card.memory_mib - int(ledger.memory_free[row, column])
             mode = mode_name(int(ledger.mode[row, column])) if ledger.mode[row, column] != FREE else ""
             held_by = sorted(holders.get(holder, holder.id) for holder in ledger.card_holders(node, card.uuid))
-            state = "healthy" if card.healthy else "cordoned" if card.cordoned else "unhealthy"
+            state = "healthy" if card.healthy or card.by_claims else "cordoned" if card.cordoned else "unhealthy"
             table.add(
                 (
                     node,
@@ -54,6 +56,7 @@ def gpus(snapshot: Snapshot) -> Table:
                     card.uuid,
                     NONE if card.numa < 0 else str(card.numa),
                     _links(card, ledger.cards(node)),
+                    card.mps or NONE,
                 ),
                 {
                     "node": node,
@@ -66,17 +69,19 @@ def gpus(snapshot: Snapshot) -> Table:
                     "memoryMiB": card.memory_mib,
                     "memoryMiBGiven": memory,
                     "heldBy": held_by,
-                    "healthy": card.healthy or card.cordoned,
+                    "healthy": card.healthy or card.cordoned or card.by_claims,
                     "cordoned": card.cordoned,
+                    "byResourceClaims": card.by_claims,
                     "numa": card.numa,
                     "links": dict(card.links),
+                    "mps": card.mps,
                 },
             )
     return table
 
 
 def _links(card: Card, cards: Sequence[Card]) -> str:
-    """What joins a card to the others of its node: "NVLink 1,2,3; SYS 4,5"."""
+    """Return a card's links to the others of its node, such as "NVLink 1,2,3; SYS 4,5"."""
     by_kind: dict[str, list[str]] = {}
     for other in cards:
         if kind := card.links.get(other.uuid):
@@ -86,7 +91,7 @@ def _links(card: Card, cards: Sequence[Card]) -> str:
 
 
 def nodes(snapshot: Snapshot) -> Table:
-    """One row a node: its cards, what is given out of them, and how many pods hold some."""
+    """Return one row per node, with its cards, their allocations and the number of pods with cards."""
     table = Table(
         ("node", "status", "cards", "model", "free cards", "compute", "memory", "pods"),
         title="Nodes",
@@ -132,7 +137,7 @@ def nodes(snapshot: Snapshot) -> Table:
 
 
 def claims(snapshot: Snapshot, namespace: str | None) -> Table:
-    """One row a claim: phase, class, where it is bound, who uses it."""
+    """Return one row per claim, with phase, class, bound node and users."""
     table = Table(
         ("namespace", "name", "phase", "class", "node", "slice", "used by", "age"),
         title="Claims",
@@ -170,7 +175,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
 
 
 def pods(snapshot: Snapshot, namespace: str | None) -> Table:
-    """One row a GPU container: where its pod is and what it was given."""
+    """Return one row per GPU container, with its node and allocation."""
     table = Table(
         ("namespace", "pod", "container", "phase", "node", "technology", "slice", "restarts", "age"),
         title="GPU pods",
@@ -213,7 +218,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
 
 
 def age(timestamp: str | None, now: datetime | None = None) -> str:
-    """Time since an RFC 3339 timestamp, short: "5s", "12m", "3h", "4d"; "-" when there is none."""
+    """Return the time since an RFC 3339 timestamp, such as "5s", "12m", "3h" or "4d"; "-" without timestamp."""
     if not timestamp:
         return NONE
     seconds = int(seconds_since(timestamp, now or datetime.now(UTC)))
@@ -227,6 +232,7 @@ def _holder_names(snapshot: Snapshot) -> Mapping[Holder, str]:
     known = {Holder("pod", pod.uid): f"pod {pod.key}" for pod in snapshot.pods}
     known |= {Holder("reservation", pod.uid): f"reserved for pod {pod.key}" for pod in snapshot.pods}
     known |= {Holder("claim", claim.uid): _claim_label(claim) for claim in snapshot.claims}
+    known |= {Holder("claim", claim.uid): _resource_claim_label(claim) for claim in snapshot.resource_claims}
     return known | {Holder("slice", gpu.name): f"retained {gpu.name}" for gpu in snapshot.gpus}
 
 
@@ -235,18 +241,22 @@ def _claim_label(claim: ElasticGPUClaim) -> str:
     return f"claim {claim.key} ({users})" if users else f"claim {claim.key}"
 
 
+def _resource_claim_label(claim: ResourceClaim) -> str:
+    users = ", ".join(user.name for user in claim.status.reserved_for or ())
+    return f"resourceclaim {claim.key} ({users})" if users else f"resourceclaim {claim.key}"
+
+
 def _node_status(node: Node) -> str:
-    ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or [])
-    return ("Ready" if ready else "NotReady") + (",SchedulingDisabled" if node.spec.unschedulable else "")
+    return ("Ready" if is_ready(node) else "NotReady") + (",SchedulingDisabled" if node.spec.unschedulable else "")
 
 
 def asks_for_cards(pod: Pod) -> bool:
-    """Whether it does, or was given any."""
+    """Return whether a pod has a demand or an allocation."""
     return names.DEMAND in pod.annotations or names.ALLOCATION in pod.annotations
 
 
 def allocation_of(pod: Pod) -> PodAllocation | None:
-    """What it was given; None where that is nothing, or cannot be read."""
+    """Return a pod's allocation; None if it has none or an invalid one."""
     text = pod.annotations.get(names.ALLOCATION)
     if text is None:
         return None
@@ -257,7 +267,7 @@ def allocation_of(pod: Pod) -> PodAllocation | None:
 
 
 def gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
-    """In the pod's order: the containers that were given something, or that hold a slot."""
+    """Return the containers with an allocation, or else with a slot, in the pod's order."""
     if allocation is not None:
         return [container.name for container in pod.all_containers if container.name in allocation.containers]
     return [
@@ -268,7 +278,7 @@ def gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
 
 
 def shares(container: ContainerAllocation) -> str:
-    """In words: which cards, and how much of each."""
+    """Return the cards and the shares of a container in words."""
     return _own_shares(container) + (f" of {container.server}" if container.server else "")
 
 
@@ -310,7 +320,7 @@ def _restarts(pod: Pod, container: str) -> int:
 
 
 def _model(model: str) -> Cell:
-    """A model, on a narrow terminal without what all of them have in common: "A100-80GB"."""
+    """Return a model name, without common parts on a narrow terminal: "A100-80GB"."""
     return Cell(model or NONE, _COMMON.sub("", model).strip() or NONE)
 
 

@@ -1,4 +1,4 @@
-"""`egpu get --watch`: the table once, then the rows that change, as `kubectl get --watch` shows them."""
+"""`egpu get --watch`: the table once, then changed rows, as in `kubectl get --watch`."""
 
 import asyncio
 import time
@@ -7,26 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.adapters.kubernetes import Caches, Client
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.cli.layout import Grid
 from egpu.cli.output import Table, console, show_rows
 from egpu.cli.snapshot import Snapshot, snapshot_of
-from egpu.runtime import logs
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.kubernetes import Caches, Client
+from egpu_base.runtime import logs
 
 GATHER_SECONDS: Final = 1.0
-"""Changes are gathered for so long, and so many times as long as looking takes."""
+"""Changes are gathered for this time, or for REST times the time of one update if that is longer."""
 REST: Final = 4.0
 GONE: Final = "gone"
 STATES: Final = ("state", "status", "phase")
-"""Columns in which a row that is no more says so."""
+"""Columns that show GONE for a deleted row."""
 
 Row = tuple[Mapping[str, Any], Sequence[Any]]
 
 
 class Changes:
-    """Tables in, rows out: those that are new or say something else than before, and at last those that are gone."""
+    """Compares tables. Returns new and changed rows, then deleted ones."""
 
     def __init__(self, key: Sequence[str]) -> None:
         self._key = key
@@ -48,15 +48,15 @@ class Changes:
 
 
 async def watch(kubeconfig: Path | None, table_of: Callable[[Snapshot], Table], *, key: Sequence[str]) -> None:
-    """Until it is cancelled. `key`: what of a record says which row it is. Raises Unavailable, Refused, NotFound."""
-    logs.configure("get", level="error")  # a watch that breaks is begun again, and nobody has to know
+    """Watch until cancelled. `key`: the fields that identify a row. Raises Unavailable, Refused, NotFound."""
+    logs.configure("get", level="error")  # broken watches restart; users need no message
     async with Client.from_kubeconfig(kubeconfig) as client, asyncio.TaskGroup() as group:
         caches, changed = Caches(client), asyncio.Event()
         nodes, gpus, classes = caches.add(Node), caches.add(ElasticGPU), caches.add(ElasticGPUClass)
         claims, pods = caches.add(ElasticGPUClaim), caches.add(Pod)
         for kind in (nodes, gpus, classes, claims, pods):
             kind.on_change(lambda _: changed.set())
-        await client.list(ElasticGPUClass)  # says what is wrong, which a watch would try again for ever
+        await client.list(ElasticGPUClass)  # raises errors, which a watch would retry for ever
         group.create_task(caches.run())
         await caches.synced()
         changes, above = Changes(key), None
@@ -69,8 +69,8 @@ async def watch(kubeconfig: Path | None, table_of: Callable[[Snapshot], Table], 
 
 
 def show_changes(table: Table, above: Grid | None) -> Grid:
-    """Print the rows below those of `above`; returns what the next ones go below. Once a row has no room beside the
-    names of its columns, it and all that follow stand by themselves."""
+    """Print rows in the columns of `above`, and return the layout for the next ones. A row that is too wide, and all
+    later ones, are printed as blocks."""
     if above is None or table.rows:
         above = show_rows(table, spared=True, stacked=True, above=above)
     console.file.flush()

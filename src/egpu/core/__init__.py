@@ -1,35 +1,49 @@
 """Pure decisions: values in, values out. No I/O, no clock, no knowledge of Kubernetes beyond its objects.
 
-    bill          what GPU time is lost, and the cheapest thing that would recover it
-    view          the cluster as one looks at it: cards, their slices, what is used of them, and who waits
-    admission     what is filled in and what is refused when objects are created or changed
-    preemption    who has to go so that a more important pod gets its cards
+    following     which stage of its way from admission to CUDA a pod has not passed
+    bill          lost GPU time, and the cheapest way to recover it
+    view          the cluster for people: cards, their slices, their usage, and the pods that wait
+    remaking      pods that a kubelet refused for lack of room
+    admission     defaults and checks when objects are created or changed
+    hiding        containers that ask for no card, and must not see any
+    mounts        a new pod's own mounts over its slice
+    preemption    which pods to evict for a more important pod
+    dra           devices, claims and classes of Kubernetes' own dynamic resource allocation
     explain       why a pod waits, or why it is where it is
+    explain_claim   … a claim
+    explain_node    the cards of a node, and why waiting pods do not fit
+    schedulers    which scheduler a GPU pod goes to
     resizing      slices that change their size while they run
-    quotas        what a namespace's quotas say to a slice that grows
+    quotas        the quotas of a namespace, for cards that Kubernetes did not count
     waking        which of the waiting pods would find room now
-    simulation    whole workloads, replayed on arrays
-    leasing       who gets which cards of the pool, and for how long
+    moves         which pods to move so that others fit
+    replay        whole workloads, replayed on arrays
+    leasing       the pool's leases: which program gets which cards, and for how long
+    contexts      the memory of an empty context, by card model
     overruns      when memory beyond a slice's limit has a consequence
-    backoff       how long somebody waits whose slice was ended for that
+    backoff       the wait after a slice was terminated for an overrun
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none
-    placement     who holds what, where a request fits, and which place it gets
+    placement     the ledger of cards, where a request fits, and its best place
     policies      which of the fitting nodes and cards is preferred
-    demand        what pods and claims ask for, in one form
+    demand        requests of pods and claims, in one form
+    offered       the resource names that nodes publish, and nodes that must publish none
+    rivals        other programs that give out cards of a node
+    gpu_nodes     nodes with cards, by labels of this and other projects
     provisioners  the technologies, one file each, and what a node agent prepares
-    attributes    which cards a demand selects by what they are, and which it would rather have
-    links         how fast the cards of a node are joined
-    mig_plan      what to cut cards into for a job mix
-    mig           where instances of MIG go on a card
-    changes       which rows of arrays changed, and what is kept of them
+    attributes    which cards a demand selects and prefers, by their attributes
+    links         how fast the cards of a node are linked
+    mig_plan      a plan of MIG instances for a job mix
+    mig           where MIG instances go on a card
+    changes       which rows of arrays changed, and cached answers about them
     arrays        types of arrays
+    json_patch    operations of a JSON patch
 
-What is above may import what is below; `.importlinter` has it in detail. The extender, and the command line from lists,
-drive all of it through `placement.cache.SchedulerCache`:
+Modules import only from below themselves in this list; `.importlinter` has the details. The extender, and the command
+line from lists, drive all of it through `placement.cache.SchedulerCache`:
 
     cache.gpu_changed(egpu), pod_changed(pod), …         objects in, as list and watch show them
-    request = cache.request(pod)                         what it asks for; raises InvalidDemand, CorruptData
+    request = cache.request(pod)                         the pod's request; raises InvalidDemand, CorruptData
     cache.filter(request, nodes)                         `.fits` names, `.refusals()` {node: Refusal(reason, …)}
     cache.ranking.scores(request, nodes, policies)       {node: 0..1}
     cache.ranking.choose(request, node, policies)        PodAllocation; raises DoesNotFit with the whole explanation

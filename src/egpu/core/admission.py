@@ -1,61 +1,63 @@
-"""The webhook's decisions: what a pod is changed to, and what is refused and why.
+"""The webhook's decisions: how a pod is changed, and what is refused and why.
 
-Every refusal names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
+Each problem names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from egpu.api import foreign, names
 from egpu.api.admission import JSONPatch
 from egpu.api.allocation import ContainerDemand, PodDemand, encode
-from egpu.api.kubernetes import Binding, Container, Pod, ResourceRequirements
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.api.quantities import Quantity
-from egpu.api.vocabularies import BY_RESOURCE
-from egpu.core.demand.amounts import count_or_none
+from egpu.api.vocabularies import BY_NAME, BY_RESOURCE
+from egpu.core.demand.amounts import count_or_none, in_units
 from egpu.core.demand.bounds import class_bounds
-from egpu.core.demand.claims import (
-    Claims,
-    Classes,
-    claim_class,
-    claim_demand,
-    claim_resources,
-    class_profiles,
-    class_selector,
-    names_of_class,
-    parameter_values,
-)
+from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, names_of_class
+from egpu.core.demand.classes import Parameters, class_selector, parameter_values
 from egpu.core.demand.counted import counted
+from egpu.core.demand.others import others_problems, unserved_resources
 from egpu.core.demand.pods import container_field, read_pod
+from egpu.core.demand.templates import template_problems, with_named_claims
 from egpu.core.gangs.membership import disagreement
+from egpu.core.hiding import hide_cards, may_show_cards
+from egpu.core.json_patch import add, pointer
 from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.isolation import memory_isolation
 from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu.core.provisioners.sharing import is_shareable
+from egpu.core.provisioners.shareable import is_shareable
 from egpu.core.resizing import check_edit, refused_size, unsized
-from egpu.errors import InvalidDemand, UnknownProvisioner
+from egpu.core.schedulers import ANY, Schedulers
+from egpu_base.api.kubernetes import MIRROR, Binding, Container, Pod, ResourceRequirements
+from egpu_base.api.quantities import Quantity
+from egpu_base.errors import InvalidDemand, UnknownProvisioner
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
-"""Annotations that only a Binding writes."""
+"""Annotations that only a Binding may write."""
+WRITTEN_LATER: Final = (*_OURS, *names.ANSWERS, names.RESERVATION)
+"""Prefixes of annotations that no new pod has."""
 _ASKED: Final = (
     names.VCUDA_CORE_LIMIT,
     names.GANG,
     names.LINKS,
     names.CARD_SELECTOR,
     names.CARD_PREFERENCE,
+    foreign.USE_TYPE,
+    foreign.NO_USE_TYPE,
     *names.CLAIM_PREFIXES,
+    names.CLAIM_TEMPLATE_PREFIX,
 )
 FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, *_ASKED)
-"""Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
+"""Prefixes of annotations that cannot change after the pod is created, except by its Binding."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that is wrong: where, and why."""
+    """A problem of an object: the field, and the reason."""
 
     field: str
     reason: str
@@ -75,15 +77,24 @@ def validate_pod_create(
     largest_mib: int | None = None,
     gang: Iterable[Pod] = (),
     vocabularies: Collection[str] = (),
+    schedulers: Schedulers = ANY,
 ) -> list[Violation]:
-    """What is wrong with a new pod; nothing when it may be made. Holds for a pod before and after `mutate_pod`.
+    """Return the problems of a new pod. Holds for a pod before and after `mutate_pod`.
 
-    `claims` are those of the pod's namespace, by name. `largest_mib`: memory of the largest card, None when unknown.
-    `gang`: the pods of the gang that it names, if it names one. `vocabularies`: the optional ones that are turned on.
+    `claims`: those of the pod's namespace, by name. `largest_mib`: memory of the largest card, None if unknown. `gang`:
+    the other pods of the pod's gang. `vocabularies`: the optional ones that are turned on. `schedulers`: those that may
+    place the pod.
     """
-    if unserved := [one for container in pod.all_containers for one in _foreign_names(pod, container, vocabularies)]:
-        return unserved  # beside them nothing means what it says
+    if (count := len(pod.init_containers) + len(pod.containers)) > names.MAX_CONTAINERS:
+        return [Violation("spec.containers", f"the pod has {count} containers; the most is {names.MAX_CONTAINERS}")]
+    if unserved := [
+        Violation(one.field, one.reason)
+        for container in pod.all_containers
+        for one in unserved_resources(container, container_field(pod, container.name), vocabularies)
+    ]:
+        return _as_told(pod, unserved)  # further problems would be misleading
     demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib, vocabularies=vocabularies)
+    problems += template_problems(pod, claims, classes) + others_problems(pod, demand.containers)
     found = [Violation(problem.field, problem.reason) for problem in problems]
     found += _brought_annotations(pod, demand, complete=not problems)
     for container in pod.all_containers:
@@ -92,18 +103,15 @@ def validate_pod_create(
     if demand.containers and pod.spec.node_name:
         reason = "a pod that asks for a GPU is placed by the scheduler; use a nodeSelector to choose the node"
         found.append(Violation("spec.nodeName", reason))
-    return found + _brought_gang(pod, gang, asks=bool(demand.containers or problems))
+    if demand.containers and (objection := schedulers.objection(pod)) is not None:
+        found.append(Violation("spec.schedulerName", objection))
+    return _as_told(pod, found + _brought_gang(pod, gang, asks=bool(demand.containers or problems)))
 
 
-def _foreign_names(pod: Pod, container: Container, vocabularies: Collection[str]) -> list[Violation]:
-    had = container.resources or ResourceRequirements()
-    field = container_field(pod, container.name) + ".resources"
-    given = dict.fromkeys(had.requests or {}, "requests") | dict.fromkeys(had.limits or {}, "limits")
-    return [
-        Violation(f"{field}.{kind}[{resource}]", reason)
-        for resource, kind in sorted(given.items())
-        if (reason := foreign.refused(resource, vocabularies)) is not None
-    ]
+def _as_told(pod: Pod, found: list[Violation]) -> list[Violation]:
+    """Return one problem for a static pod's mirror: kubelet sends it again and again, and logs each answer."""
+    one = Violation(f"metadata.annotations[{MIRROR}]", foreign.NO_STATIC_PODS)
+    return [one] if found and pod.is_mirror else found
 
 
 def _brought_gang(pod: Pod, others: Iterable[Pod], *, asks: bool) -> list[Violation]:
@@ -114,7 +122,7 @@ def _brought_gang(pod: Pod, others: Iterable[Pod], *, asks: bool) -> list[Violat
     if problem is not None:
         return [Violation(problem.field, problem.reason)]
     if names.GANG in pod.annotations and not asks:
-        reason = "the pod asks for no GPU: it is placed by the scheduler alone, and cannot wait for the others"
+        reason = "the pod asks for no GPU, so it cannot be a member of a gang; remove the annotation"
         return [Violation(f"metadata.annotations[{names.GANG}]", reason)]
     return []
 
@@ -123,11 +131,11 @@ def _brought_annotations(pod: Pod, demand: PodDemand, *, complete: bool) -> list
     found = [
         Violation(f"metadata.annotations[{key}]", "is written by the scheduler when it places the pod; remove it")
         for key in sorted(pod.annotations)
-        if key.startswith((*_OURS, names.RESERVATION))
+        if key.startswith(WRITTEN_LATER)
     ]
     brought = pod.annotations.get(names.DEMAND)
     if brought is not None and complete and brought != (encode(demand) if demand.containers else None):
-        reason = "is written by the webhook and is not what this pod asks for; remove it"
+        reason = "does not match what this pod asks for; remove it, the webhook writes it"
         found.append(Violation(f"metadata.annotations[{names.DEMAND}]", reason))
     return found
 
@@ -143,22 +151,22 @@ def _brought_slot(pod: Pod, container: Container, *, asks: bool) -> list[Violati
         reason = f"is added by the webhook to containers that ask for a GPU; ask for {names.GPU_MEMORY} or {names.GPU}"
         return [Violation(field, reason)]
     if str(brought[names.SLOT]) != "1":
-        return [Violation(field, f"{brought[names.SLOT]} slots; a container has exactly 1, and the webhook adds it")]
+        return [Violation(field, f"asks for {brought[names.SLOT]} slots; a container has 1, which the webhook adds")]
     return []
 
 
 def validate_pod_update(old: Pod, new: Pod, *, username: str = "", trusted: Collection[str] = ()) -> list[Violation]:
-    """Annotations that were changed and must not be: what a pod was given changes by the hand that gave it alone
-    (`trusted`, user names), which resizes it. And what cannot be a size to be resized to."""
-    given = {names.ALLOCATION} if username in trusted else set[str]()
+    """Return the annotations that must not change, and invalid sizes of a resize. Only `trusted` users, by name, may
+    change an allocation, to resize it."""
+    changeable = {names.ALLOCATION} if username in trusted else set[str]()
     changed = sorted(
         key
         for key in old.annotations.keys() | new.annotations.keys()
         if key.startswith(FIXED_ANNOTATIONS)
         and old.annotations.get(key) != new.annotations.get(key)
-        and not (key in given and key in old.annotations and key in new.annotations)
+        and not (key in changeable and key in old.annotations and key in new.annotations)
     )
-    reason = "cannot be changed once the pod is made; make another pod"
+    reason = "cannot change after the pod is created; create another pod"
     fixed = [Violation(f"metadata.annotations[{key}]", reason) for key in changed]
     return fixed + [Violation(one.field, one.reason) for one in refused_size(old, new)]
 
@@ -166,14 +174,14 @@ def validate_pod_update(old: Pod, new: Pod, *, username: str = "", trusted: Coll
 def validate_binding(
     binding: Binding, *, username: str, groups: Collection[str], trusted: Collection[str]
 ) -> list[Violation]:
-    """Annotations of a Binding that this caller must not write: cards are given out by the scheduler's own account
-    (`trusted` user names) and by cluster administrators, however wide somebody's right to bind pods is."""
+    """Return the annotations of a Binding that this caller must not write. Only `trusted` users, by name, and cluster
+    administrators allocate cards, whoever else may bind pods."""
     if username in trusted or "system:masters" in groups:
         return []
     return [
-        Violation(f"metadata.annotations[{key}]", f"{username} is not the scheduler; only it gives out cards")
+        Violation(f"metadata.annotations[{key}]", f"{username} may not write it; only the scheduler allocates cards")
         for key in sorted(binding.annotations)
-        if key.startswith(FIXED_ANNOTATIONS)
+        if key.startswith((*FIXED_ANNOTATIONS, *names.ANSWERS))
     ]
 
 
@@ -186,28 +194,34 @@ def mutate_pod(
     kinds: CardTotals | None = None,
     gang: Iterable[Pod] = (),
     vocabularies: Collection[str] = (),
+    schedulers: Schedulers = ANY,
+    token: str = "",
 ) -> JSONPatch:
-    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot and what a
-    quota counts (`kinds` as in `counted`), requests equal to limits, and the environment by reference to what the
-    Binding will write; its gang as a label. Containers beside those that ask are told to see no card, also in pods
-    without any demand where variables from elsewhere might say otherwise. Empty for other pods without GPU demand, and
-    for one that was patched already.
+    """Return the JSON patch that makes a pod schedulable. Raises InvalidDemand: all of `validate_pod_create`.
 
-    Raises InvalidDemand with everything that `validate_pod_create` finds.
+    The patch names the scheduler, and the claims of templates (by `token`: see `with_named_claims`). It adds the
+    demand, the gang as a label, and per GPU container one slot, the amounts that a quota counts (`kinds` as in
+    `counted`), requests equal to limits, and the environment that refers to what the Binding writes. Other containers
+    get no card if they name a GPU resource with zero, or if variables from elsewhere might add cards. A second patch is
+    empty.
     """
+    before, pod = pod.annotations, with_named_claims(pod, token)
+    patch = [add(claim, "metadata", "annotations", key) for key, claim in pod.annotations.items() if key not in before]
     if found := validate_pod_create(
-        pod, claims, classes, largest_mib=largest_mib, gang=gang, vocabularies=vocabularies
+        pod, claims, classes, largest_mib=largest_mib, gang=gang, vocabularies=vocabularies, schedulers=schedulers
     ):
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
     demand, _ = read_pod(pod, claims, classes, vocabularies=vocabularies)
     if not demand.containers:
-        return _cover(pod, [one.name for one in pod.all_containers if one.env_from])
-    patch = _cover(pod, [one.name for one in pod.all_containers if one.name not in demand.containers])
+        # NVIDIA's runtime shows all cards to an image with NVIDIA_VISIBLE_DEVICES=all, also if the pod asks for zero.
+        return hide_cards(pod, [one.name for one in pod.all_containers if may_show_cards(one)])
+    patch += schedulers.patch(pod)
+    patch += hide_cards(pod, [one.name for one in pod.all_containers if one.name not in demand.containers])
     if pod.metadata.annotations is None:
-        patch.append(_add({}, "metadata", "annotations"))
+        patch.append(add({}, "metadata", "annotations"))
     text = encode(demand)
     if pod.annotations.get(names.DEMAND) != text:
-        patch.append(_add(text, "metadata", "annotations", names.DEMAND))
+        patch.append(add(text, "metadata", "annotations", names.DEMAND))
     patch += _patch_label(pod)
     for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
         for position, container in enumerate(containers):
@@ -216,50 +230,37 @@ def mutate_pod(
     return patch
 
 
-def _cover(pod: Pod, covered: Collection[str]) -> JSONPatch:
-    """Where these containers do not say what they see of the node's cards, nothing: a variable of the container's own
-    counts more than one of its image or from elsewhere."""
-    patch: JSONPatch = []
-    for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
-        for position, container in enumerate(containers):
-            said = {variable.name for variable in container.env or []}
-            if container.name in covered and names.NVIDIA_VISIBLE_DEVICES not in said:
-                path = ("spec", kind, str(position), "env")
-                nothing = {"name": names.NVIDIA_VISIBLE_DEVICES, "value": names.NO_DEVICES}
-                patch += [] if container.env is not None else [_add([], *path)]
-                patch.append(_add(nothing, *path, "-"))
-    return patch
-
-
 def _patch_label(pod: Pod) -> JSONPatch:
-    """The gang as a label: by it a gang's pods are listed, annotations cannot be."""
+    """Add the gang as a label: pods can be listed by labels, not by annotations."""
     gang, labels = pod.annotations.get(names.GANG), pod.metadata.labels
     if gang is None or (labels or {}).get(names.GANG) == gang:
         return []
-    made = [_add({}, "metadata", "labels")] if labels is None else []
-    return [*made, _add(gang, "metadata", "labels", names.GANG)]
+    made = [add({}, "metadata", "labels")] if labels is None else []
+    return [*made, add(gang, "metadata", "labels", names.GANG)]
 
 
 def _patch_container(
     path: tuple[str, ...], container: Container, demand: ContainerDemand, kinds: CardTotals | None
 ) -> JSONPatch:
-    had = container.resources or ResourceRequirements()
+    had, technology = container.resources or ResourceRequirements(), provisioner(demand.provisioner)
     if demand.claim:
-        wanted: dict[str, Quantity] = {resource: str(value) for resource, value in claim_resources(demand).items()}
+        asked = claim_resources(demand, technology)
+        wanted: dict[str, Quantity] = {resource: str(value) for resource, value in asked.items()}
     else:
-        asked = {**(had.requests or {}), **(had.limits or {})}
-        wanted = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
-    for resource, amount in counted(demand, kinds).items():
+        written = (had.requests or {}) | (had.limits or {})
+        wanted = {resource: value for resource, value in written.items() if resource in BY_RESOURCE}
+        wanted |= in_units(wanted, BY_NAME[demand.vocabulary])
+    for resource, amount in counted(demand, technology, kinds).items():
         if resource not in wanted or count_or_none(wanted[resource]) != amount:
             wanted[resource] = str(amount)
     wanted[names.SLOT] = "1"
-    patch = [] if container.resources else [_add({}, *path, "resources")]
+    patch = [] if container.resources else [add({}, *path, "resources")]
     for key, present in (("limits", had.limits), ("requests", had.requests)):
         if present is None:
-            patch.append(_add({}, *path, "resources", key))
+            patch.append(add({}, *path, "resources", key))
         for resource, value in wanted.items():
             if str((present or {}).get(resource)) != str(value):
-                patch.append(_add(value, *path, "resources", key, resource))
+                patch.append(add(value, *path, "resources", key, resource))
     return patch + _patch_environment(path, container, demand)
 
 
@@ -268,30 +269,21 @@ def _patch_environment(path: tuple[str, ...], container: Container, demand: Cont
     told = [variable for technology in PROVISIONERS.values() for variable in technology.environment(demand)]
     patch: JSONPatch = []
     if container.env is None:
-        patch.append(_add([], *path, "env"))
+        patch.append(add([], *path, "env"))
     places = {variable.name: (place, variable) for place, variable in enumerate(container.env or [])}
     for variable in (cards, *told):
         named = f"metadata.annotations['{variable.annotation}']" if variable.annotation else None
         source = {"valueFrom": {"fieldRef": {"fieldPath": named}}} if named else {"value": variable.value}
         wanted = {"name": variable.name, **source}
         if variable.name not in places:
-            patch.append(_add(wanted, *path, "env", "-"))
+            patch.append(add(wanted, *path, "env", "-"))
             continue
         place, there = places[variable.name]
         reference = there.value_from.field_ref.field_path if there.value_from and there.value_from.field_ref else None
         if (reference, there.value) != (named, variable.value):
-            # The author's own value would show the container cards that are not its own.
-            patch.append({"op": "replace", "path": _pointer(*path, "env", str(place)), "value": wanted})
+            # The author's own value would show the container other cards.
+            patch.append({"op": "replace", "path": pointer(*path, "env", str(place)), "value": wanted})
     return patch
-
-
-def _add(value: object, *path: str) -> dict[str, Any]:
-    return {"op": "add", "path": _pointer(*path), "value": value}
-
-
-def _pointer(*path: str) -> str:
-    """JSON pointer, RFC 6901."""
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
 
 
 # --- our own kinds --------------------------------------------------------------------------------------------------
@@ -305,17 +297,17 @@ def validate_claim(
     largest_mib: int | None = None,
     vocabularies: Collection[str] = (),
 ) -> list[Violation]:
-    """What is wrong with a claim. `old` is None when it is made. A claim keeps its class; what it asks for may change
-    while its cards can stay. One that stays as it was is not judged again: its class may have been deleted since."""
+    """Return the problems of a claim; `old` is None for a new one. Its class cannot change; its amounts may, as long as
+    its cards can stay. An unchanged spec passes: its class may be gone."""
     if old is not None and old.spec == claim.spec:
         return []
     if old is not None and old.spec.class_name != claim.spec.class_name:
-        return [Violation("spec", f"the claim keeps its class {old.spec.class_name!r}; make another claim")]
-    asked = {*claim.spec.resources.limits, *claim.spec.resources.requests} - names_of_class(claim, classes)
+        return [Violation("spec", f"the class {old.spec.class_name!r} of a claim cannot change; create another claim")]
+    amounts = claim.spec.resources.limits | claim.spec.resources.requests
     if unserved := [
         Violation(f"spec.resources.requests[{resource}]", reason)
-        for resource in sorted(asked)
-        if (reason := foreign.refused(resource, vocabularies)) is not None
+        for resource in sorted(amounts.keys() - names_of_class(claim, classes))
+        if (reason := foreign.refused(resource, vocabularies, amounts[resource])) is not None
     ]:
         return unserved
     try:
@@ -324,66 +316,70 @@ def validate_claim(
     except InvalidDemand as error:
         return [Violation(error.field, error.reason)]
     if largest_mib is not None and demand.memory_mib > largest_mib:
-        reason = f"{demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
+        reason = f"asks for {demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
         named = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
         return [Violation("spec.resources.requests" + (named[0] if len(named) == 1 else ""), reason)]
     return []
 
 
 def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[Violation]:
-    """What is wrong with a class. As a StorageClass, it never changes what it provides."""
+    """Return the problems of a class. As for a StorageClass, what it provides cannot change."""
     found: list[Violation] = []
+    parameters = klass.parameters or {}
+    checks: list[Callable[[Parameters], object]] = [class_bounds, class_selector]
     try:
-        provisioner(klass.provisioner)
+        technology = provisioner(klass.provisioner)
     except UnknownProvisioner as error:
         found.append(Violation("provisioner", str(error)))
+        checks.insert(0, partial(memory_limit_percent, technology=None))
+    else:
+        own = (memory_limit_percent, is_shareable, memory_isolation)
+        checks = [*(partial(check, technology=technology) for check in own), *checks, technology.profiles]
     for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
-        value = (klass.parameters or {}).get(parameter)
+        value = parameters.get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
-    for check in (memory_limit_percent, is_shareable, memory_isolation, class_bounds, class_selector, class_profiles):
+    for check in checks:
         try:
-            check(klass)
+            check(parameters)
         except InvalidDemand as error:
             found.append(Violation(error.field, error.reason))
-        except UnknownProvisioner:
-            pass  # said above
     both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))
     if old is not None:
         kept = {
             "provisioner": klass.provisioner == old.provisioner,
-            "parameters": (klass.parameters or {}) == (old.parameters or {}),
+            "parameters": parameters == (old.parameters or {}),
             "eGPUBindingMode": klass.binding_mode == old.binding_mode,
             "reclaimPolicy": klass.reclaim_policy == old.reclaim_policy,
         }
-        reason = "a class keeps what it was made with; make another class"
+        reason = "cannot change after the class is created; create another class"
         found += [Violation(field, reason) for field, same in kept.items() if not same]
     return found
 
 
 def validate_egpu(gpu: ElasticGPU, old: ElasticGPU | None) -> list[Violation]:
-    """What is wrong with a card or a slice."""
+    """Return the problems of a card or a slice."""
     spec = gpu.spec
     if (spec.physical_gpu is None) == (spec.slice is None):
-        return [Violation("spec", "exactly one of physicalGPU (a card) and slice (a share of one) must be given")]
+        return [Violation("spec", "must have exactly one of physicalGPU (a card) and slice (a share of a card)")]
     found: list[Violation] = []
     if not spec.node_name:
-        found.append(Violation("spec.nodeName", "names no node; a card is always in one"))
+        found.append(Violation("spec.nodeName", "names no node; set it to the node that has the card"))
     if spec.slice is not None:
         if spec.claim_ref is None or not spec.claim_ref.uid:
-            found.append(Violation("spec.claimRef", "names no claim (with its uid); a slice always belongs to one"))
+            found.append(Violation("spec.claimRef", "names no claim; set it to the claim of the slice, with its uid"))
         try:
             provisioner(spec.slice.provisioner)
         except UnknownProvisioner as error:
             found.append(Violation("spec.slice.provisioner", str(error)))
         if old is not None and (unsized(old.spec.slice), old.spec.claim_ref) != (unsized(spec.slice), spec.claim_ref):
-            reason = "of a slice only the size changes; delete it and let its claim be bound again"
+            reason = "only the size of a slice can change; delete the slice and let its claim bind again"
             found.append(Violation("spec", reason))
     if spec.physical_gpu is not None and old is not None and old.spec.physical_gpu is not None:
         if old.spec.physical_gpu.uuid != spec.physical_gpu.uuid:
-            found.append(Violation("spec.physicalGPU.uuid", "is what the card is; publish another object"))
+            found.append(Violation("spec.physicalGPU.uuid", "identifies the card; publish another object"))
         if old.spec.node_name != spec.node_name:
-            found.append(Violation("spec.nodeName", "a card does not move; publish another object"))
+            found.append(Violation("spec.nodeName", "the node of a card cannot change; publish another object"))
     return found

@@ -1,7 +1,7 @@
-"""Which cards a demand selects by what they are, and which of them it would rather have.
+"""Card selection: which cards a demand selects by their attributes, and which it prefers.
 
-A requirement is one of Kubernetes' `matchExpressions`: an attribute, an operator and values, all of which must hold.
-Claims write them as objects, annotations and class parameters as text: "model in (A100, H100), memory > 40Gi".
+A requirement is a `matchExpressions` entry of Kubernetes: an attribute, an operator and values. A card must meet all of
+them. Claims write them as objects, annotations and class parameters as text: "model in (A100, H100), memory > 40Gi".
 """
 
 import functools
@@ -12,11 +12,14 @@ from typing import Final, NamedTuple
 
 from egpu.api.allocation import CardRequirement
 from egpu.api.mig import InstanceProfile
-from egpu.api.quantities import parse_claim_memory
-from egpu.errors import InvalidDemand, InvalidQuantity
+from egpu_base.api.quantities import parse_claim_memory
+from egpu_base.errors import InvalidDemand, InvalidQuantity
 
 MAX_REQUIREMENTS: Final = 16
 MAX_VALUES: Final = 64
+MAX_VALUE_CHARACTERS: Final = 128
+MAX_SELECTOR_CHARACTERS: Final = 4096
+"""Texts of tenants are read while all others wait, and are kept in caches."""
 STRONGEST: Final = "strongest"
 WEAKEST: Final = "weakest"
 PREFERENCES: Final = (STRONGEST, WEAKEST)
@@ -25,9 +28,9 @@ Select = tuple[CardRequirement, ...]
 
 
 class CardKind(NamedTuple):
-    """What a card is, whoever holds it. `tflops` by precision, sorted; `numa` and `link_domain` are -1 for a card that
-    has none: a link domain is the cards of a node that NVLink joins, by the lowest index among them. `profiles` are
-    what a card in MIG mode can be cut into; any other has none."""
+    """The attributes of a card. `tflops` by precision, sorted. `numa` and `link_domain` are -1 for none; a link domain
+    is the cards of a node that NVLink joins, named by their lowest index. `profiles`: the instances that a card in MIG
+    mode can have; empty otherwise."""
 
     model: str
     memory_mib: int
@@ -36,19 +39,19 @@ class CardKind(NamedTuple):
     numa: int = -1
     link_domain: int = -1
     memory_isolation: str = ""
-    """ "driver" where the driver limits memory by control group."""
+    """"driver" if the driver can limit memory by control group."""
     profiles: tuple[InstanceProfile, ...] = ()
     mps: str = ""
-    """Whether its node can run an MPS server for it: `egpu.core.provisioners.mps.READY`, or why not."""
+    """`egpu.core.provisioners.mps.READY` if the node can run an MPS server for it, otherwise why not."""
 
     @property
     def strength(self) -> tuple[float, int, float]:
-        """More is stronger: TFLOPS (fp32), then memory, then compute capability."""
+        """The strength to compare by: TFLOPS (fp32), then memory, then compute capability."""
         return dict(self.tflops).get("fp32", 0.0), self.memory_mib, _version(self.compute_capability) or 0.0
 
 
 def _version(text: str) -> float | None:
-    """A compute capability as a number in which 8.10 is above 8.9; None for what is none."""
+    """Return a compute capability as a number in which 8.10 is above 8.9; None for an invalid one."""
     found = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,3}))?", text)
     return int(found[1]) * 1000.0 + int(found[2] or 0) if found else None
 
@@ -66,7 +69,7 @@ def _memory(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class _Attribute:
-    """How a number is read off a card (None: it has none) and out of a value (None: it is none); what one is like."""
+    """A numeric attribute: how to read it from a card and from a value (None: none), and an example."""
 
     of: Callable[[CardKind], float | None]
     read: Callable[[str], float | None]
@@ -85,12 +88,15 @@ _NUMBERS: Final[Mapping[str, _Attribute]] = {
     "numa": _Attribute(lambda kind: _there(kind.numa), _number, "0"),
     "linkDomain": _Attribute(lambda kind: _there(kind.link_domain), _number, "0"),
 }
+MODEL_TEXT: Final = "modelText"
+"""The model as HAMi compares it: "1080" is in "NVIDIA-NVIDIA GeForce GTX 1080 Ti"."""
 MEMORY_ISOLATION: Final = "memoryIsolation"
 _WORDS: Final[Mapping[str, Callable[[CardKind], str]]] = {
     MODEL: lambda kind: kind.model,
+    MODEL_TEXT: lambda kind: f"NVIDIA-{kind.model}",
     MEMORY_ISOLATION: lambda kind: kind.memory_isolation,
 }
-KEYS: Final = (MODEL, *_NUMBERS, MEMORY_ISOLATION, _TFLOPS, f"{_TFLOPS}.PRECISION")
+KEYS: Final = (MODEL, *_NUMBERS, MODEL_TEXT, MEMORY_ISOLATION, _TFLOPS, f"{_TFLOPS}.PRECISION")
 
 
 def _attribute(key: str) -> _Attribute | None:
@@ -101,7 +107,7 @@ def _attribute(key: str) -> _Attribute | None:
 
 
 def requirement(key: str, operator: str, values: Sequence[str], *, field: str) -> CardRequirement:
-    """A requirement that can be asked of any card. Raises InvalidDemand naming `field`."""
+    """Return a requirement. Raises InvalidDemand, naming `field`, if no card can be compared with it."""
     attribute = _attribute(key)
     if attribute is None and key not in _WORDS:
         raise InvalidDemand(field, f"cards have no attribute {key!r}; they have {', '.join(KEYS)}")
@@ -112,31 +118,41 @@ def requirement(key: str, operator: str, values: Sequence[str], *, field: str) -
         case "In" | "NotIn":
             wanted, expected = 0 < len(values) <= MAX_VALUES, f"1 to {MAX_VALUES} values"
         case "Gt" | "Lt":
-            wanted, expected = len(values) == 1 and attribute is not None, "one number, of an attribute that is one"
+            wanted, expected = len(values) == 1 and attribute is not None, "one number, and a numeric attribute"
         case _:
             raise InvalidDemand(field, f"{operator!r} is not one of In, NotIn, Gt, Lt, Exists, DoesNotExist")
     if not wanted:
         raise InvalidDemand(field, f"{key} {operator} takes {expected}")
     for value in values:
+        if len(value) > MAX_VALUE_CHARACTERS:
+            reason = f"a value of {key} has {len(value)} characters; the most is {MAX_VALUE_CHARACTERS}"
+            raise InvalidDemand(field, reason)
         if not value or (attribute is not None and attribute.read(value) is None):
             like = attribute.like if attribute is not None else "A100"
-            raise InvalidDemand(field, f"{value!r} is no value of {key}; write one such as {like}")
+            raise InvalidDemand(field, f"{value!r} is not a valid {key}; write for example {like}")
     return CardRequirement(key=key, operator=operator, values=tuple(values))
 
 
 _SYMBOLS: Final = {"in": "In", "notin": "NotIn", "=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 _TERM: Final = re.compile(
-    r"\s*(?:(?P<absent>!)\s*(?P<without>[\w.]+)"
-    r"|(?P<key>[\w.]+)\s*(?:(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
-    r"|(?P<sign>==|=|!=|>|<)\s*(?P<value>[^,()=<>!;]+))?)"
-    r"\s*(?:,|$)",
+    r"\s*+(?:(?P<absent>!)\s*+(?P<without>[\w.]++)"
+    r"|(?P<key>[\w.]++)\s*+(?:(?P<set>in|notin)\s*+\((?P<values>[^()]*+)\)"
+    r"|(?P<sign>==|=|!=|>|<)(?P<value>[^,()=<>!;]++))?)"
+    r"\s*+(?:,|$)",
     re.ASCII,
 )
+"""Every repetition is possessive, so a text that does not match is read once."""
+
+
+def parse_selector(text: str, field: str) -> Select:
+    """Parse requirements in kubectl's syntax of label selectors, plus ">" and "<". Raises InvalidDemand."""
+    if len(text) > MAX_SELECTOR_CHARACTERS:
+        raise InvalidDemand(field, f"has {len(text)} characters; the most is {MAX_SELECTOR_CHARACTERS}")
+    return _parsed(text, field)
 
 
 @functools.lru_cache(maxsize=1024)
-def parse_selector(text: str, field: str) -> Select:
-    """Requirements written as kubectl writes label selectors, and with ">" and "<". Raises InvalidDemand."""
+def _parsed(text: str, field: str) -> Select:
     found: list[CardRequirement] = []
     at = 0
     while at < len(text):
@@ -144,7 +160,7 @@ def parse_selector(text: str, field: str) -> Select:
         if term is None:
             raise InvalidDemand(
                 field,
-                f"{text[at:].strip()!r} is not understood; write for instance: model in (A100, H100), memory > 40Gi",
+                f"{text[at:].strip()!r} is not understood; write for example: model in (A100, H100), memory > 40Gi",
             )
         at = term.end()
         if term["absent"]:
@@ -156,12 +172,12 @@ def parse_selector(text: str, field: str) -> Select:
         else:
             found.append(requirement(term["key"], "Exists", (), field=field))
     if not 0 < len(found) <= MAX_REQUIREMENTS:
-        raise InvalidDemand(field, f"{len(found)} requirements; write 1 to {MAX_REQUIREMENTS}, or remove it")
+        raise InvalidDemand(field, f"has {len(found)} requirements; write 1 to {MAX_REQUIREMENTS}, or remove it")
     return tuple(found)
 
 
 def preference(text: str, *, field: str) -> str:
-    """One of PREFERENCES. Raises InvalidDemand."""
+    """Return the text if it is one of PREFERENCES. Raises InvalidDemand."""
     if text not in PREFERENCES:
         raise InvalidDemand(field, f"{text!r} is not one of {', '.join(PREFERENCES)}")
     return text
@@ -169,7 +185,7 @@ def preference(text: str, *, field: str) -> str:
 
 @functools.lru_cache(maxsize=16_384)
 def selects(select: Select, kind: CardKind) -> bool:
-    """Whether a card of this kind meets every requirement."""
+    """Return whether a card of this kind meets every requirement."""
     return all(_meets(kind, one) for one in select)
 
 
@@ -177,7 +193,8 @@ def _meets(kind: CardKind, one: CardRequirement) -> bool:
     attribute = _attribute(one.key)
     if attribute is None:
         words = _WORDS[one.key](kind)
-        has, among = bool(words), any(_is_model(words, value) for value in one.values)
+        is_among = _has_text if one.key == MODEL_TEXT else _is_model
+        has, among = bool(words), any(is_among(words, value) for value in one.values)
         above = below = False
     else:
         number = attribute.of(kind)
@@ -194,14 +211,19 @@ def _meets(kind: CardKind, one: CardRequirement) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_model(model: str, value: str) -> bool:
-    """Whether the words of `value` follow one another in those of `model`: "A100" and "A100-SXM4" are of an "NVIDIA
-    A100-SXM4-80GB", "A10" is not."""
+    """Return whether the words of `value` follow one another in `model`: "A100" and "A100-SXM4" match "NVIDIA
+    A100-SXM4-80GB", "A10" does not."""
     words, wanted = (re.split(r"[^a-z0-9]+", text.lower().strip()) for text in (model, value))
     return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
 
 
+def _has_text(model: str, value: str) -> bool:
+    """Return whether the text is a part of the model's name, in any case."""
+    return value.lower() in model.lower()
+
+
 def mismatch(select: Select, kind: CardKind) -> str | None:
-    """The first requirement that a card of this kind does not meet, as a finding; None when it meets all."""
+    """Return the first requirement that a card of this kind does not meet, in words; None if it meets all."""
     for one in select:
         if not _meets(kind, one):
             values = " or ".join(one.values)
@@ -211,13 +233,13 @@ def mismatch(select: Select, kind: CardKind) -> str | None:
                 "Gt": f"{one.key} is not above {values}",
                 "Lt": f"{one.key} is not below {values}",
                 "Exists": f"{one.key} is not known",
-                "DoesNotExist": f"{one.key} is there",
+                "DoesNotExist": f"{one.key} is present",
             }[one.operator]
     return None
 
 
 def describe_selection(select: Select, prefer: str) -> str:
-    """In words, to follow what is asked for: " with model A100 or H100 and memory above 40Gi, the strongest"."""
+    """Describe a selection in words, such as " with model A100 or H100 and memory above 40Gi, the strongest"."""
     words = {"In": "", "NotIn": "not ", "Gt": "above ", "Lt": "below "}
     said = [
         f"{'any' if one.operator == 'Exists' else 'no'} {one.key}"

@@ -1,4 +1,4 @@
-"""Which rows of some arrays changed, and when: what is computed from rows is computed again for those alone."""
+"""Changed rows of arrays, so that values computed from rows are only computed again for those."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -10,13 +10,13 @@ import numpy as np
 from egpu.core.arrays import BoolArray, IntArray
 
 _RECENT: Final = 128
-"""Latest changes that are kept as a list: a reader that is further behind looks through all rows' versions."""
+"""The latest changes, kept as a list. A reader that is further behind scans the versions of all rows."""
 QUESTIONS_LIMIT: Final = 512
-"""Questions whose answers are kept, a byte a row each; the one longest unasked is forgotten first."""
+"""Cached questions, one byte per row each; the least recently used is forgotten first."""
 
 
 class Changes:
-    """`version` grows with every change of any row; `len` is the number of rows."""
+    """The versions of rows. `version` grows with every change; `len` is the number of rows."""
 
     def __init__(self, rows: int = 0) -> None:
         self.version = 0
@@ -28,17 +28,17 @@ class Changes:
         return len(self._changed_at)
 
     def grow(self, rows: int) -> None:
-        """There are so many rows now; the new ones have never changed."""
+        """Add rows, up to this number, which have never changed."""
         self._changed_at = np.pad(self._changed_at, (0, rows - len(self)))
 
     def note(self, row: int) -> None:
-        """The row changed."""
+        """Record a change of the row."""
         self._recent[self.version % _RECENT] = row
         self.version += 1
         self._changed_at[row] = self.version
 
     def since(self, version: int) -> IntArray:
-        """Rows that changed after `version`, in no promised order, perhaps repeated. Valid until the next change."""
+        """Return the rows that changed after `version`, unordered, maybe repeated. Valid until the next change."""
         start, end = version % _RECENT, self.version % _RECENT
         if self.version - version < _RECENT and start <= end:
             return self._recent[start:end]
@@ -52,15 +52,15 @@ class _Answers:
 
 
 class Verdicts:
-    """Yes or no for every row to questions that come again and again; each is asked anew only where rows changed."""
+    """Cached yes-or-no answers for every row; a question is asked again only for rows that changed."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._known: OrderedDict[Hashable, _Answers] = OrderedDict()
 
     def of(self, question: Hashable, answer: Callable[[IntArray], BoolArray]) -> BoolArray:
-        """The answer for every row, shape (rows,). Not a copy: valid until the next question. `answer` says it for some
-        rows, from nothing but what `Changes` is told of."""
+        """Return the answer for every row, shape (rows,). Not a copy: valid until the next question. `answer` computes
+        it for some rows, only from data whose changes `Changes` records."""
         changes = self._changes
         known = self._known.get(question)
         if known is None or len(known.by_row) != len(changes):

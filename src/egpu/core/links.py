@@ -1,6 +1,6 @@
-"""How fast the cards of a node are joined, and which several of them are joined best.
+"""Links between the cards of a node, and which set of several cards has the fastest links.
 
-A set of cards is worth what its slowest pair is, then the sum over its pairs: a ring of links is used along the ring.
+A set is as good as its slowest pair, then as the sum over its pairs: programs send data around a ring of links.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 
 class Linked(Protocol):
-    """A card: `egpu.core.placement.ledger.Card`."""
+    """A card, as `egpu.core.placement.ledger.Card`."""
 
     @property
     def uuid(self) -> str: ...
@@ -18,15 +18,15 @@ class Linked(Protocol):
 
 
 Ranks = tuple[tuple[int, ...], ...]
-"""Per pair of columns how fast they are joined; more is faster, 0 is unknown."""
+"""The speed of the link between each pair of columns; more is faster, 0 is unknown."""
 
 NVLINK: Final = "nvlink"
 _RANKS: Final = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5, "internal": 5}
-"""The kinds of connection that NVML tells apart: over the sockets' link, within a NUMA node, over the host bridge, over
-several PCIe switches, over one, on one board. NVLink is above all."""
+"""The kinds of links that NVML reports: between sockets, within a NUMA node, over the host bridge, over several PCIe
+switches, over one switch, on one board. NVLink is faster than all of them."""
 _NVLINK_RANK: Final = 6
 LEAST: Final[Mapping[str, int]] = {NVLINK: _NVLINK_RANK, "pcie": _RANKS["PHB"], "numa": _RANKS["NODE"]}
-"""What a demand may require of every pair, and the least rank that meets it."""
+"""The links that a demand may require of every pair, with the least rank of each."""
 WORDS: Final[Mapping[str, str]] = {
     NVLINK: "joined by NVLink",
     "pcie": "under one PCIe host bridge",
@@ -34,24 +34,23 @@ WORDS: Final[Mapping[str, str]] = {
 }
 MAX_STEPS: Final = 20_000
 """Cards tried per node before the best set so far is taken. All-to-all links need a handful, eight of sixteen cards in
-a ring some thousands; beyond, a pod that requires links may be told to wait although a set exists."""
+a ring some thousands. Beyond, a pod that requires links may have to wait although a set exists."""
 
 
 def rank(kind: str) -> int:
-    """How fast a connection of this kind is, as the agent published it; 0 for one that we do not know."""
+    """Return the speed of a link of this kind, as agents publish it; 0 for an unknown kind."""
     return _NVLINK_RANK if kind.upper().startswith("NV") else _RANKS.get(kind, 0)
 
 
 def ranks_of(cards: Sequence[Linked]) -> Ranks | None:
-    """How the cards (in the order of columns) are joined; None when nothing is known of it."""
+    """Return the links of the cards, in the order of columns; None if no link is known."""
     if not any(card.links for card in cards):
         return None
     return tuple(tuple(rank(card.links.get(other.uuid, "")) for other in cards) for card in cards)
 
 
 def link_domains(cards: Sequence[Linked]) -> list[int]:
-    """Per card (in the order of columns) the first column among those that NVLink joins with it, over others too; -1
-    for a card that NVLink joins with none."""
+    """Return, per column, the first column that NVLink joins with it, directly or over other cards; -1 for none."""
     domains = list(range(len(cards)))
     places = {card.uuid: column for column, card in enumerate(cards)}
     for column, card in enumerate(cards):
@@ -63,7 +62,7 @@ def link_domains(cards: Sequence[Linked]) -> list[int]:
 
 
 def joined(ranks: Ranks | None, columns: Iterable[int], links: str) -> bool:
-    """Whether every pair of the columns meets the requirement (a key of LEAST, or "" for none)."""
+    """Return whether every pair of the columns meets the requirement (a key of LEAST, or "" for none)."""
     if not links:
         return True
     chosen = list(columns)
@@ -73,13 +72,13 @@ def joined(ranks: Ranks | None, columns: Iterable[int], links: str) -> bool:
 
 
 def slowest(cards: Sequence[Linked]) -> str:
-    """The kind of connection of the slowest pair; "" for fewer than two cards, or where it is not known."""
+    """Return the kind of the slowest link; "" for fewer than two cards, or if it is unknown."""
     kinds = [card.links.get(other.uuid, "") for at, card in enumerate(cards) for other in cards[:at]]
     return min(kinds, key=rank, default="")
 
 
 class _Search:
-    """Depth first over sets in the order of the candidates, without what cannot beat the best so far."""
+    """A depth-first search over sets, in the order of the candidates, that skips sets that cannot be better."""
 
     def __init__(self, ranks: Ranks, candidates: Sequence[int], count: int, least: int) -> None:
         self.ranks, self.candidates, self.count, self.least = ranks, candidates, count, least
@@ -107,7 +106,7 @@ class _Search:
 
 
 def best_set(ranks: Ranks, candidates: Sequence[int], count: int, links: str = "") -> tuple[int, ...] | None:
-    """The `count` candidates that are joined fastest, the earlier candidates among equals; None where no set meets the
+    """Return the `count` candidates with the fastest links, earlier candidates among equals. None if no set meets the
     requirement `links` (or none was found within bounds)."""
     search = _Search(ranks, candidates, count, LEAST[links] if links else 0)
     search.run(0, (), search.top, 0)

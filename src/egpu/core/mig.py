@@ -1,9 +1,8 @@
-"""Where instances of MIG go on a card: placement arithmetic, pure, on what the card's driver says it can be cut into.
+"""Placement of MIG instances on a card: pure arithmetic on the profiles that the card's driver reports.
 
-An instance that somebody holds, or uses without our books, cannot be moved, and neither can one that somebody else
-made; what the agent made and nobody has gives way. So a set that is placed at once finds a place wherever there is one,
-in whatever order it is asked for; what comes later has to go around what is there, and every instance is put where most
-stays possible.
+Instances that are allocated, in use otherwise, or created by others stay. Instances that the agent created and nobody
+holds give way. So a set that is placed at once finds places wherever they exist, in any order. Later instances go
+around existing ones, and each goes where most other sets stay possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,16 +12,16 @@ from typing import Final, NamedTuple
 from egpu.api.mig import InstancePlace, InstanceProfile, Mig
 
 MAX_TOGETHER: Final = 16
-"""Instances asked for at once, on one card. No card has as many: a larger set fits nowhere."""
+"""Instances requested at once on one card. No card has as many; a larger set fits nowhere."""
 
 Sets = frozenset[tuple[int, ...]]
 Geometry = tuple[tuple[int, ...], ...]
-"""Per profile the slices of each of its places, as bits."""
+"""Per profile, the memory slices of each of its places, as bits."""
 
 
 class WantedInstance(NamedTuple):
-    """One of a profile, or else of the first of those `larger` that has a place; `cut`: whether it may be made, or only
-    given out as it is there."""
+    """An instance of a profile, or of the first of the `larger` ones that has a place. `cut`: whether it may be
+    created; otherwise only an existing one is used."""
 
     profile: str
     cut: bool = True
@@ -30,7 +29,7 @@ class WantedInstance(NamedTuple):
 
 
 def taken(places: Sequence[InstancePlace]) -> int:
-    """The slices of memory of all of them, as bits."""
+    """Return the memory slices of all places, as bits."""
     bits = 0
     for place in places:
         bits |= place.mask
@@ -38,20 +37,20 @@ def taken(places: Sequence[InstancePlace]) -> int:
 
 
 def overlapping(places: Sequence[InstancePlace]) -> bool:
-    """Whether two of them have a slice of memory in common."""
+    """Return whether two of the places share a memory slice."""
     return taken(places).bit_count() != sum(place.size for place in places)
 
 
 def arrange(
     mig: Mig, held: Sequence[InstancePlace], wanted: Sequence[WantedInstance]
 ) -> tuple[InstancePlace, ...] | None:
-    """A place on the card for each of `wanted`, beside those `held`, or None: then there is none in any order."""
+    """Return a place for each of `wanted`, beside those `held`; None if no order has places for all."""
     if len(wanted) > MAX_TOGETHER:
         return None
     geometry = _geometry(mig)
     held = (*held, *(place for place in mig.used if place not in held))
     dead: set[tuple[int, tuple[str, ...]]] = set()
-    """What is occupied, and by which profiles, where the rest is known to have no place."""
+    """Occupied slices and placed profiles for which the rest has no place."""
 
     def rest(placed: tuple[InstancePlace, ...]) -> tuple[InstancePlace, ...] | None:
         state = taken(placed), tuple(sorted(place.profile for place in placed))
@@ -71,7 +70,7 @@ def arrange(
 def _places(
     mig: Mig, geometry: Geometry, held: Sequence[InstancePlace], wanted: WantedInstance
 ) -> Iterator[InstancePlace]:
-    """Where one can be, the smallest profile first, and of each the best place."""
+    """Yield the possible places, the smallest profile first, and of each the best place."""
     for name in (wanted.profile, *wanted.larger):
         yield from _places_of(mig, geometry, held, name, cut=wanted.cut)
 
@@ -79,7 +78,7 @@ def _places(
 def _places_of(
     mig: Mig, geometry: Geometry, held: Sequence[InstancePlace], name: str, *, cut: bool
 ) -> Iterator[InstancePlace]:
-    """An instance that is there, then where most stays possible, and where the fewest free ones have to go."""
+    """Yield existing instances, then places that keep most others possible and destroy the fewest free instances."""
     profile = mig.profile(name)
     occupied = taken(held)
     if profile is None or sum(place.profile == profile.name for place in held) >= profile.most:
@@ -89,7 +88,7 @@ def _places_of(
     yield from sorted(found, key=lambda place: (-_room(geometry, occupied | place.mask), -place.start))
     if not cut:
         return
-    # What others made and nobody holds stays, and counts for what a card can have of a profile.
+    # Free instances that others created stay, and count for the card's maximum of a profile.
     foreign = [place for place in mig.others if not place.mask & occupied]
     if sum(place.profile == profile.name for place in (*held, *foreign)) >= profile.most:
         return
@@ -104,34 +103,34 @@ def _all(profile: InstanceProfile) -> list[InstancePlace]:
 
 
 def in_the_way(mig: Mig, place: InstancePlace) -> tuple[InstancePlace, ...]:
-    """Instances of the agent's that have to be destroyed before this one can be made; none where it is there."""
+    """Return the agent's instances to destroy before this one can be created; none if it exists."""
     if place in mig.own or place in mig.others:
         return ()
     return tuple(one for one in mig.own if one.mask & place.mask)
 
 
 def what_it_takes(mig: Mig, place: InstancePlace) -> str:
-    """What the agent does for it, in words."""
+    """Return what the agent does to provide the instance, in words."""
     if place in mig.own or place in mig.others:
-        return "it is there"
+        return "it exists"
     gone = " and ".join(map(str, in_the_way(mig, place)))
-    return f"it is made, after {gone} is destroyed" if gone else "it is made"
+    return f"it will be created after {gone} is destroyed" if gone else "it will be created"
 
 
 def enough(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> list[InstanceProfile]:
-    """Those that have so many percent of the card's compute, and so many MiB, the smallest first."""
+    """Return the profiles with at least this percentage of compute and this memory, the smallest first."""
     found = [one for one in profiles if core_percent(profiles, one) >= core and one.memory_mib >= memory_mib]
-    # The plain one before those that also have engines for media, of which a card has one.
+    # The plain profile comes before those with media engines, of which a card has one.
     return sorted(found, key=lambda one: (one.size, one.compute, len(one.name), one.name))
 
 
 def smallest(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> InstanceProfile | None:
-    """The first of `enough`; None where none has as much."""
+    """Return the first of `enough`; None if there is none."""
     return next(iter(enough(profiles, core, memory_mib)), None)
 
 
 def core_percent(profiles: Sequence[InstanceProfile], profile: InstanceProfile) -> int:
-    """An instance's share of the compute of a card, percent, rounded down: a seventh is 14."""
+    """Return an instance's share of the card's compute in percent, rounded down: a seventh is 14."""
     return 100 * profile.compute // max(one.compute for one in profiles)
 
 
@@ -143,13 +142,13 @@ def _geometry(mig: Mig) -> Geometry:
 
 
 def _room(geometry: Geometry, occupied: int) -> int:
-    """How many different sets of instances still fit."""
+    """Return how many different sets of instances still fit."""
     return len(_sets(geometry, occupied))
 
 
 @lru_cache(maxsize=1 << 14)
 def _sets(geometry: Geometry, occupied: int) -> Sets:
-    """Every set of instances that fits beside what is occupied: how many of each profile."""
+    """Return every set of instances that fits beside the occupied slices, as counts per profile."""
     found = {(0,) * len(geometry)}
     for at, masks in enumerate(geometry):
         for mask in masks:

@@ -1,7 +1,7 @@
-"""What to cut cards in MIG mode into for a job mix: as if nothing were on them, the large ones first.
+"""A plan of MIG instances for a job mix, as if the cards were empty, the large instances first.
 
-First fit in decreasing size, each card filled exactly (`egpu.core.mig.arrange` knows every order). It is no optimum
-over all cards: that is bin packing.
+First fit in decreasing size; `egpu.core.mig.arrange` fills each card exactly. It is not optimal over all cards: that is
+bin packing.
 """
 
 from collections import Counter
@@ -14,14 +14,14 @@ from egpu.core.mig import WantedInstance, arrange, smallest
 
 @dataclass(frozen=True)
 class InstanceAsked:
-    """What one container asks for: a profile by name, or amounts (percent of a card's compute, MiB)."""
+    """The request of one container: a profile by name, or amounts (percent of a card's compute, MiB)."""
 
     profile: str = ""
     core: int = 0
     memory_mib: int = 0
 
     def on(self, profiles: Sequence[InstanceProfile]) -> InstanceProfile | None:
-        """The profile that it gets of a card; None where that has none for it."""
+        """Return the profile that fits the request; None if there is none."""
         if not self.profile:
             return smallest(profiles, self.core, self.memory_mib)
         return next((one for one in profiles if one.name == self.profile), None)
@@ -32,14 +32,14 @@ class InstanceAsked:
 
 @dataclass(frozen=True)
 class GeometryPlan:
-    """`cards`: the instances of each, by the names of `plan`; `left`: what no card has room for, and how often."""
+    """A plan. `cards`: the instances of each card, by the names of `plan`; `left`: unmet requests, counted."""
 
     cards: Mapping[str, tuple[InstancePlace, ...]]
     left: Mapping[str, int]
 
 
 def plan(cards: Mapping[str, Mig], asked: Sequence[InstanceAsked]) -> GeometryPlan:
-    """A geometry for each card that serves as much of `asked` as it finds room for."""
+    """Return instances for each card that serve as many requests of `asked` as fit."""
     empty = {name: Mig(profiles=card.profiles) for name, card in cards.items()}
     wanted: dict[str, list[WantedInstance]] = {name: [] for name in cards}
     left = Counter[str]()
@@ -61,6 +61,6 @@ def plan(cards: Mapping[str, Mig], asked: Sequence[InstanceAsked]) -> GeometryPl
 
 
 def _size(asked: InstanceAsked, cards: Mapping[str, Mig]) -> tuple[int, int]:
-    """Slices of memory and of compute that it takes, on the card where those are most."""
+    """Return the memory and compute slices of a request, on the card where it takes most."""
     found = [profile for card in cards.values() if (profile := asked.on(card.profiles)) is not None]
     return max(((one.size, one.compute) for one in found), default=(0, 0))

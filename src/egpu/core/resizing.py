@@ -1,8 +1,8 @@
-"""Slices that change their size while they run: what may be asked, what is then ordered, and when it is in force.
+"""Resizing of running slices: valid requests, the order that follows, and when it is in force.
 
-More is counted first and allowed afterwards; less is allowed first and counted afterwards: an order for less keeps what
-it had as `held` until the node says that its pages are as small. So at every moment, whoever is killed, no more is
-allowed than is counted, and both are in the object that carries the allocation.
+Growth is counted first and allowed afterwards. Shrinking is allowed first and counted afterwards: the order keeps the
+old size as `held` until the node reports that its policy pages have the new one. So no process can ever use more than
+is counted, whichever component is killed, and both values are in the object that carries the allocation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,69 +12,68 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim, Slice, SliceInForce
-from egpu.api.quantities import parse_memory_mib
+from egpu.core.placement.card_usage import card_usage
 from egpu.core.placement.ledger import Holder, Ledger
-from egpu.core.placement.usage import card_usage
 from egpu.core.provisioners import provisioner
-from egpu.errors import DoesNotFit, InvalidDemand, InvalidInput, NotSupported
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import parse_memory_mib
+from egpu_base.errors import DoesNotFit, InvalidDemand, InvalidInput, NotSupported
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a slice on each of its cards: percent and MiB; None leaves it as it is."""
+    """The size of a slice on each of its cards, in percent and MiB; None leaves a value unchanged."""
 
     core: int | None = None
     memory_mib: int | None = None
 
 
-def resize_field(container: str) -> str:
-    """The annotation by which a pod's owner resizes a container, as kubectl users write it."""
-    return f"metadata.annotations[{names.RESIZE_PREFIX}{container}]"
-
-
 def asked_sizes(pod: Pod) -> dict[str, Size]:
-    """What the annotations of a pod ask its containers to be resized to, by container. Raises InvalidDemand."""
+    """Return the sizes that a pod's annotations request, by container. Raises InvalidDemand."""
     known = {container.name for container in pod.all_containers}
     found: dict[str, Size] = {}
     for key, text in sorted(pod.annotations.items()):
-        if key.startswith(names.RESIZE_PREFIX):
-            container = key.removeprefix(names.RESIZE_PREFIX)
+        prefix = next((one for one in names.RESIZE_PREFIXES if key.startswith(one)), None)
+        if prefix is not None:
+            container, field = key.removeprefix(prefix), f"metadata.annotations[{key}]"
             if container not in known:
-                raise InvalidDemand(resize_field(container), "names no container of this pod")
-            found[container] = parse_size(text, resize_field(container))
+                raise InvalidDemand(field, "names no container of this pod")
+            size = parse_size(text, field)
+            if found.setdefault(container, size) != size:
+                raise InvalidDemand(field, f"container {container} has another size in another annotation; keep one")
     return found
 
 
 def parse_size(text: str, field: str) -> Size:
-    """Read "core=40, memory=8Gi", of which one may be left out. Raises InvalidDemand."""
-    given: dict[str, int] = {}
+    """Parse "core=40, memory=8Gi"; one of the two is optional. Raises InvalidDemand."""
+    parsed: dict[str, int] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or name not in ("core", "memory") or name in given:
+        if not equals or name not in ("core", "memory") or name in parsed:
             raise InvalidDemand(field, f"{text!r} is not of the form core=PERCENT, memory=AMOUNT")
         if name == "memory":
             try:
-                given[name] = parse_memory_mib(value, field=field)
+                parsed[name] = parse_memory_mib(value, field=field)
             except InvalidInput as error:
                 raise InvalidDemand(field, str(error)) from error
         elif not _is_whole(value, most=100) or int(value) < 1:
             raise InvalidDemand(field, f"core={value[:16]} is not a share of one card; give 1 to 100 percent")
         else:
-            given[name] = int(value)
-    if not 1 <= given.get("memory", 1) <= names.MAX_MEMORY_MIB:
+            parsed[name] = int(value)
+    if not 1 <= parsed.get("memory", 1) <= names.MAX_MEMORY_MIB:
         raise InvalidDemand(field, f"memory is not between 1 and {names.MAX_MEMORY_MIB} MiB")
-    return Size(given.get("core"), given.get("memory"))
+    return Size(parsed.get("core"), parsed.get("memory"))
 
 
 def _is_whole(text: str, *, most: int) -> bool:
-    """Whether this is a whole number from 0 to `most`. Longer texts are not read: Python refuses very long ones."""
+    """Return whether the text is a whole number from 0 to `most`. Python refuses very long ones, so they are not
+    read."""
     return text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most
 
 
 def asked_within(annotations: Mapping[str, str]) -> float | None:
-    """Seconds in which to give back what is beyond a smaller size; None: no end. Raises InvalidDemand."""
+    """Return the seconds to release what exceeds a smaller size; None: no limit. Raises InvalidDemand."""
     text = annotations.get(names.SHRINK_WITHIN)
     if text is None:
         return None
@@ -85,9 +84,9 @@ def asked_within(annotations: Mapping[str, str]) -> float | None:
 
 
 def refused_size(old: Pod | None, pod: Pod) -> list[InvalidDemand]:
-    """What is wrong with the sizes that a pod's annotations ask for, if they are new; nothing where nothing is."""
+    """Return the problem of the sizes that a pod's annotations request, if they are new and not valid."""
     before = {} if old is None else old.annotations
-    asks = (names.RESIZE_PREFIX, names.SHRINK_WITHIN)
+    asks = (*names.RESIZE_PREFIXES, names.SHRINK_WITHIN)
     if not any(key.startswith(asks) and before.get(key) != value for key, value in pod.annotations.items()):
         return []
     try:
@@ -99,46 +98,46 @@ def refused_size(old: Pod | None, pod: Pod) -> list[InvalidDemand]:
 
 
 def unsized(share: Slice | None) -> Slice | None:
-    """All of a claim's slice but its size."""
+    """Return the slice of a claim without its size."""
     return None if share is None else replace(share, core=0, memory_mib=0)
 
 
 def check_edit(claim: ElasticGPUClaim, old: ElasticGPUClaim | None, demand: ContainerDemand) -> None:
-    """Whether `old` may become `claim`, which asks for `demand`. Raises InvalidDemand for what a bound claim can never
-    be; whether there is room for more is seen later."""
+    """Check that `old` may become `claim`, which asks for `demand`. Raises InvalidDemand for a change that a bound
+    claim never allows; room is checked later."""
     held = old.status.allocation if old is not None else None
     if old is None or held is None:
         return
     if old.spec.selector != claim.spec.selector:
-        raise InvalidDemand("spec.selector", "the claim is bound to cards that were selected; make another claim")
+        raise InvalidDemand("spec.selector", "the claim is bound, so its selector cannot change; create another claim")
     asked_within(claim.annotations)
     try:
         check_same_cards(held.container, demand)
         if not held.container.exclusive:
             check_resizable(held.container)
     except NotSupported as error:
-        raise InvalidDemand("spec.resources", f"the claim is bound and cannot be resized so: {error}") from error
+        raise InvalidDemand("spec.resources", f"the claim is bound and cannot change to this size: {error}") from error
 
 
 def check_resizable(container: ContainerAllocation) -> None:
-    """Raises NotSupported for a slice that has no size to change."""
+    """Check that a slice has a variable size. Raises NotSupported."""
     if container.exclusive:
-        raise NotSupported("it has whole cards, whose size is what it is")
+        raise NotSupported("it has whole cards, whose size is fixed")
     if not provisioner(container.provisioner).resizable:
-        raise NotSupported(f"{container.provisioner} gives slices of fixed sizes")
+        raise NotSupported(f"{container.provisioner} provides slices of fixed sizes")
     if container.memory_isolation:
-        raise NotSupported("the driver holds it to its memory, and keeps the limit that it started with")
+        raise NotSupported("the driver limits its memory and cannot change the limit of a running container")
 
 
 def check_same_cards(container: ContainerAllocation, demand: ContainerDemand) -> None:
-    """Raises NotSupported where `demand` is for another number of cards, or for whole ones and these are not."""
+    """Check that `demand` keeps the number of cards, and whole cards whole. Raises NotSupported."""
     if demand.cards != len(container.cards) or demand.exclusive != container.exclusive:
         whole = "whole" if container.exclusive else "shared"
         raise NotSupported(f"it has {len(container.cards)} {whole} cards, and neither number nor kind can change")
 
 
 def sized(container: ContainerAllocation, size: Size) -> tuple[CardShare, ...]:
-    """Its shares, were they of this size. Raises NotSupported."""
+    """Return the shares in this size. Raises NotSupported."""
     check_resizable(container)
     return tuple(
         replace(
@@ -153,23 +152,23 @@ def sized(container: ContainerAllocation, size: Size) -> tuple[CardShare, ...]:
 def demanded(
     container: ContainerAllocation, demand: ContainerDemand, ledger: Ledger, node: str
 ) -> tuple[CardShare, ...]:
-    """Its shares, were they what `demand` takes of those same cards of `node`.
+    """Return the shares that `demand` takes of the same cards of `node`.
 
-    Raises NotSupported for another number of cards, or whole ones; DoesNotFit for what such a card never has, and while
-    a card is away.
+    Raises NotSupported for another number of cards, or whole ones; DoesNotFit for more than such a card has, and while
+    a card is missing.
     """
     check_same_cards(container, demand)
     row = ledger.row(node)
     columns = {card.uuid: column for column, card in enumerate(ledger.cards(node))}
     if row is None or any(share.uuid not in columns for share in container.cards):
-        raise DoesNotFit(f"a card of it on node {node} is away; it is tried again when it is back")
-    # What the cards must be was asked when they were chosen.
+        raise DoesNotFit(f"one of its cards on node {node} is missing; resizing is tried again when it is back")
+    # The selection was checked when the cards were chosen.
     needs = provisioner(demand.provisioner).needs(replace(demand, select=()), ledger.totals(row))
     shares: list[CardShare] = []
     for share in container.cards:
         column = columns[share.uuid]
         if not needs.possible[column]:
-            raise DoesNotFit(f"card {share.index} of node {node} can never give so much")
+            raise DoesNotFit(f"card {share.index} of node {node} never has as much")
         shares.append(replace(share, core=int(needs.core[column]), memory_mib=int(needs.memory_mib[column])))
     if tuple(shares) != container.cards:
         check_resizable(container)
@@ -179,7 +178,7 @@ def demanded(
 def ordered(
     container: ContainerAllocation, shares: tuple[CardShare, ...], within_seconds: float | None
 ) -> ContainerAllocation:
-    """The allocation once it is to have `shares` of its cards: counted as the larger of what it may have by then."""
+    """Return the allocation with new `shares` of its cards, counted as the larger of both sizes."""
     both = tuple(
         replace(old, core=max(old.core, new.core), memory_mib=max(old.memory_mib, new.memory_mib))
         for old, new in zip(container.counted, shares, strict=True)
@@ -194,12 +193,12 @@ def ordered(
 
 
 def settled(container: ContainerAllocation) -> ContainerAllocation:
-    """The allocation once its cards' node has said that no more than `cards` is allowed and used."""
+    """Return the allocation after its node has reported that only `cards` is allowed and used."""
     return replace(container, held=())
 
 
 def is_in_force(container: ContainerAllocation, user: tuple[str, str], said: Iterable[Iterable[SliceInForce]]) -> bool:
-    """Whether a smaller size holds for `user` (pod UID, container), by what the node says of each of the cards."""
+    """Return whether a smaller size is in force for `user` (pod UID, container), by the node's report for each card."""
     return all(
         any(
             (one.pod, one.container) == user and one.revision >= container.revision and not one.over_mib for one in card
@@ -209,9 +208,9 @@ def is_in_force(container: ContainerAllocation, user: tuple[str, str], said: Ite
 
 
 def check_room(ledger: Ledger, holder: Holder, allocation: PodAllocation) -> None:
-    """Whether `holder` may hold `allocation` in place of what it holds. Raises DoesNotFit, with the numbers.
+    """Check that `holder` may hold `allocation` in place of its current one. Raises DoesNotFit, with the numbers.
 
-    Taking less of a card is always possible; more only of one that takes new work.
+    Less of a card is always possible; more only of a healthy one.
     """
     before = ledger.holding(holder)
     had = {} if before is None else card_usage(before)
@@ -221,7 +220,7 @@ def check_room(ledger: Ledger, holder: Holder, allocation: PodAllocation) -> Non
             continue
         card = next((one for one in ledger.cards(key.node) if one.uuid == key.uuid), None)
         if card is None:
-            raise DoesNotFit(f"card {key.uuid} of node {key.node} is away")
+            raise DoesNotFit(f"card {key.uuid} of node {key.node} is missing")
         if not card.healthy:
             raise DoesNotFit(f"card {card.index} of node {key.node} {card.why_not}")
         others = [one for who, one in ledger.card_holders(key.node, key.uuid).items() if who != holder]
@@ -235,5 +234,5 @@ def check_room(ledger: Ledger, holder: Holder, allocation: PodAllocation) -> Non
 
 
 def size_text(container: ContainerAllocation) -> str:
-    """For people: what it has of each of its cards."""
+    """Return the size on each card, for people."""
     return ", ".join(f"{share.core} % and {share.memory_mib} MiB of card {share.index}" for share in container.cards)

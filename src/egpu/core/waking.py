@@ -1,28 +1,27 @@
-"""Which of the pods that wait for cards would find some now: those are worth a word to the scheduler. Pure.
+"""The waiting pods that would find room now, and so are worth waking up the scheduler for. Pure.
 
-The pods are placed in thought, one after the other, each seeing those before it: so of a thousand that wait for the one
-card that got free, one is told, and no more are told than there is room for.
+The pods are placed tentatively, one after the other, each seeing those before it. So of a thousand pods that wait for
+one free card, one is woken up.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import CorruptData, DoesNotFit, InvalidInput, MissingExtra
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import CorruptData, DoesNotFit, InvalidInput, MissingExtra
 
 MAX_LOOKED_AT: Final = 256
-"""Different requests of one look; pods that ask alike cost nothing once one of them found no room."""
+"""Different requests per search; equal requests cost nothing once one of them found no room."""
 
 
 def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str], policies: Policies) -> list[Pod]:
-    """The pods of `waiting` that have room beside each other on one of `nodes`, in the order in which the scheduler
-    would take them. Changes nothing."""
+    """Return the pods of `waiting` that have room at once on `nodes`, in the scheduler's order. Changes nothing."""
     held: list[Holder] = []
     fitting: list[Pod] = []
     in_vain: list[Request] = []
@@ -37,11 +36,11 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
                 try:
                     request = cache.request(pod)
                     if request in in_vain and not cache.reservations.own(pod):
-                        continue  # nor would it have seen more room than those before it
+                        continue  # it would see no more room than those before it
                     with cache.reservations.lifted(pod):
                         found = _places(pod, request, cache, nodes, policies)
                 except (InvalidInput, CorruptData, DoesNotFit, MissingExtra):
-                    continue  # the scheduler was told why, and room does not change it
+                    continue  # the scheduler knows why, and room does not change it
                 if not found:
                     in_vain.append(request)
                 for member, allocation in found:
@@ -61,10 +60,10 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
 def _places(
     pod: Pod, request: Request, cache: SchedulerCache, nodes: Sequence[str], policies: Policies
 ) -> list[tuple[Pod, PodAllocation]]:
-    """Where the pod goes, and the waiting members of its gang with it; empty when there is no room."""
+    """Return the places of the pod and the waiting members of its gang; empty if there is no room."""
     gang = cache.gangs.of(pod)
     if gang is not None:
-        verdict = place_gang(cache, gang, policies, pod=pod, nodes=nodes, elsewhere=nodes)
+        verdict = place_gang(cache, gang, policies, pod=pod, nodes=nodes, default_nodes=nodes)
         return [(one, verdict.allocations[one.uid]) for one in gang.waiting if one.uid in verdict.allocations]
     fits = [
         node for node in cache.filter(request, cache.selection.of(pod, nodes)).fits if _has_room(cache, request, node)
@@ -77,7 +76,7 @@ def _places(
 
 
 def _has_room(cache: SchedulerCache, request: Request, node: str) -> bool:
-    """Whether the scheduler, which looks at CPU and memory first, would ask about the node at all."""
+    """Return whether the scheduler, which checks CPU and memory first, would ask about the node."""
     free = cache.hosts.free(node)
     return free.cpu_milli >= request.cpu_milli and free.ram_mib >= request.ram_mib
 

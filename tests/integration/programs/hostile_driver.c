@@ -26,7 +26,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "store.h"
+#include "executor/images/store.h"
 
 static char lines[16384];
 static size_t used;

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egpu.api.extender import ExtenderBindingResult, ExtenderFilterAnswer, in_words
+from egpu_base.api.extender import ExtenderBindingResult, ExtenderFilterAnswer, in_words
 
 
 def sprintf(text: str) -> str:

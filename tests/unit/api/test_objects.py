@@ -17,14 +17,15 @@ from egpu.api.allocation import (
     encode,
 )
 from egpu.api.crds import definitions
-from egpu.api.extender import ExtenderArgs, ExtenderBindingArgs
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object, ObjectMeta
-from egpu.errors import CorruptData
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu_base.api.extender import ExtenderArgs, ExtenderBindingArgs
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import Object, ObjectMeta
+from egpu_base.errors import CorruptData
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 KINDS = {"ElasticGPUClass": ElasticGPUClass, "ElasticGPUClaim": ElasticGPUClaim, "Pod": Pod}
-OTHERS = {"Namespace": Object, "ResourceQuota": Object}
+OTHERS = {"Namespace": Object, "Deployment": Object, "ResourceQuota": Object}
 
 
 def test_kind_and_version_are_always_written_and_defaults_never() -> None:

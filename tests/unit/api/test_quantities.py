@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from egpu.api.quantities import (
+from egpu_base.api.quantities import (
     canonical_quantity,
     format_mib,
     parse_claim_memory,
@@ -13,7 +13,7 @@ from egpu.api.quantities import (
     parse_quantity,
     quantity_or_zero,
 )
-from egpu.errors import InvalidQuantity
+from egpu_base.errors import InvalidQuantity
 
 
 @pytest.mark.parametrize(

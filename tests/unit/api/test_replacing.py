@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.wire import encode, replacing
-from egpu.embedded.apiserver.patch import merge_patch
+from egpu_base.api.wire import encode, replacing
+from egpu_sim.cluster.apiserver.patching.json_patch import merge_patch
 
 JSON = st.recursive(
     st.none() | st.integers(0, 3) | st.text(max_size=2),

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from egpu.api import kubernetes
-from egpu.api.quantities import parse_quantity
-from egpu.api.resources import container_requests, effective_requests, whole_units
-from egpu.embedded.kubelet import objects
+from egpu_base.api import kubernetes
+from egpu_base.api.quantities import parse_quantity
+from egpu_base.api.resources import container_requests, effective_requests, whole_units
+from egpu_sim.cluster.kubelet import objects
 
 
 def asks(name: str, *, restart: str | None = None, **requests: object) -> dict[str, Any]:

@@ -23,7 +23,7 @@ elasticgpu_container_idle_seconds{namespace="default",pod="idle",container="app"
 
 @pytest.fixture(autouse=True)
 def two_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has half of the card and does nothing, one that waits for as much and calls itself a formula."""
+    """A cluster with an idle pod that has half of the card, and a waiting pod whose team name is a formula."""
     cache = cluster()
     idle = slice_pod("idle", core=60)
     idle = placed(idle, place(cache, idle))
@@ -41,7 +41,7 @@ def two_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "load_from", lambda *_, **__: snapshot)
 
 
-def test_programs_read_every_line_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_line_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "page").write_text(PAGE)
     command.bill(usage=[str(tmp_path / "page")], output=command.BillFormat.JSON)
     idle, late = json.loads(capsys.readouterr().out)
@@ -52,10 +52,13 @@ def test_programs_read_every_line_with_its_remedy(tmp_path: Path, capsys: pytest
         14.4,
     )
     assert (late["name"], late["cause"], late["gpuHoursLostPerDay"]) == ("late", "pending", 12.0)
-    assert (late["remedy"], late["remedyText"]) == ("end", "end pod default/idle, which is idle: then it fits on n0")
+    assert (late["remedy"], late["remedyText"]) == (
+        "end",
+        "end pod default/idle, which is idle; the pod then fits on n0",
+    )
 
 
-def test_a_spreadsheet_gets_the_same_and_takes_no_name_for_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_has_the_same_figures_and_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
     command.bill(output=command.BillFormat.CSV)
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["name"], row["gpuHoursLostPerDay"]) == ("late", "12.0")
@@ -64,9 +67,9 @@ def test_a_spreadsheet_gets_the_same_and_takes_no_name_for_a_formula(capsys: pyt
     assert (row["team"], row["lines"]) == ("'=1+1", "1")
 
 
-def test_people_are_told_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_that_usage_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     command.bill(by="namespace")
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[0].split() == ["NAMESPACE", "LINES", "LOST", "A", "DAY"]
+    assert captured.out.splitlines()[0].split() == ["NAMESPACE", "LINES", "LOST", "PER", "DAY"]
     command.bill(namespace="nobody")
-    assert "give --usage" in captured.err
+    assert "Give --usage" in captured.err

@@ -1,4 +1,4 @@
-"""The command line without a cluster: help, versions, what is wrong with a call, and how that is said."""
+"""The command line without a cluster: help, versions and errors."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ COMMANDS = [name for names in PANELS.values() for name in names]
 
 
 class Call:
-    """`egpu ARGUMENTS` in this process, in an environment that knows no cluster: exit code, stdout, stderr."""
+    """Run `egpu ARGUMENTS` in this process without a cluster. Returns exit code, stdout and stderr."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -34,7 +34,7 @@ class Call:
         return ended.value.code, out, err
 
     def wrong(self, code: int, *arguments: str) -> str:
-        """What it said on stderr, which is clean, with nothing on stdout."""
+        """Return its stderr. Check the exit code, an empty stdout and a stderr without traceback."""
         got, out, err = self(*arguments)
         assert (got, out) == (code, ""), out + err
         assert "Traceback" not in err
@@ -56,7 +56,7 @@ def test_every_command_explains_itself(command: str):
     assert {"demo", "up", "run", "get", "explain", "version"} <= set(COMMANDS)
 
 
-def test_a_process_holds_no_other_commands_code() -> None:
+def test_a_process_loads_only_the_module_of_its_command() -> None:
     script = """
 import sys
 from egpu.cli.app import app
@@ -69,7 +69,7 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_agent_with_a_shim_refuses_what_only_the_shim_could_do(call: Call) -> None:
+def test_an_agent_with_a_shim_refuses_options_of_executors(call: Call) -> None:
     assert "give --cgroup" in call.wrong(2, "agent", "--node", "n", "--shim", "--executor-memory", "4096")
 
 
@@ -86,12 +86,12 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("get", "say what to list: egpu get nodes|gpus|claims|pods"),
+        ("get", "no kind is given. Use egpu get nodes|gpus|claims|pods"),
         ("get cows", "'cows' cannot be listed"),
-        ("get pods -A -n default", "not both"),
+        ("get pods -A -n default", "exclude each other"),
         ("get pods --watch", "kubectl get -w"),
         ("get gpus -o xml", "xml"),
-        ("explain node n", "pod"),
+        ("explain card n", "pod"),
         ("explain pod", "name"),
         ("up --nodes 0", "--nodes"),
         ("up --nodes many", "--nodes"),
@@ -101,19 +101,19 @@ def test_version():
         ("up --node-policy alphabetical", "binpack"),
         ("up --port 70000", "--port"),
         ("up --state-dir /proc/nowhere", "state-dir"),
-        ("up --state-dir /etc", "/etc holds other things"),
+        ("up --state-dir /etc", "/etc has other files"),
         ("up --state-dir /tmp/" + "deep/" * 20, "use a shorter path"),
         ("frobnicate", "frobnicate"),
         ("extender --listen nonsense --kubeconfig /nope", "kubeconfig"),
     ],
 )
-def test_a_wrong_call_exits_2_and_says_why(call: Call, arguments: str, words: str):
+def test_a_wrong_call_exits_2_with_a_reason(call: Call, arguments: str, words: str):
     assert words in call.wrong(2, *arguments.split())
 
 
 @pytest.mark.parametrize("command", ["get gpus", "get pods -o json", "explain pod p"])
 def test_no_cluster_is_one_clear_line(call: Call, tmp_path: Path, command: str):
-    """Neither a traceback nor a half answer: what was tried, and what to do."""
+    """Check that the error is one line without traceback, and says what to do."""
     refusing = tmp_path / "refusing"
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -127,7 +127,7 @@ def test_no_cluster_is_one_clear_line(call: Call, tmp_path: Path, command: str):
         (None, "egpu up"),
         (tmp_path / "missing", "missing"),
         (garbage, "garbage"),
-        (refusing, "is the cluster of this kubeconfig still up?"),
+        (refusing, "Check that the cluster of this kubeconfig still runs"),
     ):
         flags = [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
         text = call.wrong(1, *command.split(), *flags)
@@ -138,7 +138,7 @@ def test_no_cluster_is_one_clear_line(call: Call, tmp_path: Path, command: str):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion(shell: str):
-    """The script that a shell sources, asked for as that shell does it."""
+    """Print the completion script for a shell, as that shell requests it."""
     environment = {"PATH": os.environ["PATH"], "_EGPU_COMPLETE": f"source_{shell}"}
     code = "import sys; sys.argv = ['egpu']; from egpu.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -156,7 +156,7 @@ def called(*arguments: str, stdout: Any = subprocess.PIPE, **environment: str) -
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("--help",), ("get", "--help"), ("version", "-o", "json")])
-def test_a_full_disk_is_a_sentence(arguments: tuple[str, ...]) -> None:
+def test_a_full_disk_is_reported_in_one_line(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = called(*arguments, stdout=full)
     assert done.returncode == 1
@@ -164,7 +164,7 @@ def test_a_full_disk_is_a_sentence(arguments: tuple[str, ...]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_full_disk_is_one_also_where_nothing_is_buffered() -> None:
+def test_a_full_disk_is_reported_without_buffering_too() -> None:
     with Path("/dev/full").open("w") as full:
         done = called("version", stdout=full, PYTHONUNBUFFERED="1")
     assert done.returncode == 1
@@ -173,13 +173,13 @@ def test_a_full_disk_is_one_also_where_nothing_is_buffered() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
-def test_a_terminal_without_our_letters_gets_others(encoding: str) -> None:
+def test_help_works_in_a_limited_encoding(encoding: str) -> None:
     done = called("get", "--help", PYTHONIOENCODING=encoding, LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Show cards, nodes, claims or pods" in done.stdout
+    assert "List cards, nodes, claims or pods" in done.stdout
 
 
-def test_letters_that_a_terminal_has_not(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_characters_are_replaced(capfd: pytest.CaptureFixture[str]) -> None:
     script = "from egpu.cli.surroundings import prepare_streams as p; p(); print('██░ … 60 × 2 → é')"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
@@ -187,9 +187,7 @@ def test_letters_that_a_terminal_has_not(capfd: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EMFILE, errno.EADDRINUSE, errno.EIO])
-def test_what_the_machine_refuses_is_said_with_a_remedy(
-    call: Call, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_system_errors_come_with_a_remedy(call: Call, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/some/where\x1b[2J")
 
@@ -205,17 +203,17 @@ def test_what_the_machine_refuses_is_said_with_a_remedy(
 
 
 @pytest.mark.parametrize("command", ["get leases", "get servers", "resize lease-1 --core 30"])
-def test_no_broker_is_said_at_once(call: Call, command: str) -> None:
+def test_a_missing_broker_is_reported_at_once(call: Call, command: str) -> None:
     assert call.wrong(1, *command.split(), "--pool", "127.0.0.1:1") == (
-        "error: 127.0.0.1:1 does not answer: Connection refused; `egpu broker` starts a pool's broker, "
-        "--pool says where it is\n"
+        "error: 127.0.0.1:1 does not answer: Connection refused. Start a broker with `egpu broker`, "
+        "or give its address with --pool\n"
     )
 
 
-def test_a_pools_secret_that_is_not_there_is_said_before_a_program_starts(call: Call, tmp_path: Path) -> None:
+def test_a_missing_pool_secret_is_reported_before_the_program_starts(call: Call, tmp_path: Path) -> None:
     said = call.wrong(2, "run", "--pool", "127.0.0.1:1", "--memory", "1GiB", "--", "true")
     assert said.startswith(f"error: secret-file: cannot read {tmp_path}/.egpu/pool.secret: No such file or directory; ")
-    assert "`egpu broker` makes one" in said
+    assert "`egpu broker` makes it" in said
     assert len(said.splitlines()) == 1
 
 
@@ -225,8 +223,13 @@ READ_ONLY = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
 @pytest.mark.parametrize(
     ("place", "command", "code", "said"),
     [
-        ("home", ["broker", "--listen", "127.0.0.1:0"], 1, "/.egpu: Read-only file system; use a place that can be"),
-        ("home", ["serve", "--name", "a", "--simulate", "T4"], 1, "/.egpu: Read-only file system; use a place that"),
+        ("home", ["broker", "--listen", "127.0.0.1:0"], 1, "/.egpu: Read-only file system; use a writable directory"),
+        (
+            "home",
+            ["serve", "--name", "a", "--simulate", "T4"],
+            1,
+            "/.egpu: Read-only file system; use a writable directory",
+        ),
         (
             "/dev/shm",
             ["run", "--simulate", "T4", "--state-dir", "state", "--", "true"],
@@ -237,7 +240,7 @@ READ_ONLY = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
         ("/dev/shm", ["demo"], 1, "mount a tmpfs there that everybody can"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_a_sentence_with_a_remedy(
+def test_a_read_only_directory_is_reported_with_a_remedy(
     tmp_path: Path, place: str, command: list[str], code: int, said: str
 ) -> None:
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
@@ -256,22 +259,22 @@ def test_a_place_that_cannot_be_written_is_a_sentence_with_a_remedy(
     assert said in line
 
 
-def test_the_version_as_everybody_asks_for_it(call: Call) -> None:
+def test_the_version_option(call: Call) -> None:
     assert call("--version") == (0, f"egpu {egpu.__version__}\n", "")
 
 
-def test_what_egpu_run_notices_never_goes_into_its_commands_output(tmp_path: Path) -> None:
+def test_errors_of_egpu_run_do_not_go_to_stdout(tmp_path: Path) -> None:
     script = f"""
 import structlog
-from egpu.adapters.local import run
+from egpu.laptop import machines
 from egpu.cli import main
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
 
 def find_machine(*_, **__):
     structlog.get_logger("egpu").error("something went wrong beside the command")
     raise Unavailable("no machine")
 
-run.find_machine = find_machine
+machines.find_machine = find_machine
 import sys
 sys.argv = ["egpu", "run", "--state-dir", {str(tmp_path)!r}, "--", "true"]
 main()

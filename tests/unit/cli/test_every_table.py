@@ -1,5 +1,4 @@
-"""Every command that prints a table, of things with long names, on a terminal of 80 columns: no line is longer, and no
-name is broken."""
+"""All tables with long names on a terminal of 80 columns: no line is longer, and no name is broken."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,12 +10,9 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from egpu.adapters.pool import messages
-from egpu.adapters.simulator.shared_memory import StateFile
 from egpu.adapters.slices.pages import DevicePolicy, DeviceUsage, Mode, Policy, ProcessUsage, Usage, Window
 from egpu.api import names
 from egpu.api.allocation import CardShare, encode
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ObjectMeta
 from egpu.cli import inspection, views
 from egpu.cli.app import app
 from egpu.cli.selecting import KEYS, What
@@ -25,6 +21,9 @@ from egpu.cli.top_rows import rows
 from egpu.cli.top_screen import State, frame, plain_lines
 from egpu.cli.watching import Changes, show_changes
 from egpu.core.view import cluster_view
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_sim.machines.shared_memory import StateFile
 from support.mig import mig_card
 from support.objects import BINPACK, CORE, MEMORY, card, claim, container, gpu_class, placed, pod
 
@@ -42,7 +41,7 @@ SHARE = CardShare(
 
 
 def cluster() -> Snapshot:
-    """Two nodes of a card in use each; a pod that waits for a whole card, and a claim."""
+    """A cluster of two nodes with one used card each, a pod that waits for a whole card, and a claim."""
     nodes = [Node(metadata=ObjectMeta(name=name)) for name in SERVERS]
     gpus = [card(name, 0, model=MODEL, memory_mib=81920) for name in SERVERS]
     bare = snapshot_of(nodes, gpus, (), (), ()).cache
@@ -66,7 +65,7 @@ LEASED = messages.LeaseView(
 
 
 class PoolOfOneLease:
-    """What a broker answers."""
+    """A broker's answers."""
 
     async def leases(self) -> tuple[messages.LeaseView, ...]:
         return (LEASED,)
@@ -85,7 +84,7 @@ class PoolOfOneLease:
 
 
 def a_slice() -> inspection.Inspection:
-    """All that can be said of one: every column has something."""
+    """A slice with a value in every column."""
     window = Window(epoch_ns=0, period_us=20_000, start_us=5_000, length_us=10_000)
     limits = DevicePolicy(
         uuid=SHARE.uuid, minor=0, mode=Mode.CAP, core_ppm=333_333, memory_limit_bytes=16 << 30, grant_ppm=666_667,
@@ -117,8 +116,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     snapshot = cluster()
-    for module in ("get", "explain", "defrag", "bill", "top"):
+    for module in ("defrag", "bill", "top"):
         monkeypatch.setattr(f"egpu.cli.{module}.load_from", lambda *_, **__: snapshot)
+    for module in ("get", "explain"):
+        monkeypatch.setattr(f"egpu.cli.{module}.load_allowed_from", lambda *_, **__: snapshot)
     instances = pod(WAITS, container("main", {names.MIG_PREFIX + "1g.10gb": 7}), namespace=NAMESPACE)
     cut = snapshot_of([], [mig_card(name, model="A100-80G") for name in SERVERS], (), (), [instances])
     monkeypatch.setattr("egpu.cli.mig.load_from", lambda *_, **__: cut)
@@ -127,11 +128,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "find", lambda *_: a_slice().directory)
     monkeypatch.setattr(inspection, "inspect_slice", lambda _: a_slice())
     machine = StateFile(Path(f"/dev/shm/egpu-sim-{SERVERS[0]}-0123456789ab"), SERVERS[0], 16, 0, 1 << 40, "in use")
-    monkeypatch.setattr("egpu.adapters.simulator.shared_memory.list_machines", lambda: (machine,))
+    monkeypatch.setattr("egpu.laptop.machines.list_machines", lambda: (machine,))
 
 
 def fits(text: str, *whole: str) -> None:
-    """Within the edge, with these names whole."""
+    """Check that all lines fit and that these names are whole."""
     lines = text.splitlines()
     assert max(map(len, lines)) <= COLUMNS, text
     for name in whole:
@@ -167,8 +168,8 @@ def test_on_a_small_terminal_no_table_breaks(command: str, whole: tuple[str, ...
 
 
 @pytest.mark.usefixtures("small")
-def test_what_a_watch_shows_later_does_not_break_either(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row whose names have no room stands by itself, and so does all that follows; nothing is shown twice."""
+def test_later_rows_of_a_watch_do_not_break(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a row with long names, and all later rows, become blocks. No row is shown twice."""
     late, changes = cluster(), Changes(KEYS[What.PODS])
     short = pod("a", container("b", {CORE: 30, MEMORY: 16, names.SLOT: 1}))
     first = replace(short, metadata=replace(short.metadata, annotations=late.pods[-1].annotations))

@@ -1,4 +1,4 @@
-"""What `egpu get` selects of a large cluster, what it adds up to, and what a watch shows of it."""
+"""`egpu get` on a large cluster: selected rows, totals and watches."""
 
 from functools import cache
 
@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.api.kubernetes import Node
-from egpu.api.objects import ObjectMeta
 from egpu.cli import views
 from egpu.cli.output import Table
 from egpu.cli.selecting import KEYS, Selection, What, summary
 from egpu.cli.snapshot import Snapshot, snapshot_of
 from egpu.cli.watching import GONE, Changes
-from egpu.errors import InvalidInput
+from egpu_base.api.kubernetes import Node
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import InvalidInput
 from support.objects import card, claim, container, placed, pod
 
 NODES = 300
@@ -23,8 +23,8 @@ EVERYTHING = Selection()
 
 @cache
 def cluster(*, taken: int = 3, without: str = "") -> Snapshot:
-    """Nodes of two cards, every third with A100s; a pod with half of the first card of the first `taken` nodes. The
-    second card of each tenth node is unhealthy."""
+    """A cluster of nodes with two cards, every third with A100s. A pod has half of the first card on the first `taken`
+    nodes. The second card of every tenth node is unhealthy."""
     nodes = [Node(metadata=ObjectMeta(name=f"n{at}", labels={"zone": "a" if at % 2 else "b"})) for at in range(NODES)]
     cards = [
         card(f"n{at}", index, model="A100" if at % 3 == 0 else "T4", healthy=not (index == 1 and at % 10 == 0))
@@ -70,6 +70,14 @@ def test_rows_of_cards_and_nodes_are_selected(how: Selection, cards: int, nodes:
     assert len(selected(What.NODES, how).records) == nodes
 
 
+def test_wide_tables_say_why_a_card_has_no_mps() -> None:
+    cards = [card("n0", 0, mps="ready"), card("n0", 1, mps="its program is missing"), card("n0", 2)]
+    table = views.gpus(snapshot_of([Node(metadata=ObjectMeta(name="n0"))], cards, (), (), ()))
+    assert [row[table.columns.index("mps")] for row in table.rows] == ["ready", "its program is missing", "-"]
+    assert [one["mps"] for one in table.records] == ["ready", "its program is missing", ""]
+    assert "mps" in table.wide
+
+
 def test_cards_are_selected_by_mode_and_pods_by_node_and_label() -> None:
     assert [one["node"] for one in selected(What.GPUS, Selection(mode="vcuda")).records] == ["n0", "n1", "n2"]
     assert len(selected(What.GPUS, Selection(mode="free")).rows) == 2 * NODES - 3
@@ -77,8 +85,8 @@ def test_cards_are_selected_by_mode_and_pods_by_node_and_label() -> None:
     assert not selected(What.PODS, Selection(labels="app=web")).rows
 
 
-def test_what_cannot_be_selected_or_read_is_said() -> None:
-    with pytest.raises(InvalidInput, match="pods cannot be selected by it"):
+def test_wrong_selections_are_errors() -> None:
+    with pytest.raises(InvalidInput, match="pods cannot be selected by this option"):
         Selection(free=True).check(What.PODS)
     with pytest.raises(InvalidInput, match="unable to parse"):
         selected(What.NODES, Selection(labels="a==b==c"))
@@ -86,18 +94,18 @@ def test_what_cannot_be_selected_or_read_is_said() -> None:
         Selection(node=["n"], labels="a").check(what)
 
 
-def test_a_line_says_what_all_rows_come_to() -> None:
+def test_the_summary_line() -> None:
     assert summary(What.GPUS, selected(What.GPUS).records) == (
-        "600 cards on 300 nodes, 567 free; 0 % of compute and 0 % of memory given out"
+        "600 cards on 300 nodes, 567 free; 0 % of compute and 0 % of memory allocated"
     )
     first = selected(What.NODES, Selection(node=["n0"])).records
     assert summary(What.NODES, first) == (
-        "1 node, 0 ready; 2 cards, 1 free; 25 % of compute and 12 % of memory given out"
+        "1 node, 0 ready; 2 cards, 1 free; 25 % of compute and 12 % of memory allocated"
     )
     assert summary(What.PODS, selected(What.PODS).records) == "3 containers: 3 Running"
 
 
-def test_each_node_is_counted_its_own_pods() -> None:
+def test_each_node_counts_its_own_pods() -> None:
     assert [one["pods"] for one in selected(What.NODES, Selection(node=["n1", "n99"])).records] == [1, 0]
 
 
@@ -112,7 +120,7 @@ def test_a_watch_shows_what_changed_and_nothing_twice() -> None:
     assert all(GONE in row for row in gone.rows)
 
 
-def test_ages_alone_are_no_change() -> None:
+def test_a_new_age_is_no_change() -> None:
     snapshot, changes = cluster(), Changes(KEYS[What.PODS])
     table = views.pods(snapshot, None)
     assert len(changes.see(table).rows) == 3

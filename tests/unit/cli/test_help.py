@@ -1,4 +1,4 @@
-"""`--help` of every command on a small terminal: examples that work, and no word cut."""
+"""`--help` of all commands on a small terminal: valid examples, and no word is cut."""
 
 import shlex
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ ROOT: Any = typer.main.get_command(app)
 
 
 def commands(group: Any = ROOT, *above: str) -> Iterator[str]:
-    """Every command, groups and what is in them, by what is typed."""
+    """Yield all commands, groups and their sub-commands, as users type them."""
     for name in group.commands:
         yield " ".join((*above, name))
         command = group.commands[name]
@@ -43,8 +43,8 @@ def test_help_ends_with_examples_and_cuts_no_word(command: str) -> None:
 
 
 @pytest.mark.parametrize("example", sorted(line for some in EXAMPLES.values() for line in some))
-def test_an_example_is_understood(example: str) -> None:
-    """As far as it can be told without being carried out."""
+def test_an_example_is_a_valid_command_line(example: str) -> None:
+    """Parse an example without running it."""
     typed = shlex.split(example.partition(" | ")[0])
     assert typed[0] == "egpu"
     group, name, rest = ROOT, typed[1], typed[2:]

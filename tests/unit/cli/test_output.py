@@ -1,4 +1,4 @@
-"""What others wrote does nothing to the terminal that shows it."""
+"""Untrusted text has no effect on the terminal that shows it."""
 
 import io
 import json
@@ -11,10 +11,10 @@ from rich.console import Console
 from egpu.api.text import check_plain, escaped
 from egpu.cli import output
 from egpu.cli.output import Cell, Format, Table
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 
 EVIL = "ann\x1b[2J\x1b]0;owned\x07\r\n\x9b1m\u202etxt.exe\u2028[red]x[/]\\"
-"""Clears the screen, names the window, begins lines anew, turns letters round, and ends with rich's own markup."""
+"""Sequences that clear the screen, name the window, start lines again and reverse text; then rich's own markup."""
 
 
 def table() -> Table:
@@ -60,7 +60,7 @@ def test_lines_for_people(terminal: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.YAML])
-def test_values_for_scripts_are_the_same_and_cannot_be_seen_to_be_more(
+def test_values_for_scripts_are_unchanged_and_harmless_on_a_terminal(
     form: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for value in ({"holder": EVIL}, {"holder": "\x7f"}, {"holder": "Käthe × 2"}):
@@ -71,7 +71,7 @@ def test_values_for_scripts_are_the_same_and_cannot_be_seen_to_be_more(
     assert "Käthe × 2" in text, "letters stay letters"
 
 
-def test_text_of_others_is_taken_or_refused() -> None:
+def test_untrusted_text_is_accepted_or_refused() -> None:
     check_plain("holder", "Käthe × 2", at_most=9)
     check_plain("host", "", at_most=9, empty=True)
     for wrong in ("", "1234567890", "a\nb", "\x7f", "\u202e", "\u00ad"):
@@ -115,14 +115,14 @@ def test_a_narrow_terminal_has_no_bars_and_short_models(monkeypatch: pytest.Monk
     assert "NVIDIA A100-SXM4-80GB" in roomy
 
 
-def test_a_roomy_terminal_goes_without_bars_before_rows_stand_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_go_before_rows_become_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown_at(120, cards(), monkeypatch)
     assert text.startswith("NODE    MODEL")
     assert max(map(len, text.splitlines())) <= 120
     assert "█" not in text
 
 
-def test_what_fits_stays_within_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_rows_stay_within_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Table(("node", "held by"))
     made.add(("node-1", ", ".join(f"pod default/tenant-{n}" for n in range(9))), {})
     lines = shown_at(80, made, monkeypatch).splitlines()

@@ -1,4 +1,4 @@
-"""What `egpu simulate --plot` and the reports draw."""
+"""Charts of `egpu simulate --plot` and of reports."""
 
 import struct
 from pathlib import Path
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from egpu.cli.plots import Line, write_plot
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 PANELS = [
     ("Given out", [Line("price", [0, 50, 100], [0, 50, 96.2]), Line("fgd <1>", [0, 50, 100], [0, 50, 95.3])]),
@@ -33,6 +33,6 @@ def test_png_is_a_picture_as_wide_as_its_panels(tmp_path: Path) -> None:
 
 
 def test_another_suffix_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"\.svg and \.png can be drawn"):
+    with pytest.raises(InvalidInput, match=r"\.pdf is not supported. Use \.svg or \.png"):
         write_plot(tmp_path / "plot.pdf", PANELS, x_title="arrived load")
     assert list(tmp_path.iterdir()) == []

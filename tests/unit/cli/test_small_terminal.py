@@ -1,4 +1,4 @@
-"""Tables that need no cluster, on a terminal of 80 columns: no name is broken, and columns to spare go first."""
+"""Tables without a cluster, on a terminal of 80 columns: no name is broken, and spare columns are left out first."""
 
 import io
 import os
@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from egpu.adapters.local.run import find_machine
-from egpu.adapters.simulator import machine as simulator
 from egpu.cli import output
 from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import Format, Table
+from egpu.laptop.machines import Simulated, find_machine
 from support.terminal import on_terminal
 
 
@@ -29,14 +28,14 @@ def table() -> Table:
     return made
 
 
-def test_spare_columns_go_until_the_rest_fits(small: io.StringIO) -> None:
+def test_spare_columns_are_left_out_until_the_rest_fits(small: io.StringIO) -> None:
     output.show(table())
     lines = small.getvalue().splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert "n" * 30 in small.getvalue()
     assert "s" * 20 in small.getvalue(), "one was enough"
     assert "o" * 30 not in small.getvalue()
-    assert lines[-1] == "too narrow for owner: -o wide shows all"
+    assert lines[-1] == "terminal too narrow for owner. Use -o wide to show all"
 
 
 def test_wide_and_roomy_terminals_show_all(small: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +48,8 @@ def test_wide_and_roomy_terminals_show_all(small: io.StringIO, monkeypatch: pyte
     assert "too narrow" not in small.getvalue()
 
 
-def test_a_name_too_long_for_the_columns_has_each_row_by_itself(small: io.StringIO) -> None:
-    """As pods of deployments have: a table whose lines go on behind the edge is no table."""
+def test_rows_with_long_names_become_blocks(small: io.StringIO) -> None:
+    """Check names such as those of pods of Deployments, which are longer than the columns."""
     made = table()
     made.add(("l" * 63, "more words, " * 9, "it", "big"), {})
     made.add(("e" * 90, "short", "it", "big"), {})
@@ -76,13 +75,13 @@ def test_findings(small: io.StringIO) -> None:
 
 def test_simulated_machines(tmp_path: Path) -> None:
     machine = find_machine("RTX-4090", root=tmp_path / "state").simulated
-    assert machine is not None
+    assert isinstance(machine, Simulated)
     try:
         lines = on_terminal("sim", "list", environment=os.environ)
         assert max(map(len, lines)) <= 80
-        assert machine.state.name.removeprefix("egpu-sim-") in " ".join(lines).split()
+        assert machine.machine.state.name.removeprefix("egpu-sim-") in " ".join(lines).split()
     finally:
-        simulator.destroy(machine)
+        machine.destroy()
 
 
 def test_a_simulation(tmp_path: Path) -> None:

@@ -1,21 +1,21 @@
-"""Commands score places by the job mix that the extender has kept."""
+"""Commands score places by the saved job mix of the extender."""
 
 from typing import Any
 
 import pytest
 
-from egpu.api.kubernetes import Lease
-from egpu.api.objects import ObjectMeta
-from egpu.apps.extender.mix import ANNOTATION
+from egpu.apps.extender.job_mix import ANNOTATION
 from egpu.cli.snapshot import use_kept_mix
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.shapes import Shape
-from egpu.errors import Refused
+from egpu_base.api.kubernetes import Lease
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import Refused
 
 
 class Cluster:
-    """A client for which there is one Lease at most."""
+    """A client with at most one Lease."""
 
     def __init__(self, lease: Lease | None) -> None:
         self._lease = lease
@@ -48,9 +48,9 @@ async def test_no_mix_was_kept(lease: Lease | None) -> None:
     assert (await learned(Cluster(lease))).arrivals == 0
 
 
-async def test_what_cannot_be_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unreadable_job_mix_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     corrupt = Lease(metadata=ObjectMeta(name="elastic-gpu-extender", annotations={ANNOTATION: "{"}))
-    for client, reason in ((Cluster(corrupt), "kept job mix cannot be read"), (Forbidding(), "leases is forbidden")):
+    for client, reason in ((Cluster(corrupt), "stored job mix cannot be read"), (Forbidding(), "leases is forbidden")):
         assert (await learned(client)).arrivals == 0
         said = capsys.readouterr().err
         assert "priced without the extender's job mix" in said

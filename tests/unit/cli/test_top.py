@@ -1,4 +1,4 @@
-"""`egpu top`: what it lists, what its keys do, and how its lines look, without a terminal."""
+"""`egpu top` without a terminal: its rows, its keys and its lines."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,7 +8,6 @@ from msgspec import structs
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import Pod
 from egpu.cli.layout import wrapped
 from egpu.cli.top_rows import Gauge, Row, own_rows, rows
 from egpu.cli.top_screen import (
@@ -24,6 +23,8 @@ from egpu.cli.top_screen import (
     scrolled,
 )
 from egpu.core.view import ClusterView, ProcessUsage, SliceKey, SliceUsage, cluster_view
+from egpu.core.view.records import Totals
+from egpu_base.api.kubernetes import Pod
 from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
 
 
@@ -37,7 +38,7 @@ SIZES = [(80, 24), (200, 60)]
 
 @pytest.fixture
 def view() -> ClusterView:
-    """Two nodes of two cards; a slice of 30 % on the first card of n0, half used, and one of 60 % on n1."""
+    """A cluster of two nodes with two cards. A slice of 30 % on n0, half used, and one of 60 % on n1."""
     cache, pods = cluster(nodes=2, cards=2), list[Pod]()
     for name, node, core in (("small", "n0", 30), ("large", "n1", 60)):
         one = pod(name, container("app", {CORE: core, MEMORY: 16}))
@@ -58,8 +59,8 @@ def test_it_lists_nodes_cards_and_slices(view: ClusterView) -> None:
     assert [row.depth for row in rows(view, tree=False)] == [0, 1, 1, 0, 1, 1]
 
 
-def test_it_sorts_the_fullest_first_and_filters_with_what_belongs_to_it(view: ClusterView) -> None:
-    assert [row.name for row in rows(view, order="compute given") if row.depth == 0] == ["n1", "n0"]
+def test_it_sorts_the_fullest_first_and_filters_with_parents(view: ClusterView) -> None:
+    assert [row.name for row in rows(view, order="compute allocated") if row.depth == 0] == ["n1", "n0"]
     assert [row.name for row in rows(view, order="compute used") if row.depth == 0] == ["n0", "n1"]
     assert [row.name for row in rows(view, search="LARGE")] == ["n1", "0 T4", "default/large app"]
     assert [row.name for row in rows(view, search="n0")] == ["n0", "0 T4", "default/small app", "1 T4"]
@@ -67,7 +68,7 @@ def test_it_sorts_the_fullest_first_and_filters_with_what_belongs_to_it(view: Cl
 
 
 def test_processes_are_below_their_slice(view: ClusterView) -> None:
-    """They were told of with what their slice uses."""
+    """Check that processes are listed, as reported with the usage of their slice."""
     (small,) = (one for one in view.slices() if one.name == "small")
     assert small.used is not None
     told = replace(small.used, processes=(ProcessUsage(42, 700 << 20), ProcessUsage(7, 3 << 20)))
@@ -86,7 +87,7 @@ def test_processes_are_below_their_slice(view: ClusterView) -> None:
     assert [row.depth for row in rows(replace(view, nodes=nodes), search="small", tree=False)] == [0, 1]
 
 
-def test_who_may_list_one_namespace_gets_its_pods(view: ClusterView) -> None:
+def test_a_user_of_one_namespace_sees_its_pods(view: ClusterView) -> None:
     cache = cluster(nodes=1, cards=1)
     runs = pod("runs", container("app", {CORE: 30, MEMORY: 16}), namespace="team")
     runs = placed(runs, place(cache, runs, "n0"))
@@ -97,14 +98,16 @@ def test_who_may_list_one_namespace_gets_its_pods(view: ClusterView) -> None:
     assert [(row.depth, row.name) for row in listed] == [(0, "team/runs"), (1, "app"), (0, "team/waits")]
     assert listed[0].note.endswith("on n0")
     assert listed[1].note == "card 0: 30 %, 4096 MiB"
-    assert "has said nothing of it yet" in listed[2].note
+    assert "has not reported on it yet" in listed[2].note
     assert [row.name for row in own_rows([asked, runs], search="WAITS")] == ["team/waits"]
     assert len(own_rows([runs], tree=False)) == 1
 
 
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
 def test_a_frame_fills_the_terminal_and_no_more(view: ClusterView, columns: int, lines: int) -> None:
-    text = frame(rows(view), State(), summary=in_short(view.totals), columns=columns, lines=lines)
+    text = frame(
+        rows(view), State(), summary=in_short(view.totals, waiting=len(view.pending)), columns=columns, lines=lines
+    )
     assert len(text) == lines
     assert max(line.cell_len for line in text) <= columns
     slice_line = next(line.plain for line in text if "default/small app" in line.plain)
@@ -132,7 +135,7 @@ def test_keys_choose_what_is_shown(view: ClusterView) -> None:
     helped = pressed(State(), "h", listed, 24)
     assert helped.text == HELP
     assert pressed(helped, "q", listed, 24) == State(), "the first q leaves the help"
-    assert pressed(State(), ".", listed, 24).order == "compute given"
+    assert pressed(State(), ".", listed, 24).order == "compute allocated"
     assert pressed(State(), ",", listed, 24).order == "memory used"
     assert not pressed(State(), "t", listed, 24).tree
     assert pressed(State(cursor=2), "e", listed, 24).explain == ("default", "small")
@@ -144,20 +147,18 @@ def test_keys_choose_what_is_shown(view: ClusterView) -> None:
     assert pressed(state, "escape", listed, 24).search == ""
 
 
-def test_keys_are_what_terminals_send() -> None:
+def test_keys_from_the_bytes_of_terminals() -> None:
     assert keys(b"j\x1b[B\x1b[6~\x1bOAq\r/") == ["j", "down", "pagedown", "up", "q", "enter", "/"]
     assert keys("ä\x1b".encode()) == ["ä", "escape"]
     assert keys(b"\xff") == []
 
 
-def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterView) -> None:
+def test_a_long_text_is_wrapped_and_scrolls(view: ClusterView) -> None:
     text = tuple(wrapped([f"  line {number} " + "word " * 30 for number in range(20)], 80))
     state = State(text=text, cursor=3)
 
     def shown(state: State) -> list[str]:
-        return [line.plain for line in frame([], state, summary=in_short(view.totals), columns=80, lines=24)][
-            HEAD_LINES:-1
-        ]
+        return [line.plain for line in frame([], state, summary="", columns=80, lines=24)][HEAD_LINES:-1]
 
     assert shown(state)[0].startswith("  line 0 word")
     assert shown(state)[1].startswith("      word")
@@ -168,8 +169,15 @@ def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterVie
     assert pressed(on, "escape", [], 24) == State(cursor=3, top=3)
 
 
-def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     row = Row(0, "evil\x1b[2J", note="\x07beep")
     assert list(plain_lines([row], 80)) == ["evil\\x1b[2J  \\x07beep"]
     shown = frame([row], replace(State(), text=("a\x1b[2Jb",)), summary="", columns=80, lines=24)
     assert not any("\x1b" in line.plain for line in shown)
+
+
+def test_the_first_line_counts_the_pods_that_wait_below_the_screen() -> None:
+    totals = Totals(cards=24, free_cards=10, core_percent=2400, core_given=800, memory_mib=100, memory_given_mib=12)
+    line = frame([], State(), summary=in_short(totals, waiting=300), columns=80, lines=24)[0].plain
+    assert line == "egpu top  24 cards, 10 free; 300 waiting; compute 33 %, memory 12 % allocated"
+    assert "waiting" not in in_short(totals, waiting=0)

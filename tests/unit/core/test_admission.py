@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodDemand
-from egpu.api.kubernetes import Binding, EnvVar, Pod
 from egpu.api.objects import (
     CardSelector,
     ClaimAllocation,
@@ -17,8 +16,6 @@ from egpu.api.objects import (
     ElasticGPUClaimStatus,
     ElasticGPUClass,
     ElasticGPUSpec,
-    ObjectMeta,
-    ObjectReference,
     Slice,
 )
 from egpu.core.admission import (
@@ -32,7 +29,9 @@ from egpu.core.admission import (
 )
 from egpu.core.demand.pods import read_pod
 from egpu.core.provisioners import gpushare
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Binding, EnvVar, Pod
+from egpu_base.api.objects import ObjectMeta, ObjectReference
+from egpu_base.errors import InvalidDemand
 from support.objects import (
     BINPACK,
     CORE,
@@ -112,6 +111,14 @@ def test_a_plain_pod_whose_variables_nobody_sees_is_told_to_see_no_card() -> Non
     assert mutate_pod(pod("p", replace(container("app"), env_from=elsewhere, env=said)), CLAIMS, CLASSES) == []
 
 
+@pytest.mark.parametrize("name", ["CUDA_VERSION", "NVIDIA_REQUIRE_CUDA"])
+def test_a_plain_pod_that_looks_like_an_image_of_early_cuda_is_told_to_see_no_card(name: str) -> None:
+    """NVIDIA's runtime gives such a container all cards unless a variable says otherwise."""
+    said = [EnvVar(name=name, value="12")]
+    (app,) = mutated(pod("p", replace(container("app"), env=said)))["spec"]["containers"]
+    assert environment(app) == {name: "12", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+
 def test_init_containers_get_slots_too() -> None:
     written = mutated(pod("p", container("app"), init=[container("warm", {"nvidia.com/gpu": 1})]))
     assert written["spec"]["initContainers"][0]["resources"]["requests"][names.SLOT] == "1"
@@ -182,12 +189,12 @@ def test_a_patched_pod_is_valid_and_patching_it_again_changes_nothing(what: Pod)
         (
             pod("p", container("app", {"nvidia.com/gpu": 1}), annotations={names.DEMAND: "{}"}),
             "metadata.annotations[elasticgpu.io/demand]",
-            "not what this pod asks for",
+            "does not match what this pod asks for",
         ),
         (
             pod("p", container("app"), annotations={names.DEMAND: "{}"}),
             "metadata.annotations[elasticgpu.io/demand]",
-            "not what this pod asks for",
+            "does not match what this pod asks for",
         ),
         (
             pod("p", container("app", {names.SLOT: 1})),
@@ -197,7 +204,7 @@ def test_a_patched_pod_is_valid_and_patching_it_again_changes_nothing(what: Pod)
         (
             pod("p", container("app", {names.SLOT: 2, "nvidia.com/gpu": 1})),
             "spec.containers[app].resources.limits[elasticgpu.io/slot]",
-            "exactly 1",
+            "a container has 1",
         ),
         (claim_pod("p", "gone"), "metadata.annotations[elasticgpu.io/egpuc-app]", "no ElasticGPUClaim 'gone'"),
         (claim_pod("p", "x/c"), "metadata.annotations[elasticgpu.io/egpuc-app]", "namespace 'x'"),
@@ -218,8 +225,41 @@ def test_a_pod_that_names_its_node_would_pass_by_the_scheduler() -> None:
     assert violation.field == "spec.nodeName"
 
 
+MIRROR = {
+    "kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef",
+    "kubernetes.io/config.mirror": "0123456789abcdef0123456789abcdef",
+    "kubernetes.io/config.seen": "2026-07-01T00:00:00.000000000Z",
+    "kubernetes.io/config.source": "file",
+}
+"""As kubelet 1.36 writes them."""
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {names.NVIDIA_GPU: 1},
+        {names.GPU_CORE: 500, names.GPU_MEMORY: "much"},
+        {f"{names.GPU_CORE}s": 1},
+        {names.SLOT: 1},
+    ],
+)
+def test_the_mirror_of_a_static_pod_is_refused_in_one_sentence(asks: dict[str, int | str]) -> None:
+    what = pod("static-n0", container("app", asks), annotations=MIRROR)
+    what = replace(what, spec=replace(what.spec, node_name="n0"))
+    (violation,) = validate_pod_create(what, {}, {})
+    assert violation.field == "metadata.annotations[kubernetes.io/config.mirror]"
+    assert violation.reason.startswith("a static pod can have no GPU")
+    with pytest.raises(InvalidDemand, match=r"use a DaemonSet$"):
+        mutate_pod(what, {}, {})
+
+
+def test_the_mirror_of_a_static_pod_without_a_gpu_is_left_alone() -> None:
+    what = pod("static-n0", container("app", {"cpu": 1, names.NVIDIA_GPU: 0}), annotations=MIRROR)
+    assert validate_pod_create(replace(what, spec=replace(what.spec, node_name="n0")), {}, {}) == []
+
+
 def test_every_bad_container_is_named() -> None:
-    what = pod("p", container("a", {CORE: 0}), container("b", {CORE: -1}))
+    what = pod("p", container("a", {CORE: 150}), container("b", {CORE: -1}))
     assert [violation.field.split("]")[0] for violation in validate_pod_create(what, {}, {})] == [
         "spec.containers[a",
         "spec.containers[b",
@@ -280,7 +320,7 @@ def held() -> ElasticGPUClaimStatus:
 def test_claims() -> None:
     assert validate_claim(claim("c"), None, CLASSES, largest_mib=16384) == []
     (missing,) = validate_claim(claim("c", class_name="gone"), None, CLASSES)
-    assert (missing.field, "no ElasticGPUClass is called 'gone'" in missing.reason) == ("spec.egpuClassName", True)
+    assert (missing.field, "ElasticGPUClass 'gone' does not exist" in missing.reason) == ("spec.egpuClassName", True)
     (none,) = validate_claim(claim("c", class_name=""), None, CLASSES)
     assert "names no class" in none.reason
     (zero,) = validate_claim(claim("c", {names.GPU_CORE: 0}), None, CLASSES)
@@ -302,7 +342,7 @@ def test_a_claim_is_resized_on_its_cards_and_keeps_its_class() -> None:
     (chosen,) = validate_claim(elsewhere, replace(claim("c"), status=held()), CLASSES)
     assert chosen.field == "spec.selector"
     (moved,) = validate_claim(claim("c", class_name="other"), claim("c"), CLASSES)
-    assert "keeps its class" in moved.reason
+    assert "cannot change" in moved.reason
     assert validate_claim(claim("c"), replace(claim("c"), status=held()), {}) == []  # a status or metadata write
 
 
@@ -310,7 +350,7 @@ def test_classes() -> None:
     assert validate_class(gpu_class(provisioner="gpushare.provisioner.elasticgpu.io"), None) == []
     (unknown,) = validate_class(gpu_class(provisioner="acme.com/gpu"), None)
     assert unknown.field == "provisioner"
-    assert "known are elasticgpu.io/physical" in unknown.reason
+    assert "choose one of elasticgpu.io/physical" in unknown.reason
     (unit,) = validate_class(gpu_class(parameters={"memoryUnit": "TB"}), None)
     assert unit.field == "parameters[memoryUnit]"
     (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
@@ -319,7 +359,7 @@ def test_classes() -> None:
     (factor,) = validate_class(gpu_class(parameters={"memoryOversubscription": "0.5"}), None)
     assert str(factor).startswith("parameters[memoryOversubscription]: '0.5' is not a factor from 1 to 10")
     (cannot,) = validate_class(gpu_class(provisioner=names.QGPU, parameters={"memoryOversubscription": "2"}), None)
-    assert cannot.reason.startswith("elasticgpu.io/qgpu cannot give out more memory than there is")
+    assert cannot.reason.startswith("elasticgpu.io/qgpu does not support oversubscription")
     twice = ElasticGPUClass(
         provisioner=names.VCUDA, e_gpu_binding_mode="Immediate", egpu_binding_mode="WaitForFirstConsumer"
     )
@@ -344,6 +384,6 @@ def test_cards_and_slices() -> None:
     grown = replace(owned, spec=replace(owned.spec, slice=replace(piece, core=10)))
     assert validate_egpu(grown, owned) == []
     other = replace(owned, spec=replace(owned.spec, slice=replace(piece, uuid="v")))
-    assert "only the size changes" in validate_egpu(other, owned)[0].reason
+    assert "only the size of a slice can change" in validate_egpu(other, owned)[0].reason
     moved = replace(card("n0", 0), spec=replace(card("n0", 0).spec, node_name="n1"))
     assert validate_egpu(moved, card("n0", 0))[0].field == "spec.nodeName"

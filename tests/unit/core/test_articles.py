@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUClass, Object
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUClass
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import Object
 from support.objects import BINPACK, cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardRequirement, PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import CardExpression, CardSelector, ElasticGPU, ElasticGPUClaim, Link
 from egpu.core.admission import Violation, mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.attributes import CardKind, mismatch, parse_selector, requirement, selects
@@ -16,7 +15,8 @@ from egpu.core.links import link_domains
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.ledger import Card, PoolNode
 from egpu.core.policies.registry import Policies
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidDemand
 from support.objects import BINPACK, SPREAD, card, claim, claim_pod, container, gpu_class, pod
 
 A100 = CardKind("NVIDIA A100-SXM4-80GB", 81920, "8.0", (("fp16", 312.0), ("fp32", 19.5)), 0, 2)
@@ -77,17 +77,17 @@ def replace_kind(**changed: Any) -> CardKind:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "0 requirements; write 1 to 16, or remove it"),
+        ("", "has 0 requirements; write 1 to 16, or remove it"),
         ("colour = red", "cards have no attribute 'colour'; they have model, memory,"),
-        ("model > A100", "model Gt takes one number, of an attribute that is one"),
-        ("memory > 40Qi", "'40Qi' is no value of memory; write one such as 40Gi, or 40960 (MiB)"),
-        ("memory = ", "'' is no value of memory"),
-        ("numa in ()", "'' is no value of numa"),
-        ("numa = -1", "'-1' is no value of numa; write one such as 0"),
-        ("computeCapability > eight", "'eight' is no value of computeCapability; write one such as 8.0"),
-        ("model in (A100, )", "'' is no value of model; write one such as A100"),
+        ("model > A100", "model Gt takes one number, and a numeric attribute"),
+        ("memory > 40Qi", "'40Qi' is not a valid memory; write for example 40Gi, or 40960 (MiB)"),
+        ("memory = ", "'' is not a valid memory"),
+        ("numa in ()", "'' is not a valid numa"),
+        ("numa = -1", "'-1' is not a valid numa; write for example 0"),
+        ("computeCapability > eight", "'eight' is not a valid computeCapability; write for example 8.0"),
+        ("model in (A100, )", "'' is not a valid model; write for example A100"),
         ("model = A100; numa = 0", "'model = A100; numa = 0' is not understood"),
-        ("model like A100", "'model like A100' is not understood; write for instance: model in (A100, H100)"),
+        ("model like A100", "'model like A100' is not understood; write for example: model in (A100, H100)"),
         (",".join(["model"] * 17), "17 requirements"),
     ],
 )
@@ -122,7 +122,7 @@ def test_findings_name_the_attribute() -> None:
         ("memory > 80Gi", "memory is not above 80Gi"),
         ("memory < 8Gi", "memory is not below 8Gi"),
         ("tflops.fp8", "tflops.fp8 is not known"),
-        ("!numa", "numa is there"),
+        ("!numa", "numa is present"),
         ("model = A100, numa > 3", "numa is not above 3"),
     ):
         assert mismatch(parse_selector(text, "f"), A100) == finding
@@ -318,7 +318,7 @@ def test_a_pod_says_nothing_of_the_cards_of_its_claims() -> None:
     (found,) = validate_pod_create(what, {"c": claim("c")}, {"shared": gpu_class()})
     assert found == Violation(
         f"metadata.annotations[{names.CARD_SELECTOR}]",
-        "no container of the pod asks for a GPU by its own resources; a claim has a selector of its own",
+        "no container of the pod asks for a GPU by its own resources; remove it, or set it in the claim",
     )
     nothing = pod("p", container("app"), annotations={names.CARD_SELECTOR: "model"})
     assert [one.reason for one in validate_pod_create(nothing, {}, {})] == [found.reason]

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.bill import Bill, Cause, Size, bill_of, remedies, summed
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER
 from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu_base.api.kubernetes import Pod
 from support.objects import BINPACK, claim, claim_pod, cluster, gpu_class, place, placed, slice_pod
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -175,8 +175,8 @@ def test_an_idle_slice_that_would_make_room_is_given_back_before_anybody_is_move
         waiting(cache, made(slice_pod("late", core=70, blocks=8), hours=1)),
     ]
     view = seen(cache, pods, {"idle": replayed([Phase(3600, 0, 8)])})
-    assert ("end", "end pod default/idle, which is idle: then it fits on n0") in advice(cache, view, pods)
-    assert ("end", "end pod idle: it asks nothing of its card") in advice(cache, view, pods)
+    assert ("end", "end pod default/idle, which is idle; the pod then fits on n0") in advice(cache, view, pods)
+    assert ("end", "end pod idle: it does not use its card") in advice(cache, view, pods)
 
 
 def test_moves_are_proposed_where_nothing_is_idle_and_said_to_be_none_where_there_are_none() -> None:

@@ -98,7 +98,7 @@ def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> N
     allocation = place(cache, what)
     cache.pod_changed(placed(slice_pod("forged", core=60), allocation))
     assert free(cache) == (0, 0)
-    assert cache.problems() == ["card GPU-n0-0 of node n0 has 100 % of compute, 120 % are given out"]
+    assert cache.problems() == ["card GPU-n0-0 of node n0 has 100 % of compute, 120 % are allocated"]
     assert "has 0 % of compute free, 1 % needed" in why_not(cache, slice_pod("x", core=1))
     cache.pod_deleted("uid-forged")
     assert free(cache) == (40, 13824)
@@ -112,7 +112,7 @@ def test_two_modes_on_one_card_are_reported() -> None:
     whole = pod("w", container("app", {"nvidia.com/gpu": 1}))
     cache.pod_changed(placed(whole, other.ranking.choose(other.request(whole), "n0", BINPACK)))
     assert "several modes at once" in cache.problems()[0]
-    assert "over-committed and takes nothing new" in why_not(cache, slice_pod("x", core=1))
+    assert "over-committed and takes no new work" in why_not(cache, slice_pod("x", core=1))
 
 
 def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:

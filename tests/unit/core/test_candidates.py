@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from egpu.api import names
-from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, Mode, PodAllocation
+from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, Mode, PodAllocation, Role
 from egpu.core.placement.candidates import CandidateCards
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
 from egpu.core.provisioners import Needs, provisioner
@@ -47,11 +47,11 @@ class Node:
 
     def take(self, demand: ContainerDemand, *, init: bool = False, sidecar: bool = False) -> None:
         at = (UNDER_WAY, np.array([0]))
-        self.cards.take(demand, self.needs(demand), at, init=init, sidecar=sidecar)
+        self.cards.take(demand, self.needs(demand), at, Role("side", init, sidecar, ("side",)))
 
     def can_take(self, demand: ContainerDemand, *, init: bool = False) -> list[bool]:
         """For each card whether it can take `demand` now."""
-        return self.cards.eligible(demand, self.needs(demand), init=init)[0].tolist()
+        return self.cards.eligible(demand, self.needs(demand), Role(init=init, beside=("side",)))[0].tolist()
 
     def fullness(self, demand: ContainerDemand) -> list[float]:
         return self.cards.fullness(self.needs(demand))[0].tolist()

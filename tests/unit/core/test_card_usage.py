@@ -6,7 +6,7 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.core.placement.usage import (
+from egpu.core.placement.card_usage import (
     CONFLICT,
     EXCLUSIVE,
     FREE,
@@ -85,6 +85,11 @@ def test_a_sidecar_runs_beside_every_other_container() -> None:
     assert usage(side=side, warm=warm, app=app, init=["warm"], sidecars=["side"]) == Usage(45, 350, VCUDA)
 
 
+def test_a_sidecar_does_not_run_beside_an_init_container_declared_before_it() -> None:
+    side, warm, app = (sharing(names.VCUDA, core, memory) for core, memory in ((30, 50), (20, 600), (10, 300)))
+    assert usage(warm=warm, side=side, app=app, init=["warm"], sidecars=["side"]) == Usage(40, 600, VCUDA)
+
+
 def test_a_card_that_an_init_container_owns_is_owned_for_the_pods_life() -> None:
     assert usage(warm=owning(), app=sharing(names.VCUDA), init=["warm"]) == Usage(100, 1000, EXCLUSIVE)
 
@@ -122,9 +127,9 @@ def test_what_a_card_can_give(held: tuple[Usage, ...], total_mib: int | None) ->
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
-        ((SHARE, Usage(51, 0, VCUDA)), "has 100 % of compute, 101 % are given out"),
-        ((SHARE, Usage(0, 501, VCUDA)), "has 1000 MiB, 1001 MiB are given out"),
-        ((OWNED, OWNED), "is given out whole to 2 holders"),
+        ((SHARE, Usage(51, 0, VCUDA)), "has 100 % of compute, 101 % are allocated"),
+        ((SHARE, Usage(0, 501, VCUDA)), "has 1000 MiB, 1001 MiB are allocated"),
+        ((OWNED, OWNED), "is allocated whole to 2 holders"),
         ((SHARE, Usage(1, 1, CONFLICT)), "is held in two modes, or by a technology that does not exist"),
         (
             (SHARE, Usage(1, 1, GPUSHARE), OWNED),

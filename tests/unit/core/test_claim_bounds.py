@@ -27,16 +27,19 @@ def test_both_ends_are_allowed(core: int, memory: int) -> None:
 @pytest.mark.parametrize(
     ("asks", "words"),
     [
-        ({"core": 9, "memory": 1024}, "9 % of a card; class shared allows at least 10 % and at most 50 % of a card"),
+        (
+            {"core": 9, "memory": 1024},
+            "asks for 9 % of a card; class shared allows at least 10 % and at most 50 % of a card",
+        ),
         ({"core": 51, "memory": 1024}, "51 % of a card"),
         (
             {"core": 10, "memory": 1023},
-            "1023 MiB of a card; class shared allows at least 1024 MiB and at most 8192 MiB",
+            "asks for 1023 MiB of a card; class shared allows at least 1024 MiB and at most 8192 MiB",
         ),
         ({"core": 10, "memory": 8193}, "8193 MiB of a card"),
-        ({"memory": 4096}, f"names no {names.GPU_CORE}, and class shared allows"),
-        ({"core": 30}, f"names no {names.GPU_MEMORY}, and class shared allows"),
-        ({"tflops": 4, "memory": 4096}, f"names no {names.GPU_CORE}"),
+        ({"memory": 4096}, f"must ask for {names.GPU_CORE}: class shared allows"),
+        ({"core": 30}, f"must ask for {names.GPU_MEMORY}: class shared allows"),
+        ({"tflops": 4, "memory": 4096}, f"must ask for {names.GPU_CORE}"),
         ({"core": 100}, "100 % of a card"),
     ],
 )
@@ -62,7 +65,7 @@ def test_whole_cards_have_no_size_to_bound_from_below() -> None:
 @pytest.mark.parametrize(
     ("parameters", "field", "reason"),
     [
-        ({"minCore": "0"}, "minCore", "0 is zero"),
+        ({"maxCore": "0"}, "maxCore", "0 is zero"),
         ({"maxCore": "101"}, "maxCore", "101 is not a share of one card"),
         ({"maxCore": "half"}, "maxCore", "half"),
         ({"maxMemory": "lots"}, "maxMemory", "lots"),

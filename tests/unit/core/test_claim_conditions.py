@@ -4,11 +4,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.objects import ClaimAllocation, Condition, ElasticGPUClaim, ElasticGPUClaimStatus
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.claims.absence import sick_cards
 from egpu.core.claims.actions import Action, ResizeSlice, SetCondition, Tell
 from egpu.core.claims.conditions import CARDS_HEALTHY, with_condition
 from egpu.core.claims.lifecycle import claim_slices, reconcile_claim
+from egpu_base.api.objects import Condition
 from support.objects import card, claim, gpu_class
 
 SHARE = CardShare(uuid="GPU-n0-0", index=0, minor=0, core=30, memory_mib=4096)

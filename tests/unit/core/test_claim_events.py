@@ -9,8 +9,9 @@ from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.api.objects import ElasticGPUStatus as Status
 from egpu.core.claims.absence import MISSING_SECONDS, Absence, Absences
-from egpu.core.claims.actions import CreateSlice, DeleteSlice, PatchClaimStatus, SetSlicePhase, Tell
+from egpu.core.claims.actions import CreateSlice, DeleteSlice, PatchClaimStatus, SetCondition, SetSlicePhase, Tell
 from egpu.core.claims.lifecycle import check_class, claim_slices, reconcile_claim, reconcile_gpu
+from egpu_base.api.objects import Condition
 from support.objects import claim, gpu_class
 
 SHARE = CardShare(uuid="GPU-0", index=0, minor=0, core=30, memory_mib=1000)
@@ -47,7 +48,7 @@ def test_being_bound_is_good_news() -> None:
 def test_a_lost_slice_is_told_once() -> None:
     what = held("Bound")
     (told,) = tells(reconcile_claim(what, gpu_class(), [], []))
-    assert told == Tell(what, "Lost", "a slice of it is gone; delete the claim and make it again")
+    assert told == Tell(what, "Lost", "one of its slices is gone; delete the claim and create it again")
     assert tells(reconcile_claim(held("Lost"), gpu_class(), [], [])) == []
 
 
@@ -56,8 +57,10 @@ def test_what_is_gone_for_good_is_named_after_everything_else_was_done() -> None
     pieces = slices_of(what)
     actions = reconcile_claim(what, gpu_class(), pieces, ["p/app"], Absence("node n0 is gone", 0.0))
     assert isinstance(actions[0], PatchClaimStatus)
+    why = "node n0 is gone; the claim is bound again when it is back"
     assert actions[1:] == [
-        Tell(what, "Lost", "node n0 is gone; delete the claim and make it again"),
+        SetCondition(what, Condition(type="CardsPresent", status="False", reason="CardsAway", message=why)),
+        Tell(what, "Lost", why),
         DeleteSlice(pieces[0]),
     ]
 

@@ -16,8 +16,6 @@ from egpu.api.objects import (
     ElasticGPUSpec,
     ElasticGPUStatus,
     GPUPhase,
-    ObjectMeta,
-    ObjectReference,
     Slice,
 )
 from egpu.core.claims.actions import (
@@ -36,6 +34,7 @@ from egpu.core.claims.lifecycle import (
     reconcile_gpu,
     slice_names,
 )
+from egpu_base.api.objects import ObjectMeta, ObjectReference
 from support.objects import claim, claim_pod, cluster, gpu_class, place, placed
 
 SHARES = tuple(

@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUStatus
+from egpu.api.objects import (
+    CARDS_PRESENT,
+    ClaimAllocation,
+    ElasticGPU,
+    ElasticGPUClaim,
+    ElasticGPUClaimStatus,
+    ElasticGPUStatus,
+)
 from egpu.core.claims.absence import MISSING_SECONDS, Absence, Absences, missing_from
 from egpu.core.claims.actions import (
     Action,
     CreateSlice,
     DeleteSlice,
+    GiveUpShare,
     LookAgain,
     PatchClaimStatus,
     ResizeSlice,
@@ -19,6 +27,7 @@ from egpu.core.claims.actions import (
     SetSlicePhase,
     Tell,
 )
+from egpu.core.claims.conditions import CARDS_AWAY, SLICE_DELETED, with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, needs_binding, reconcile_claim, reconcile_gpu
 from egpu.core.placement.requests import CLAIM_CONTAINER
 from support.objects import BINPACK, card, claim, claim_pod, cluster, ended, gpu_class, place, placed
@@ -60,7 +69,15 @@ class Store:
                 self.slices[known.name] = replace(known, status=ElasticGPUStatus(phase=action.phase))
             case Tell():
                 self.told.append(action.reason)
-            case SetCondition() | ResizeSlice():
+            case SetCondition(_, condition):
+                assert self.claim is not None
+                conditions = with_condition(self.claim.status.conditions, condition, now="2030-01-01T00:00:00Z")
+                assert conditions is not None
+                self.claim = replace(self.claim, status=replace(self.claim.status, conditions=conditions))
+            case GiveUpShare():
+                assert self.claim is not None
+                self.claim = replace(self.claim, status=replace(self.claim.status, allocation=None, bound_gpus=[]))
+            case ResizeSlice():
                 raise AssertionError("nobody asked for another size")
             case LookAgain():
                 raise AssertionError("nothing is missing")
@@ -69,13 +86,17 @@ class Store:
         assert self.claim is not None
         self.claim = replace(self.claim, metadata=replace(self.claim.metadata, **changes))
 
-    def settle(self, *, stop_after: int | None = None) -> int:
-        """Run to rest; returns how many actions it took. `stop_after`: die after that many."""
+    def settle(self, *, stop_after: int | None = None, absence: Absence | None = None, idle: bool = False) -> int:
+        """Run to rest; returns how many actions it took. `stop_after`: die after that many. `idle`: no pod uses it, for
+        long enough."""
+        unused = Absence("no pod uses it", 0.0) if idle else None
         done = 0
         for _ in range(20):
             actions: list[Action] = []
             if self.claim is not None:
-                actions = reconcile_claim(self.claim, self.klass, list(self.slices.values()), self.users)
+                actions = reconcile_claim(
+                    self.claim, self.klass, list(self.slices.values()), self.users, absence, idle=unused
+                )
             else:
                 actions = [a for gpu in self.slices.values() for a in reconcile_gpu(gpu, None)]
             if not actions:
@@ -169,6 +190,13 @@ def test_dying_between_any_two_actions_ends_the_same() -> None:
         assert (store.claim, store.slices) == (whole.claim, whole.slices)
 
 
+def present(store: Store) -> tuple[str, str]:
+    """The status and reason of the condition CardsPresent."""
+    assert store.claim is not None
+    (found,) = (one for one in store.claim.status.conditions if one.type == CARDS_PRESENT)
+    return found.status, found.reason or ""
+
+
 def test_a_deleted_slice_makes_its_claim_lost_for_good() -> None:
     store = bound_store()
     del store.slices["egpuc-uid-claim-c-1"]
@@ -177,6 +205,50 @@ def test_a_deleted_slice_makes_its_claim_lost_for_good() -> None:
     assert store.claim.status.phase == "Lost"
     assert store.told == ["Bound", "Lost"]
     assert set(store.slices) == {"egpuc-uid-claim-c-0"}
+    assert present(store) == ("False", SLICE_DELETED)
+
+
+def test_a_claim_that_lost_a_slice_gives_up_its_share_when_no_pod_uses_it() -> None:
+    store = bound_store()
+    del store.slices["egpuc-uid-claim-c-1"]
+    store.settle()
+    assert store.claim is not None
+    early = reconcile_claim(store.claim, store.klass, [], [], idle=Absence("no pod uses it", 7.0))
+    assert early == [LookAgain(7.0)], "a pod that was just placed may not be known yet"
+    assert store.claim.status.allocation is not None
+    store.settle(idle=True)
+    assert (store.claim.status.phase, store.claim.status.allocation, store.slices) == ("Lost", None, {})
+    assert store.settle(idle=True) == 0
+
+
+def lost_store() -> Store:
+    """A claim whose node is away."""
+    store = bound_store()
+    assert store.claim is not None
+    away = Absence("node n0 is gone", 0.0)
+    for action in reconcile_claim(store.claim, store.klass, list(store.slices.values()), [], away):
+        store.apply(action)
+    (patch,) = reconcile_claim(store.claim, store.klass, [], [], away)[:1]
+    store.apply(patch)
+    assert (store.claim.status.phase, present(store)) == ("Lost", ("False", CARDS_AWAY))
+    return store
+
+
+def test_a_claim_comes_back_with_its_cards() -> None:
+    store = lost_store()
+    assert store.claim is not None
+    held = store.claim.status.allocation
+    assert store.settle(absence=Absence("node n0 is gone", 0.0), idle=True) == 0, "its share is not given to others"
+    steps = lost_store().settle()
+    for died_after in range(steps + 1):
+        store = lost_store()
+        store.settle(stop_after=died_after)
+        store.settle()
+        assert store.claim is not None
+        assert (store.claim.status.phase, store.claim.status.allocation) == ("Bound", held)
+        assert present(store) == ("True", "CardsBack")
+        assert len(store.slices) == 2
+    assert store.told[:3] == ["Bound", "Lost", "Bound"]
 
 
 def test_a_claim_in_use_waits_for_its_pod() -> None:
@@ -238,11 +310,7 @@ def test_a_missing_card_is_waited_for_and_then_its_claim_is_lost() -> None:
         assert reconcile_claim(store.claim, store.klass, pieces, [], absence) == [LookAgain(left)]
     absence = absences.look("uid", missing, now=100 + MISSING_SECONDS)
     actions = reconcile_claim(store.claim, store.klass, pieces, [], absence)
-    assert actions[1:] == [DeleteSlice(piece) for piece in pieces]
-    for action in actions:
-        store.apply(action)
-    store.settle()
-    assert store.claim.status.phase == "Lost"
+    assert actions[2:] == [DeleteSlice(piece) for piece in pieces]
 
 
 def test_what_comes_back_or_was_given_up_is_waited_for_anew() -> None:
@@ -274,7 +342,7 @@ def test_what_is_wrong_with_a_class_is_told() -> None:
 
 def test_a_claim_whose_class_is_not_there_says_so() -> None:
     (told, *_) = reconcile_claim(claim("c"), None, [], [])
-    assert told == Tell(claim("c"), "ClassNotFound", "there is no class 'shared'")
+    assert told == Tell(claim("c"), "ClassNotFound", "class 'shared' does not exist")
 
 
 def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:

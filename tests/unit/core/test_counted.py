@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodDemand, encode
-from egpu.api.kubernetes import Container, Pod, ResourceRequirements
-from egpu.api.resources import effective_requests
 from egpu.apps.agent.cards.publisher import node_capacity
 from egpu.core.admission import mutate_pod, validate_pod_create
 from egpu.core.demand.claims import Claims, Classes
 from egpu.core.demand.pods import read_pod
 from egpu.core.provisioners import CardTotals
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Container, Pod, ResourceRequirements
+from egpu_base.api.resources import effective_requests
+from egpu_base.errors import InvalidDemand
 from support.local_node import Cards
 from support.objects import claim, claim_pod, container, gpu_class, pod
 
@@ -137,10 +137,10 @@ def test_what_somebody_counted_is_counted_again() -> None:
 
 def test_two_vocabularies_are_still_two() -> None:
     both = pod("p", container("app", {names.TENCENT_VCUDA_CORE: 90, names.GPU_CORE: 90}))
-    with pytest.raises(InvalidDemand, match="two vocabularies for one thing"):
+    with pytest.raises(InvalidDemand, match="belong to two vocabularies"):
         mutate_pod(both, {}, {})
     forged = replace(both, metadata=replace(both.metadata, annotations={names.DEMAND: "no JSON"}))
-    with pytest.raises(InvalidDemand, match="two vocabularies for one thing"):
+    with pytest.raises(InvalidDemand, match="belong to two vocabularies"):
         mutate_pod(forged, {}, {})
 
 
@@ -148,7 +148,7 @@ def test_a_demand_that_is_not_what_the_words_say_is_refused() -> None:
     asked, _ = read_pod(pod("p", container("app", {names.TENCENT_VCUDA_CORE: 90})), {}, {})
     lies = encode(PodDemand(containers={"app": replace(asked.containers["app"], core=10)}))
     brought = pod("p", container("app", {names.TENCENT_VCUDA_CORE: 90}), annotations={names.DEMAND: lies})
-    with pytest.raises(InvalidDemand, match="is not what this pod asks for"):
+    with pytest.raises(InvalidDemand, match="does not match what this pod asks for"):
         mutate_pod(brought, {}, {})
 
 

@@ -14,7 +14,7 @@ from egpu.api.objects import ClaimAllocation
 from egpu.core.placement import fit
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, PoolNode
 from egpu.core.placement.requests import Request
-from egpu.errors import DoesNotFit
+from egpu_base.errors import DoesNotFit
 
 TOTAL_MIB = 10_000
 

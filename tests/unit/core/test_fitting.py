@@ -3,12 +3,12 @@
 import pytest
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Node, NodeStatus
-from egpu.api.objects import ObjectMeta
 from egpu.core.placement.cache import rebuild
 from egpu.core.placement.ranking import SECOND_BEST
 from egpu.core.policies.registry import FOR_COMPARISON, Policies
-from egpu.errors import DoesNotFit, InvalidInput
+from egpu_base.api.kubernetes import Node, NodeStatus
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import DoesNotFit, InvalidInput
 from support.objects import (
     BINPACK,
     CORE,
@@ -71,10 +71,10 @@ def test_one_place_is_best_where_no_policy_has_a_view_too() -> None:
 
 
 def test_a_policy_that_no_cluster_can_use_is_refused_by_name() -> None:
-    with pytest.raises(InvalidInput, match="no policy is called 'best'; known are default, price"):
+    with pytest.raises(InvalidInput, match="policy 'best' does not exist; choose one of default, price"):
         Policies.named("best")
     for name in FOR_COMPARISON:
-        with pytest.raises(InvalidInput, match=f"'{name}' is for comparison"):
+        with pytest.raises(InvalidInput, match=f"'{name}' is for simulations only"):
             Policies.named(card=name)
 
 
@@ -85,8 +85,8 @@ def test_whole_cards_and_slices_keep_out_of_each_others_way() -> None:
     assert indexes(place(cache, whole)) == [1, 2]
     text = why_not(cache, pod("x", container("app", {"nvidia.com/gpu": 1})))
     assert "asks for 1 whole card, 0 of 3 cards can take it" in text
-    assert "card 0 is shared (20 % and 2560 MiB given out)" in text
-    assert "card 1 is given out whole" in text
+    assert "card 0 is shared (20 % and 2560 MiB allocated)" in text
+    assert "card 1 is allocated whole" in text
 
 
 def test_a_card_is_shared_by_one_technology_at_a_time() -> None:
@@ -234,6 +234,19 @@ def test_sidecars_run_beside_both() -> None:
         init=[container("side", {CORE: 30, MEMORY: 8}, sidecar=True), container("warm", {CORE: 71, MEMORY: 8})],
     )
     assert fits(cluster(), too_much) == ()
+
+
+def test_an_init_container_does_not_wait_for_the_room_of_a_later_sidecar() -> None:
+    cache = cluster()
+    what = pod(
+        "p",
+        container("app", {CORE: 20, MEMORY: 8}),
+        init=[container("warm", {CORE: 100, MEMORY: 8}), container("side", {CORE: 30, MEMORY: 8}, sidecar=True)],
+    )
+    place(cache, what)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 0
+    swapped = pod("q", container("app", {CORE: 20, MEMORY: 8}), init=what.init_containers[::-1])
+    assert fits(cluster(), swapped) == ()
 
 
 def test_an_init_container_may_own_a_card_that_its_pod_then_shares() -> None:

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod, PodStatus
 from egpu.core.gangs import membership
 from egpu.core.gangs.membership import Gangs, disagreement, gang_terms
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod, PodStatus
+from egpu_base.errors import InvalidDemand
 from support.objects import ended, gang_pod
 
 
@@ -51,7 +51,7 @@ def test_a_member_that_cannot_be_read_hides_no_other() -> None:
     broken = saying(gang_pod("a"), **{names.GANG_SIZE: "many"})
     found = disagreement(gang_pod("c", size=3), [broken, gang_pod("b", size=2)])
     assert found is not None
-    assert "pod b of the gang g says 2" in str(found)
+    assert "is 3, and 2 in pod b of the gang g" in str(found)
 
 
 def test_an_offer_is_over_when_its_pod_is_bound_or_ends_or_goes() -> None:

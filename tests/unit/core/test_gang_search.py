@@ -5,15 +5,15 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand
-from egpu.api.kubernetes import Node, NodeStatus
-from egpu.api.objects import ObjectMeta
 from egpu.core.gangs import placing
 from egpu.core.gangs.placing import GangVerdict, Member, Stuck, place_gang, place_members
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.refusal import Refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import MissingExtra
+from egpu_base.api.kubernetes import Node, NodeStatus
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import MissingExtra
 from support.objects import BINPACK, SPREAD, claim_pod, cluster, gang_pod, place, pod, slice_pod
 
 WHOLE = ContainerDemand(provisioner=names.VCUDA, cards=1, core=100, exclusive=True)
@@ -214,7 +214,7 @@ def test_a_gang_says_who_is_stuck_and_of_so_many_nodes_why() -> None:
     assert gang is not None
     answer = place_gang(cache, gang, BINPACK, pod=waits, nodes=nodes, reasons=2)
     assert answer.stuck == waits
-    assert answer.reason == "gang g: all 1 members exist, 0 fit at once; a by itself has no room"
+    assert answer.reason == "gang g: all 1 members exist, 0 fit at once; a has no room even alone"
     assert [one.node for one in answer.refusals] == ["n0", "n1"]
     first, second = (one.text() for one in answer.refusals)
     assert answer.text() == f"{answer.reason}: node n0: {first}; node n1: {second}"

@@ -4,14 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Node, NodeStatus, Pod, PodStatus, ResourceRequirements
-from egpu.api.objects import ObjectMeta
 from egpu.core.admission import mutate_pod, validate_pod_create, validate_pod_update
 from egpu.core.explain import explain_pod
 from egpu.core.gangs.membership import DEFAULT_TIMEOUT_SECONDS, disagreement, gang_terms
 from egpu.core.gangs.placing import GangVerdict, place_gang
 from egpu.core.placement.cache import SchedulerCache
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Node, NodeStatus, Pod, PodStatus, ResourceRequirements
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import InvalidDemand
 from support.objects import BINPACK, cluster, container, ended, gang_pod, place, placed, pod, slice_pod
 
 
@@ -51,7 +51,7 @@ def test_without_a_time_limit_there_is_the_default_and_without_annotations_no_ga
 @pytest.mark.parametrize(
     ("annotations", "field", "reason"),
     [
-        ({"gang": "g"}, names.GANG_SIZE, "is missing: how many pods has the gang g?"),
+        ({"gang": "g"}, names.GANG_SIZE, "is missing; set it to the number of pods of the gang g"),
         *(
             ({"gang": "g", "size": size}, names.GANG_SIZE, f"{size!r} is not a number of pods from 1 to 512")
             for size in ("0", "-1", "two", "1.5", "", "513", "9" * 30, "²", " 3")
@@ -61,11 +61,11 @@ def test_without_a_time_limit_there_is_the_default_and_without_annotations_no_ga
             for text in ("0", "-5", "soon", "1d", "", "1.5h", "5 m", "9999h")
         ),
         *(
-            ({"gang": name, "size": "2"}, names.GANG, f"{name!r} is no name")
+            ({"gang": name, "size": "2"}, names.GANG, f"{name!r} is not a valid name")
             for name in ("", "a/b", "-a", "a b", "x" * 64)
         ),
-        ({"size": "2"}, names.GANG_SIZE, "names no gang"),
-        ({"timeout": "2"}, names.GANG_TIMEOUT, "names no gang"),
+        ({"size": "2"}, names.GANG_SIZE, "has no effect without elasticgpu.io/gang"),
+        ({"timeout": "2"}, names.GANG_TIMEOUT, "has no effect without elasticgpu.io/gang"),
     ],
 )
 def test_nonsense_is_refused_by_field_and_reason(annotations: dict[str, str], field: str, reason: str) -> None:
@@ -78,11 +78,14 @@ def test_members_that_disagree_are_refused_and_so_is_one_too_many() -> None:
     one, two = gang_pod("a", size=2), gang_pod("b", size=2)
     assert validate_pod_create(two, {}, {}, gang=[one]) == []
     (size,) = validate_pod_create(gang_pod("b", size=3), {}, {}, gang=[one])
-    assert str(size) == f"metadata.annotations[{names.GANG_SIZE}]: says 3, and pod a of the gang g says 2"
+    assert str(size) == f"metadata.annotations[{names.GANG_SIZE}]: is 3, and 2 in pod a of the gang g; write the same"
     (limit,) = validate_pod_create(gang_pod("b", timeout="5m"), {}, {}, gang=[one])
-    assert str(limit) == f"metadata.annotations[{names.GANG_TIMEOUT}]: says 300, and pod a of the gang g says 60"
+    assert (
+        str(limit)
+        == f"metadata.annotations[{names.GANG_TIMEOUT}]: is 300, and 60 in pod a of the gang g; write the same"
+    )
     (full,) = validate_pod_create(gang_pod("c"), {}, {}, gang=[one, two])
-    assert str(full) == f"metadata.annotations[{names.GANG}]: the gang g has its 2 members (a, b)"
+    assert str(full) == f"metadata.annotations[{names.GANG}]: the gang g already has 2 members (a, b)"
     assert disagreement(gang_pod("c"), [one, ended(two)]) is None, "a finished member makes room for another"
     leaving = replace(two, metadata=replace(two.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
     assert disagreement(gang_pod("c"), [one, leaving]) is None
@@ -136,10 +139,10 @@ def test_a_gang_that_fits_in_part_does_not_fit_and_says_who_is_stuck_where() -> 
     show(cache, *members)
     found = verdict(cache, members[0])
     assert found.allocations == {}
-    assert found.reason == "gang g: all 2 members exist, 1 fit at once; b with 1 of the others in place has no room"
+    assert found.reason == "gang g: all 2 members exist, 1 fit at once; b has no room with 1 of the others placed"
     assert [(one.node, one.cards[0].reason) for one in found.refusals] == [
-        ("n0", "is given out whole"),
-        ("n1", "is shared (30 % and 2560 MiB given out)"),
+        ("n0", "is allocated whole"),
+        ("n1", "is shared (30 % and 2560 MiB allocated)"),
     ]
 
 
@@ -203,15 +206,15 @@ def test_explain_says_why_a_gang_waits() -> None:
     for member in members[2:]:
         cache.pod_changed(member)
     assert explain_pod(members[0], cache, ["n0"], BINPACK).lines() == [
-        "pod default/a: waits: gang g: all 4 members exist, 2 fit at once; c with 2 of the others in place has no room",
+        "pod default/a: waits: gang g: all 4 members exist, 2 fit at once; c has no room with 2 of the others placed",
         "  container app asks for 1 whole card",
-        "  gang g of 4 (undone when bound in part for 60 s): bound none; waiting a, b, c, d",
+        "  gang g of 4 (deleted if bound only in part for 60 s): bound none; waiting a, b, c, d",
         "  node n0: container app asks for 1 whole card, 0 of 3 cards can take it",
-        "    card 0 (GPU-n0-0) is shared (50 % and 2560 MiB given out)",
-        "    card 1 (GPU-n0-1) is given out whole",
-        "    card 2 (GPU-n0-2) is given out whole",
+        "    card 0 (GPU-n0-0) is shared (50 % and 2560 MiB allocated)",
+        "    card 1 (GPU-n0-1) is allocated whole",
+        "    card 2 (GPU-n0-2) is allocated whole",
     ]
     cache.pod_deleted("uid-busy")
     place(cache, gang_pod("a", size=4))
     lines = explain_pod(members[1], cache, ["n0"], BINPACK).lines()
-    assert lines[0].endswith("all 4 members exist, 3 fit at once; d with 2 of the others in place has no room")
+    assert lines[0].endswith("all 4 members exist, 3 fit at once; d has no room with 2 of the others placed")

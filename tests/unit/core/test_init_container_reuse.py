@@ -6,8 +6,8 @@ The pod's app has to go to card 0; card 1 is the fuller one, so what the app's s
 import pytest
 
 from egpu.api import names
-from egpu.api.kubernetes import Container
 from egpu.core.placement.fit import choose
+from egpu_base.api.kubernetes import Container
 from support.objects import cluster, container, place, pod
 
 Amounts = tuple[int, int]

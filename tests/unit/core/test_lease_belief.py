@@ -12,7 +12,7 @@ from egpu.core.leasing.pool import MAX_LEASES, MAX_LEASES_PER_HOLDER, MAX_LEASES
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.placement.ledger import Card
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 from support import leases
 
 

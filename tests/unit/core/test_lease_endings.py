@@ -4,7 +4,7 @@ import pytest
 
 from egpu.core.leasing import table as table_module
 from egpu.core.leasing.pool import Pool
-from egpu.errors import DoesNotFit, InvalidInput, NotFound
+from egpu_base.errors import DoesNotFit, InvalidInput, NotFound
 from support.leases import CARD_MIB, grant, obey, report, running
 
 
@@ -38,7 +38,7 @@ def test_a_lease_ends_at_its_deadline_and_a_renewal_moves_it() -> None:
     settled(pool)
     pool.tick(61.0)
     ending = pool.leases["l"]
-    assert (ending.state, ending.reason) == ("ending", "its holder was not heard of")
+    assert (ending.state, ending.reason) == ("ending", "its holder stopped renewing it")
     assert (pool.changed, pool.touched) == ({"one"}, {"l"})
     assert pool.orders("one") == (pool.servers["one"].version, ())
 
@@ -55,7 +55,7 @@ def test_exactly_at_its_deadline_it_ends_and_what_is_ending_keeps_its_reason() -
     pool.tick(31.0)
     assert pool.leases == {"l": before}
     assert (pool.changed, pool.touched) == (set(), set())
-    assert pool.why_ended("l") == "its holder was not heard of"
+    assert pool.why_ended("l") == "its holder stopped renewing it"
 
 
 def test_an_ending_lease_is_neither_renewed_nor_resized_nor_let_go() -> None:

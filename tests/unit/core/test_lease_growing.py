@@ -5,7 +5,7 @@ import pytest
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRequest, Report
 from egpu.core.placement.ledger import Card
-from egpu.errors import DoesNotFit
+from egpu_base.errors import DoesNotFit
 
 
 def pool_with_two_leases() -> Pool:

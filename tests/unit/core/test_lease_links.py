@@ -7,7 +7,7 @@ import pytest
 from egpu.core.leasing import reports
 from egpu.core.leasing.links import LinkRecord
 from egpu.core.leasing.pool import Pool
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 from support.leases import grant, obey, report
 
 
@@ -79,5 +79,5 @@ def test_a_server_whose_networks_would_have_anothers_address_is_refused(monkeypa
     for _ in range(2):
         pool.report(replace(report("one"), collectives=True), 0.0)
     pool.report(report("two"), 0.0)
-    with pytest.raises(Refused, match="two and of one would have one address"):
+    with pytest.raises(Refused, match="networks of two and one would have the same address"):
         pool.report(replace(report("two"), collectives=True), 0.0)

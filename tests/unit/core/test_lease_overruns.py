@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from egpu.core.backoff import FIRST_SECONDS
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRecord
-from egpu.errors import TooSoon
+from egpu_base.errors import TooSoon
 from support.leases import grant, obey, report, running
 
 
@@ -33,7 +33,9 @@ def test_a_peer_waits_for_each_overrun_longer_and_nobody_else_does() -> None:
         assert not pool.leases
         wait = FIRST_SECONDS * 2**number
         for later, holder in ((0.0, "h"), (wait - 0.5, "another name")):
-            with pytest.raises(TooSoon, match=f"client/ann held more .* try again in {wait - later:.0f} s"):
+            with pytest.raises(
+                TooSoon, match=f"client/ann exceeded its GPU memory limit .* try again in {wait - later:.0f} s"
+            ):
                 grant(pool, "again", peer="client/ann", holder=holder, now=now + later)
         grant(pool, "other", peer="client/bob", now=now)
         pool.end("other", "released")

@@ -7,7 +7,7 @@ from egpu.core.leasing import reports as reports_module
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRecord
 from egpu.core.leasing.state import Lease, Part
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 from support.leases import CARD_MIB, cards, grant, obey, report, running
 
 
@@ -148,7 +148,7 @@ def test_what_ended_while_its_server_was_away_is_not_adopted_but_ended() -> None
     settled(pool)
     pool.report(report("one", leases=[running(record())]), 40.0)
     found = pool.leases["l"]
-    assert (found.state, found.reason, found.fit_by) == ("ending", "its holder was not heard of", None)
+    assert (found.state, found.reason, found.fit_by) == ("ending", "its holder stopped renewing it", None)
     assert found.parts["one"].wanted == ()
     assert free(pool) == (50, CARD_MIB - 400), "until it has read that"
     assert pool.changed == {"one"}

@@ -1,8 +1,8 @@
 """The books themselves: holders, cells, nodes that come and go."""
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
+from egpu.core.placement.card_usage import CardKey, card_usage
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
-from egpu.core.placement.usage import CardKey, card_usage
 from support.objects import BINPACK, cluster, slice_pod
 
 HOLDER = Holder("pod", "one")

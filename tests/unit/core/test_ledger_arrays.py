@@ -223,8 +223,8 @@ def test_a_card_can_be_given_out_to_the_last_of_it(held: PodAllocation, left: tu
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
-        (slice_of("n0", core=101), "has 100 % of compute, 101 % are given out"),
-        (slice_of("n0", memory_mib=1001), "has 1000 MiB, 1001 MiB are given out"),
+        (slice_of("n0", core=101), "has 100 % of compute, 101 % are allocated"),
+        (slice_of("n0", memory_mib=1001), "has 1000 MiB, 1001 MiB are allocated"),
     ],
 )
 def test_a_card_of_which_more_is_held_than_it_has_is_full_and_reported(held: PodAllocation, reason: str) -> None:
@@ -243,7 +243,7 @@ def test_of_a_card_that_is_away_only_what_needs_no_size_is_known_to_be_too_much(
     ledger.hold(HOLDER, slice_of("n0", memory_mib=1001))
     assert ledger.overcommits() == []
     ledger.set_node(node("n0"))
-    assert ledger.overcommits() == [OverCommit("n0", "n0-0", "has 1000 MiB, 1001 MiB are given out")]
+    assert ledger.overcommits() == [OverCommit("n0", "n0-0", "has 1000 MiB, 1001 MiB are allocated")]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, Link
 from egpu.core.admission import validate_class, validate_pod_create
 from egpu.core.explain import explain_pod
 from egpu.core.links import LEAST, best_set, joined, rank
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.registry import Policies
+from egpu_base.api.kubernetes import Pod
 from support.objects import (
     BINPACK,
     SPREAD,

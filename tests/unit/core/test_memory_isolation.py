@@ -6,7 +6,7 @@ from egpu.api import names
 from egpu.core.admission import validate_class
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.resizing import check_resizable
-from egpu.errors import NotSupported
+from egpu_base.errors import NotSupported
 from support.objects import card, claim, claim_pod, cluster, gpu_class, place, why_not
 
 DRIVER = {"memoryIsolation": "driver"}
@@ -36,7 +36,7 @@ def test_its_size_stays() -> None:
     cache = with_claim(names.VCUDA)
     cache.gpu_changed(card("n0", 0, memory_isolation="driver"))
     given = place(cache, claim_pod("p", "c")).containers["app"]
-    with pytest.raises(NotSupported, match="the driver holds it to its memory"):
+    with pytest.raises(NotSupported, match="the driver limits its memory"):
         check_resizable(given)
 
 
@@ -45,8 +45,8 @@ def test_its_size_stays() -> None:
     [
         (names.QGPU, {}, f"use one of {names.VCUDA}, {names.VGPU}"),
         (names.GPUSHARE, {}, f"use one of {names.VCUDA}, {names.VGPU}"),
-        (names.VCUDA, {"shareable": "true"}, "several pods of one claim"),
-        (names.VCUDA, {"memoryOversubscription": "2"}, "more than the share"),
+        (names.VCUDA, {"shareable": "true"}, "claims of several pods"),
+        (names.VCUDA, {"memoryOversubscription": "2"}, "does not support oversubscription"),
     ],
 )
 def test_what_the_driver_cannot_hold_is_refused(provisioner: str, more: dict[str, str], reason: str) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, decode_allocation, encode
-from egpu.api.kubernetes import Pod
 from egpu.api.mig import InstancePlace
 from egpu.api.objects import ElasticGPU
 from egpu.core.admission import mutate_pod, validate_claim, validate_class
@@ -16,7 +15,8 @@ from egpu.core.placement.cache import CLAIM_CONTAINER, SchedulerCache, rebuild
 from egpu.core.placement.ledger import Holder
 from egpu.core.provisioners import NodeTotals, provisioner
 from egpu.core.provisioners.preparation import CardInstance
-from egpu.errors import TerminalError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import TerminalError
 from support.mig import mig_card
 from support.objects import (
     BINPACK,
@@ -91,7 +91,7 @@ def test_refusals_say_what_is_in_the_way() -> None:
     place(cache, asking("p", "3g.20gb"))
     text = why_not(cache, asking("q", "2g.10gb", "2g.10gb"))
     assert "each container fits alone" in text
-    assert "has no place for 4g.20gb (3g.20gb at 4 in use, 1g.5gb at 0 of somebody else's)" in why_not(
+    assert "has no place for 4g.20gb (3g.20gb at 4 in use, 1g.5gb at 0 not created by this agent)" in why_not(
         cache, asking("q", "4g.20gb")
     )
 
@@ -117,8 +117,9 @@ def test_where_the_smallest_has_no_place_an_amount_gets_a_larger_one_and_is_coun
     (share,) = given.containers["app"].cards
     assert (str(share.instance), share.core, share.memory_mib) == ("3g.20gb at 4", 42, 20096)
     assert cache.ledger.snapshot()["n0", "GPU-n0-0"] == (44, 40960 - 4864 - 20096, names.MIG, True)
-    assert "has no place for 1g.5gb or larger (1g.5gb at 0 in use, 3g.20gb at 4 in use), and may not be cut" in why_not(
-        cache, claim_pod("r", "third")
+    assert (
+        "has no place for 1g.5gb or larger (1g.5gb at 0 in use, 3g.20gb at 4 in use); its class forbids repartitioning"
+        in why_not(cache, claim_pod("r", "third"))
     )
     assert "has no place for 1g.5gb (" in why_not(
         cluster_of(mig_card("n0", others=[at("7g.40gb", 0, 8)])), asking("s", "1g.5gb")
@@ -138,7 +139,7 @@ def test_what_programs_of_others_use_is_neither_given_nor_destroyed() -> None:
     mine, theirs = at("1g.5gb", 0, 1), at("3g.20gb", 4, 4)
     cache = cluster_of(mig_card("n0", own=[mine], others=[theirs], used=[mine, theirs]))
     assert instances(place(cache, asking("p", "1g.5gb"))) != ["1g.5gb at 0"]
-    assert "1g.5gb at 0 used by somebody else, 3g.20gb at 4 used by somebody else" in why_not(
+    assert "1g.5gb at 0 in use by other programs, 3g.20gb at 4 in use by other programs" in why_not(
         cache, asking("q", "3g.20gb")
     )
     assert not fits(cache, asking("q", "4g.20gb")), "it would take the place of what is used"
@@ -151,7 +152,7 @@ def test_a_class_says_whether_cards_are_cut() -> None:
     for name, profile in (("there", "2g.10gb"), ("again", "2g.10gb")):
         cache.claim_changed(claim(name, {names.MIG_PREFIX + profile: 1}, "as-it-is"))
     assert instances(place(cache, claim_pod("p", "there"))) == ["2g.10gb at 2"]
-    assert "has no place for 2g.10gb (2g.10gb at 2 in use), and may not be cut" in why_not(
+    assert "has no place for 2g.10gb (2g.10gb at 2 in use); its class forbids repartitioning" in why_not(
         cache, claim_pod("q", "again")
     )
     assert fits(cache, asking("plain", "2g.10gb"))
@@ -208,7 +209,7 @@ def test_admission_refuses_what_cannot_be() -> None:
     instance = {names.MIG_PREFIX + "1g.5gb": 1}
     assert validate_claim(claim("c", instance, "cut"), None, by_name) == []
     (wrong,) = validate_claim(claim("c", instance, "shared"), None, by_name)
-    assert "has no instances of MIG" in wrong.reason
+    assert "does not support MIG instances" in wrong.reason
     (whole,) = validate_claim(claim("c", {names.GPU_CORE: 100}, "cut"), None, by_name)
     assert "ask for one such as" in whole.reason
 
@@ -229,7 +230,7 @@ def test_nothing_but_the_agent_says_which_devices_a_container_sees() -> None:
 def test_an_allocation_without_an_instance_is_not_prepared() -> None:
     cache = rebuild([card("n0", 0)], [], [])
     given = cache.ranking.choose(cache.request(slice_pod("p")), "n0", BINPACK).containers["app"]
-    with pytest.raises(TerminalError, match="names no instance"):
+    with pytest.raises(TerminalError, match="names no MIG instance"):
         provisioner(names.MIG).prepare("p", given, {"GPU-n0-0": 0})
 
 
@@ -252,9 +253,9 @@ def test_explain_says_what_will_be_cut() -> None:
         found = explain_pod(asking("p", *profiles), cache, ["n0"], BINPACK)
         return [detail for detail in found.details if "would get" in detail]
 
-    assert told("2g.10gb") == ["container c0 would get 2g.10gb at 4 of card 0 of node n0: it is there"]
+    assert told("2g.10gb") == ["container c0 would get 2g.10gb at 4 of card 0 of node n0: it exists"]
     assert told("4g.20gb") == [
-        "container c0 would get 4g.20gb at 0 of card 0 of node n0: it is made, after 1g.5gb at 0 is destroyed"
+        "container c0 would get 4g.20gb at 0 of card 0 of node n0: it will be created after 1g.5gb at 0 is destroyed"
     ]
     given = place(cache, asking("p", "2g.10gb"))
     found = explain_pod(placed(asking("p", "2g.10gb"), given), cache, ["n0"], BINPACK)

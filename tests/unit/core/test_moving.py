@@ -5,14 +5,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ObjectMeta, OwnerReference
+from egpu.core.moves.defrag import Move, Proposal, propose
+from egpu.core.moves.movable import Movers
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.baselines import BestFit
 from egpu.core.policies.fleet import Placement
 from egpu.core.policies.shapes import Shape
-from egpu.core.simulation.defrag import Move, Proposal, propose
-from egpu.core.simulation.moving import Movers
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import ObjectMeta, OwnerReference
 from support.mig import mig_card
 from support.objects import SPREAD, card, cluster, container, gang_pod, place, placed, pod, slice_pod
 

@@ -3,15 +3,17 @@
 import pytest
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
+from egpu.apps.agent.cards.publisher import node_capacity
 from egpu.core.admission import validate_claim, validate_class, validate_pod_create
-from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import NodeTotals, provisioner
 from egpu.core.provisioners.mps import READY
 from egpu.core.provisioners.preparation import Preparation, ServedSlice
 from egpu.core.resizing import check_resizable
-from egpu.errors import NotSupported
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import NotSupported
+from support.local_node import Cards
 from support.objects import card, claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod, why_not
 
 
@@ -65,7 +67,7 @@ def test_a_class_gives_other_parts_or_amounts_and_a_card_has_one_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [("the driver has no server", "the driver has no server"), ("", "its agent says nothing of it")]
+    ("said", "why"), [("the driver has no server", "the driver has no server"), ("", "its agent does not report it")]
 )
 def test_a_card_without_servers_is_not_taken_and_says_why(said: str, why: str) -> None:
     cache = cluster()
@@ -106,7 +108,7 @@ def test_the_node_is_told_what_each_program_has_and_the_pod_says_what_is_shared(
     plan = provisioner(names.MPS).prepare("app", given, {share.uuid: share.minor})
     assert plan == Preparation((share.minor,), served=ServedSlice(share.uuid, 25, share.memory_mib))
     written = binding_annotations(allocation, assume_time_ns=1)
-    assert written[names.ISOLATION] == "MPS holds each program of app; a fault of one is a fault of all on its card"
+    assert written[names.ISOLATION] == "MPS limits each program of app; a fault of one ends all programs on its card"
     with pytest.raises(NotSupported):
         check_resizable(given)
 
@@ -115,10 +117,22 @@ def test_a_pod_of_two_technologies_says_what_both_leave_shared() -> None:
     cache = served(cards=2)
     mixed = pod("p", container("a", {names.MPS: 1}), container("b", {names.NVIDIA_GPU_SHARED: 1}))
     said = binding_annotations(place(cache, mixed), assume_time_ns=1)[names.ISOLATION]
-    assert "MPS holds each program of a;" in said
+    assert "MPS limits each program of a;" in said
     assert "none of b: time slices" in said
 
 
 def test_a_node_publishes_the_slices_of_its_cards() -> None:
-    published = provisioner(names.MPS).capacity(NodeTotals(cards=2, memory_mib=32768, tflops=1.0))
+    published = provisioner(names.MPS).capacity(NodeTotals(cards=3, memory_mib=49152, tflops=1.0, mps_cards=2))
     assert published == {names.MPS: 8}
+
+
+def test_a_node_offers_no_slices_of_cards_that_can_have_no_server() -> None:
+    """And says 0, not nothing: an earlier agent may have published more."""
+    cards = Cards(3).read()
+
+    def offered(*reasons: str) -> str:
+        why = dict(zip((card.uuid for card in cards), reasons, strict=True))
+        return node_capacity(cards, 0, mps=lambda card: why[card.uuid])[names.MPS]
+
+    assert offered(READY, "its program is missing", READY) == "8"
+    assert offered("it is too old", "its program is missing", "") == "0"

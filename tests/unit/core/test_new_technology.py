@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from egpu.adapters.nvml import CardProcess, CardReading
+from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.publisher import node_capacity
@@ -21,7 +21,7 @@ from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.core.admission import mutate_pod, validate_claim, validate_class
-from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.cache import CLAIM_CONTAINER
 from egpu.core.provisioners import PROVISIONERS, CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.base import Variable
@@ -75,7 +75,7 @@ def test_admission_knows_it_once_it_is_registered(monkeypatch: pytest.MonkeyPatc
     reference = {"fieldRef": {"fieldPath": "metadata.annotations['example.com/model']"}}
     assert {"name": "HALVES_MODEL", "valueFrom": reference} in variables
     monkeypatch.delitem(PROVISIONERS, NAME)
-    assert f"no provisioner is called '{NAME}'" in validate_class(klass, None)[0].reason
+    assert f"provisioner '{NAME}' does not exist" in validate_class(klass, None)[0].reason
 
 
 @pytest.mark.usefixtures("halves")

@@ -8,12 +8,12 @@ import pytest
 from egpu.api import foreign, names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.foreign import FOREIGN
-from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.publisher import node_capacity
 from egpu.core.admission import Violation, validate_claim, validate_pod_create
 from egpu.core.demand.pods import read_pod
 from egpu.core.placement.refusal import describe
 from egpu.core.provisioners import CardTotals, provisioner
+from egpu_base.api.kubernetes import Pod
 from support.local_node import Cards
 from support.objects import claim, container, gpu_class, pod
 
@@ -57,10 +57,10 @@ def test_amounts_are_of_each_card(number: str, memory: str, percent: str, cores:
 @pytest.mark.parametrize(("number", "memory", "percent", "cores"), [HAMI, VOLCANO], ids=["HAMi", "Volcano"])
 def test_what_is_no_amount_of_a_card_is_refused(number: str, memory: str, percent: str, cores: str) -> None:
     for asks, field, reason in (
-        ({number: 1, memory: 10, percent: 10}, percent, f"{memory} says how much memory already; keep one"),
-        ({number: 1, percent: 101}, percent, "101 percent of the memory of one card"),
-        ({number: 1, cores: 200}, cores, "200 percent of one card; it is the share of each card"),
-        ({cores: 200}, cores, "200 percent of one card; it is the share of each card"),
+        ({number: 1, memory: 10, percent: 10}, percent, f"{memory} already sets the memory; keep one"),
+        ({number: 1, percent: 101}, percent, "101 percent of a card's memory; the most is 100"),
+        ({number: 1, cores: 200}, cores, "asks for 200 percent of each card; the most is 100"),
+        ({cores: 200}, cores, "asks for 200 percent of each card; the most is 100"),
     ):
         (found,) = refused(asks, "hami")
         assert found == Violation(f"spec.containers[app].resources.limits[{field}]", reason)
@@ -132,7 +132,7 @@ def test_qgpus_low_priority_compute_is_not_read_as_a_slice_of_memory_alone() -> 
 
 def test_what_only_nodes_have_is_refused_as_that() -> None:
     (found,) = refused({names.ALIYUN_GPU_COUNT: 1})
-    assert found.reason == "is what a node has; ask for aliyun.com/gpu-mem instead"
+    assert found.reason == "counts a node's cards; ask for aliyun.com/gpu-mem instead"
 
 
 def test_init_containers_and_requests_are_looked_at_too() -> None:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.core.admission import mutate_pod
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidDemand
 from support.objects import gang_pod, slice_pod
 
 
@@ -53,5 +53,5 @@ def test_a_pod_of_no_gang_gets_no_label() -> None:
 
 def test_a_pod_that_its_gang_has_no_place_for_is_not_patched() -> None:
     full = [gang_pod("a"), gang_pod("b")]
-    with pytest.raises(InvalidDemand, match=r"the gang g has its 2 members \(a, b\)"):
+    with pytest.raises(InvalidDemand, match=r"the gang g already has 2 members \(a, b\)"):
         mutate_pod(gang_pod("c"), {}, {}, gang=full)

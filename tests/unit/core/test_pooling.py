@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
-from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
+from egpu.api.objects import ClaimAllocation
 from egpu.core.explain import explain_pod
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
+from egpu_base.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
+from egpu_base.api.objects import Condition, ObjectMeta
 from support.objects import (
     BINPACK,
     CORE,
@@ -109,7 +110,7 @@ def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordo
     cache = cluster()
     cache.node_changed(node("cpu", pool=False))
     assert fits(cache, remote("p"), *NODES) == ("g0", "g1")
-    assert "takes no part in the pool" in why_not(cache, remote("p"), "cpu")
+    assert "is not part of the pool" in why_not(cache, remote("p"), "cpu")
     cache.node_changed(node("cpu"))
     cache.node_changed(node("g0", ready=False))
     assert [served(cache, f"p{n}")[0] for n in range(2)] == ["g1", "g1"]

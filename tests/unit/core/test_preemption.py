@@ -7,8 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from egpu.api.kubernetes import (
+from egpu.api.objects import ClaimAllocation
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.preemption.budgets import Budgets
+from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.preemption.plan import confirmed, plan, plan_in_slices
+from egpu.core.preemption.population import Population
+from egpu.core.preemption.scene import InVain, Plan, Scene
+from egpu.core.preemption.search import cheapest
+from egpu.core.preemption.victims import units_below
+from egpu_base.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from egpu_base.api.kubernetes import (
     ContainerPort,
     LabelSelector,
     LabelSelectorRequirement,
@@ -18,17 +27,9 @@ from egpu.api.kubernetes import (
     Pod,
     Taint,
 )
-from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
-from egpu.api.quantities import Quantity
-from egpu.core.placement.cache import SchedulerCache
-from egpu.core.preemption.budgets import Budgets
-from egpu.core.preemption.explaining import explain_with_preemption
-from egpu.core.preemption.plan import confirmed, plan, plan_in_slices
-from egpu.core.preemption.population import Population
-from egpu.core.preemption.scene import InVain, Plan, Scene
-from egpu.core.preemption.search import cheapest
-from egpu.core.preemption.victims import units_below
-from egpu.errors import Conflict
+from egpu_base.api.objects import Condition, ObjectMeta
+from egpu_base.api.quantities import Quantity
+from egpu_base.errors import Conflict
 from support.objects import (
     BINPACK,
     CORE,
@@ -97,18 +98,18 @@ def test_an_explanation_shows_whom_it_would_evict_and_where():
     [
         (asking("w", priority=9, policy="Never"), "its preemptionPolicy is Never"),
         (asking("w", priority=5), "no pod of lower priority has cards"),
-        (asking("w", 30, priority=9), "there is room for it; the scheduler has to ask again"),
+        (asking("w", 30, priority=9), "there is room for it when the scheduler tries again"),
         (
             asking("w", priority=9, affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}),
-            "spec.affinity.podAffinity cannot be checked beforehand, and nobody is evicted on a guess",
+            "spec.affinity.podAffinity cannot be checked in advance, so no pod is evicted",
         ),
         (
             asking("w", priority=9, topology_spread_constraints=[{"whenUnsatisfiable": "DoNotSchedule"}]),
-            "spec.topologySpreadConstraints cannot be checked beforehand, and nobody is evicted on a guess",
+            "spec.topologySpreadConstraints cannot be checked in advance, so no pod is evicted",
         ),
         (
             asking("w", priority=9, node_selector={"zone": "elsewhere"}),
-            "there would be no room with all 1 pods of lower priority gone",
+            "evicting all 1 pods of lower priority would make no room",
         ),
     ],
 )
@@ -206,7 +207,7 @@ def test_nobody_goes_for_a_pod_whose_port_stays_taken(theirs: tuple[int, str], m
     scene = on(cluster(1, 1), asking("lesser"), taker)
     wants = with_port(asking("wants", priority=5), mine[0], ip=mine[1])
     if clash:
-        reason = "no room with all 1 pods of lower priority gone (pod default/taker has port 80 of node n0)"
+        reason = "evicting all 1 pods of lower priority would make no room (pod default/taker uses port 80 of node n0)"
         assert reason in why(wants, scene)
     else:
         assert [one.name for one in whom(wants, scene)] == ["lesser"]
@@ -248,7 +249,7 @@ def test_nobody_goes_where_somebody_in_the_zone_does_not_want_the_pod(term: dict
     scene = on(cache, alone, asking("lesser"), nodes=nodes)
     wants = labelled(asking("wants", priority=5), app="w")
     if forbids:
-        assert f"(pod default/alone does not want it on {ZONE}=z (podAntiAffinity))" in why(wants, scene)
+        assert f"(the podAntiAffinity of pod default/alone forbids {ZONE}=z)" in why(wants, scene)
     else:
         assert [one.name for one in whom(wants, scene)] == ["lesser"]
 
@@ -262,7 +263,7 @@ def test_where_a_volume_can_be_is_not_guessed(kind: str, told: bool):
     found = plan(wants, scene)
     assert isinstance(found, InVain) == told
     if isinstance(found, InVain):
-        assert found.reason.startswith("where the volume data can be cannot be checked beforehand")
+        assert found.reason.startswith("the volume data cannot be checked in advance")
 
 
 def test_between_two_slices_of_a_plan_the_ledger_shows_what_is():

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
-from egpu.api.kubernetes import Pod
-from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_LIBRARIES, DeviceLimit, Preparation
-from egpu.errors import NotSupported, TerminalError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import NotSupported, TerminalError
 from support.objects import BINPACK, claim, claim_pod, cluster, container, gpu_class, pod, slice_pod
 
 MINORS = {"GPU-n0-0": 0, "GPU-n0-1": 1}

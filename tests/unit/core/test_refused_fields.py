@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodDemand, encode
-from egpu.api.kubernetes import Binding
 from egpu.api.objects import (
     ClaimAllocation,
     ElasticGPU,
@@ -15,8 +14,6 @@ from egpu.api.objects import (
     ElasticGPUClaimStatus,
     ElasticGPUClass,
     ElasticGPUSpec,
-    ObjectMeta,
-    ObjectReference,
     Slice,
 )
 from egpu.core.admission import (
@@ -28,6 +25,8 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
+from egpu_base.api.kubernetes import Binding
+from egpu_base.api.objects import ObjectMeta, ObjectReference
 from support.objects import CORE, card, claim, container, gpu_class, pod, slice_pod
 
 CLASSES = {"shared": gpu_class(), "aliyun": gpu_class("aliyun", names.GPUSHARE)}
@@ -54,7 +53,8 @@ def test_a_container_whose_demand_cannot_be_read_is_not_blamed_for_its_slot_too(
 def test_even_an_empty_demand_is_the_webhooks_to_write() -> None:
     what = pod("p", container("app"), annotations={names.DEMAND: encode(PodDemand(containers={}))})
     refused(
-        validate_pod_create(what, {}, {}), ("metadata.annotations[elasticgpu.io/demand]", "not what this pod asks for")
+        validate_pod_create(what, {}, {}),
+        ("metadata.annotations[elasticgpu.io/demand]", "does not match what this pod asks for"),
     )
 
 
@@ -67,14 +67,14 @@ def test_a_pod_that_names_its_node_is_told_to_use_a_selector() -> None:
 def test_an_annotation_that_must_stay_and_what_to_do_instead() -> None:
     old = slice_pod("p")
     new = replace(old, metadata=replace(old.metadata, annotations={names.ALLOCATION: "{}"}))
-    refused(validate_pod_update(old, new), ("metadata.annotations[elasticgpu.io/allocation]", "make another pod"))
+    refused(validate_pod_update(old, new), ("metadata.annotations[elasticgpu.io/allocation]", "create another pod"))
 
 
 def test_who_wrote_a_binding_that_only_the_scheduler_may_write() -> None:
     forged = Binding(metadata=ObjectMeta(name="p", annotations={names.ALLOCATION: "{}"}), target=ObjectReference())
     refused(
         validate_binding(forged, username="mallory", groups=[], trusted=[]),
-        ("metadata.annotations[elasticgpu.io/allocation]", "mallory is not the scheduler"),
+        ("metadata.annotations[elasticgpu.io/allocation]", "mallory may not write it"),
     )
 
 
@@ -88,12 +88,12 @@ def bound(what: ElasticGPUClaim) -> ElasticGPUClaim:
 
 def test_a_claim_keeps_its_class() -> None:
     moved = claim("c", class_name="other")
-    refused(validate_claim(moved, claim("c"), CLASSES), ("spec", "keeps its class 'shared'"))
+    refused(validate_claim(moved, claim("c"), CLASSES), ("spec", "the class 'shared' of a claim cannot change"))
 
 
 def test_a_bound_claim_keeps_its_size() -> None:
     larger = claim("c", {names.GPU_CORE: 50})
-    refused(validate_claim(larger, bound(claim("c")), CLASSES), ("spec.resources", "cannot be resized"))
+    refused(validate_claim(larger, bound(claim("c")), CLASSES), ("spec.resources", "cannot change to this size"))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_what_a_class_may_not_say_and_what_it_may_not_change_are_refused_togethe
     changed = gpu_class(provisioner="acme.com/gpu")
     refused(
         validate_class(changed, gpu_class()),
-        ("provisioner", "known are elasticgpu.io/physical"),
-        ("provisioner", "make another class"),
+        ("provisioner", "choose one of elasticgpu.io/physical"),
+        ("provisioner", "create another class"),
     )
 
 
@@ -175,7 +175,7 @@ def test_a_slice_belongs_to_a_claim_that_is_named_with_its_uid(owner: ObjectRefe
 
 def test_a_slice_is_served_by_a_technology_that_there_is() -> None:
     unknown = changed(SLICE, slice=replace(SHARE, provisioner="acme.com/gpu"))
-    refused(validate_egpu(unknown, None), ("spec.slice.provisioner", "no provisioner is called 'acme.com/gpu'"))
+    refused(validate_egpu(unknown, None), ("spec.slice.provisioner", "provisioner 'acme.com/gpu' does not exist"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_slice_is_served_by_a_technology_that_there_is() -> None:
 )
 def test_a_slice_changes_its_size_only(other: ElasticGPU) -> None:
     assert validate_egpu(changed(SLICE, slice=replace(SHARE, memory_mib=8192)), SLICE) == []
-    refused(validate_egpu(other, SLICE), ("spec", "of a slice only the size changes"))
+    refused(validate_egpu(other, SLICE), ("spec", "only the size of a slice can change"))
 
 
 def test_a_card_does_not_become_another_one() -> None:
@@ -194,7 +194,7 @@ def test_a_card_does_not_become_another_one() -> None:
     refused(
         validate_egpu(changed(known, physical_gpu=other), known), ("spec.physicalGPU.uuid", "publish another object")
     )
-    refused(validate_egpu(changed(known, node_name="n1"), known), ("spec.nodeName", "does not move"))
+    refused(validate_egpu(changed(known, node_name="n1"), known), ("spec.nodeName", "cannot change"))
 
 
 def test_all_that_is_wrong_with_a_slice_is_said_at_once() -> None:
@@ -203,6 +203,6 @@ def test_all_that_is_wrong_with_a_slice_is_said_at_once() -> None:
         validate_egpu(wrong, SLICE),
         ("spec.nodeName", "names no node"),
         ("spec.claimRef", "names no claim"),
-        ("spec.slice.provisioner", "known are"),
-        ("spec", "of a slice only the size changes"),
+        ("spec.slice.provisioner", "choose one of"),
+        ("spec", "only the size of a slice can change"),
     )

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ObjectMeta, SliceInForce
+from egpu.api.objects import SliceInForce
 from egpu.api.quotas import ResourceQuota, ResourceQuotaStatus
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
 from egpu.core.quotas import beyond_counted, check_quotas
@@ -25,7 +24,9 @@ from egpu.core.resizing import (
     size_text,
     sized,
 )
-from egpu.errors import DoesNotFit, InvalidDemand, NotSupported, Refused
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import DoesNotFit, InvalidDemand, NotSupported, Refused
 
 SHARE = CardShare(uuid="GPU-0", index=0, minor=0, core=30, memory_mib=1024)
 SLICE = ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=(SHARE,))
@@ -138,16 +139,16 @@ def test_a_sick_card_gives_no_more_and_takes_back() -> None:
     with pytest.raises(DoesNotFit, match="card 0 of node n0 is sick"):
         check_room(books, me, pod(replace(SLICE, cards=share(31, 1024))))
     books.remove_node("n0")
-    with pytest.raises(DoesNotFit, match="is away"):
+    with pytest.raises(DoesNotFit, match="is missing"):
         check_room(books, me, pod(replace(SLICE, cards=share(31, 1024))))
 
 
 def test_a_demand_is_counted_on_the_cards_that_are_had() -> None:
     ask = ContainerDemand(provisioner=names.VCUDA, core=50)
     assert demanded(SLICE, ask, ledger(), "n0") == share(50, 8192)  # memory in proportion
-    with pytest.raises(DoesNotFit, match="away"):
+    with pytest.raises(DoesNotFit, match="missing"):
         demanded(SLICE, ask, Ledger(), "n0")
-    with pytest.raises(DoesNotFit, match="can never give so much"):
+    with pytest.raises(DoesNotFit, match="never has as much"):
         demanded(SLICE, replace(ask, memory_mib=16385), ledger(), "n0")
     with pytest.raises(NotSupported, match="1 shared cards"):
         demanded(SLICE, replace(ask, cards=2), ledger(), "n0")
@@ -158,7 +159,7 @@ def test_a_quota_counts_what_grew() -> None:
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), status=ResourceQuotaStatus(hard=dict(hard), used=dict(used)))
     before, after = {names.GPU_CORE: 10, names.GPU_MEMORY: 0}, {names.GPU_CORE: 40, names.GPU_MEMORY: 9}
     check_quotas([quota], before=before, after=after)
-    with pytest.raises(Refused, match=r"60 of 100 .* are used, and 10 by slices that grew; 31 more"):
+    with pytest.raises(Refused, match=r"60 of 100 .* are used, and 10 more by slices that grew .*; 31 more"):
         check_quotas([quota], before=before, after={**after, names.GPU_CORE: 41})
     check_quotas([quota], before={**before, names.GPU_CORE: 50}, after={**after, names.GPU_CORE: 50})
 

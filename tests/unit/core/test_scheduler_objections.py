@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from egpu.api.kubernetes import ContainerPort, Node, NodeSpec, NodeStatus, Pod, Taint, Toleration
-from egpu.api.objects import Condition, ObjectMeta
-from egpu.api.quantities import Quantity
 from egpu.core.explain import Explanation
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
+from egpu_base.api.kubernetes import ContainerPort, Node, NodeSpec, NodeStatus, Pod, Taint, Toleration
+from egpu_base.api.objects import Condition, ObjectMeta
+from egpu_base.api.quantities import Quantity
 from support.objects import BINPACK, CORE, MEMORY, cluster, container, pod
 
 ML = Taint(key="team", value="ml", effect="NoSchedule")
@@ -72,14 +72,14 @@ def explained(what: Pod, *nodes: Node, others: Sequence[Pod] = ()) -> Explanatio
                 }
             ),
             a_node("n0"),
-            "is not what the pod's node affinity requires",
+            "does not match the pod's node affinity",
         ),
         (
             asking(resources={"cpu": "3500m", "memory": "16Gi"}),
             a_node("n0"),
             "has 3 of 4 cpu free, the pod asks for 3.5; has 8192 MiB of 8192 MiB memory free, the pod asks for 16 GiB",
         ),
-        (asking(), a_node("n0", pods=1), "has all the pods that it takes (1)"),
+        (asking(), a_node("n0", pods=1), "has its maximum of 1 pods"),
     ],
 )
 def test_a_node_with_free_cards_that_the_scheduler_would_not_give_says_why(what: Pod, node: Node, reason: str):
@@ -88,7 +88,7 @@ def test_a_node_with_free_cards_that_the_scheduler_would_not_give_says_why(what:
     assert found.objections == (("n0", reason),)
     assert (found.state, found.scores) == ("waiting", ())
     lines = found.lines()
-    assert lines[0] == "pod default/p: waits: 1 of 1 nodes have the cards for it, and none takes it"
+    assert lines[0] == "pod default/p: waits: 1 of 1 nodes have the cards; the scheduler rejects them"
     assert f"  node n0: {reason}" in lines
     assert "preemption" not in " ".join(lines), "nobody with cards has to go"
 
@@ -100,7 +100,7 @@ def test_a_neighbours_port_is_an_objection():
         mine, metadata=replace(mine.metadata, name="other", uid="u2"), spec=replace(mine.spec, node_name="n0")
     )
     found = explained(mine, a_node("n0"), others=[there])
-    assert found.objections == (("n0", "pod default/other has port 8080 of node n0"),)
+    assert found.objections == (("n0", "pod default/other uses port 8080 of node n0"),)
 
 
 def test_nodes_that_take_the_pod_keep_their_scores():
@@ -116,7 +116,7 @@ def test_where_cards_are_short_too_both_are_said():
     full = explained(asking(resources={MEMORY: 100, "cpu": 8}), a_node("n0"))
     assert full.refusals
     assert full.objections
-    assert full.summary.endswith("; none of the nodes would take it")
+    assert full.summary.endswith("; the scheduler would reject all nodes")
 
 
 def test_a_pod_without_a_gpu_is_explained_as_well():
@@ -127,10 +127,10 @@ def test_a_pod_without_a_gpu_is_explained_as_well():
 
 
 def test_the_scheduler_has_the_last_word():
-    assert explained(asking(), a_node("n0")).lines()[-1] == "  default-scheduler has said nothing of it yet"
+    assert explained(asking(), a_node("n0")).lines()[-1] == "  default-scheduler has not reported on it yet"
     other = asking(scheduler_name="batch", scheduling_gates=[{"name": "quota"}])
     assert explained(other, a_node("n0")).scheduler == (
-        "batch does not look at it before its scheduling gates are removed: quota"
+        "batch ignores it until its scheduling gates are removed: quota"
     )
     what = asking()
     said = Condition(
@@ -149,7 +149,7 @@ def test_the_scheduler_has_the_last_word():
 def test_what_only_the_scheduler_can_tell_is_named():
     spread = asking(topology_spread_constraints=[{"whenUnsatisfiable": "DoNotSchedule"}])
     details = " ".join(explained(spread, a_node("n0")).details)
-    assert "whether spec.topologySpreadConstraints can be had on a node is not looked at here" in details
+    assert "spec.topologySpreadConstraints is not checked here" in details
 
 
 def test_a_pod_that_has_its_place_is_not_asked_about():

@@ -5,12 +5,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ObjectMeta
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.registry import Policies
-from egpu.core.simulation.export import shapes_of
+from egpu.core.replay.export import shapes_of
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import ObjectMeta
 from support.objects import card, container, pod
 
 MODELS = {"n0": "A100", "n1": "A100", "n2": "T4", "n3": "V100"}

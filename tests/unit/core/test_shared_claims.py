@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.admission import mutate_pod, validate_class
 from egpu.core.explain import explain_pod
@@ -13,6 +12,7 @@ from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
 from egpu.core.waking import would_fit
+from egpu_base.api.kubernetes import Pod
 from support.objects import (
     BINPACK,
     claim,
@@ -71,10 +71,10 @@ def test_who_has_it_together_is_explained() -> None:
     cache.class_changed(gpu_class(parameters=SHAREABLE))
     show_bound(cache, claim("c"))
     first = placed(claim_pod("p", "c"), place(cache, claim_pod("p", "c")))
-    assert "beside this one no other pod now" in "\n".join(explain_pod(first, cache, ["n0"], BINPACK).details)
+    assert "other pods that use it: none" in "\n".join(explain_pod(first, cache, ["n0"], BINPACK).details)
     place(cache, claim_pod("q", "c"))
     said = "\n".join(explain_pod(first, cache, ["n0"], BINPACK).details)
-    assert "claim c is for several pods, which have together what it has: beside this one pod default/q" in said
+    assert "claim c is shared by several pods; other pods that use it: pod default/q" in said
 
 
 def test_without_the_parameter_one_pod_uses_a_claim_and_the_reason_says_so() -> None:
@@ -84,7 +84,7 @@ def test_without_the_parameter_one_pod_uses_a_claim_and_the_reason_says_so() -> 
     assert held is not None
     assert not held.container.shared_claim
     place(cache, claim_pod("p", "c"))
-    assert "which pod default/p uses; its class lets one pod use it at a time" in why_not(cache, claim_pod("q", "c"))
+    assert "which pod default/p uses; its class allows one pod at a time" in why_not(cache, claim_pod("q", "c"))
 
 
 def test_what_a_claim_was_bound_with_counts_not_what_its_class_says_by_now() -> None:
@@ -156,10 +156,10 @@ def test_a_gang_never_gives_one_claim_two_places() -> None:
     cache.class_changed(gpu_class("alone", wait=True))
     cache.claim_changed(claim("c"))
     cache.claim_changed(claim("d", class_name="alone"))
-    assert "m0 and m1 use the claim c, which has no cards yet" in told(cache, gang_of("c", "c"))[1]
+    assert "m0 and m1 use the claim c, which is not bound yet" in told(cache, gang_of("c", "c"))[1]
     for name in ("m0", "m1"):
         cache.pod_deleted(f"uid-{name}")
-    assert "m0 and m1 use the claim d, which one pod can use" in told(cache, gang_of("d", "d"))[1]
+    assert "m0 and m1 use the claim d, which only one pod can use" in told(cache, gang_of("d", "d"))[1]
 
 
 def test_nobody_is_counted_with_what_several_have_together() -> None:
@@ -174,7 +174,7 @@ def test_nobody_is_counted_with_what_several_have_together() -> None:
 def test_what_cannot_hold_several_pods_to_one_slice_says_so(technology: str) -> None:
     (found,) = validate_class(gpu_class(provisioner=technology, parameters=SHAREABLE), None)
     assert found.field == "parameters[shareable]"
-    assert found.reason.startswith(f"{technology} cannot hold several pods to one slice together; use one of")
+    assert found.reason.startswith(f"{technology} does not support several pods on one slice; use one of")
     assert names.QGPU in found.reason
 
 

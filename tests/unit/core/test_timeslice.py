@@ -3,14 +3,14 @@
 import pytest
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.vocabularies import SHARED_CARDS
 from egpu.apps.agent.cards.publisher import node_capacity
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
-from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.provisioners import NodeTotals, provisioner
 from egpu.core.provisioners.preparation import Preparation
 from egpu.core.provisioners.timeslice import COUNTS
+from egpu_base.api.kubernetes import Pod
 from support.local_node import Cards
 from support.objects import claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod, why_not
 
@@ -59,7 +59,7 @@ def test_nobody_chooses_for_himself_what_nvidias_name_means() -> None:
     for written, here in (((SHARED_CARDS.name,), ()), ((), (SHARED_CARDS.name,))):
         brought = admitted("p", *written)
         (found,) = validate_pod_create(brought, {}, {}, vocabularies=here)
-        assert "is not what this pod asks for" in found.reason
+        assert "does not match what this pod asks for" in found.reason
         assert validate_pod_create(brought, {}, {}, vocabularies=written) == []
 
 
@@ -98,7 +98,7 @@ def test_programs_get_the_whole_card_and_the_pod_says_that_nothing_holds_them() 
     minors = {share.uuid: share.minor for share in given.cards}
     assert provisioner(names.TIMESLICE).prepare("app", given, minors) == Preparation(tuple(minors.values()))
     written = binding_annotations(allocation, assume_time_ns=1)
-    assert written[names.ISOLATION] == "none of app: time slices hold neither memory nor faults apart"
+    assert written[names.ISOLATION] == "none of app: time slices isolate neither memory nor faults"
     other = binding_annotations(place(cluster(), slice_pod("q")), assume_time_ns=1)
     assert names.ISOLATION not in other
 
@@ -122,7 +122,7 @@ def test_a_card_has_one_length_of_time_slices_and_no_other_technology() -> None:
 def test_amounts_and_other_numbers_are_refused() -> None:
     klass = gpu_class("t", names.TIMESLICE)
     (refused,) = validate_claim(claim("c", class_name="t"), None, {"t": klass})
-    assert refused.reason == f"{names.TIMESLICE} gives out replicas of cards, not amounts; ask for {SHARED}"
+    assert refused.reason == f"{names.TIMESLICE} provides replicas of cards, not amounts; ask for {SHARED}"
     for parameters in ({"replicas": "1"}, {"replicas": "13"}, {"timeSlice": "5ms"}):
         (wrong,) = validate_class(gpu_class("t", names.TIMESLICE, parameters=parameters), None)
         assert "is not one of" in wrong.reason

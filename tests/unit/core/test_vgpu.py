@@ -4,12 +4,12 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
-from egpu.api.kubernetes import Pod
 from egpu.api.vocabularies import VGPUS
 from egpu.core.admission import validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import NodeTotals, provisioner
 from egpu.core.provisioners.preparation import DeviceLimit
+from egpu_base.api.kubernetes import Pod
 from support.objects import claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod, why_not
 
 QUARTER, HALF, WHOLE = (f"{names.VGPU}-{parts}" for parts in (4, 2, 1))
@@ -67,13 +67,13 @@ def test_the_class_says_who_computes_when(scheduler: str | None, core: int, work
 def test_amounts_are_refused_and_so_are_other_schedulers() -> None:
     klass = gpu_class("v", names.VGPU)
     (refused,) = validate_claim(claim("c", class_name="v"), None, {"v": klass})
-    assert refused.reason.startswith("elasticgpu.io/vgpu gives out fixed profiles; ask for one of elasticgpu.io/vgpu-1")
+    assert refused.reason.startswith("elasticgpu.io/vgpu provides fixed profiles; ask for one of elasticgpu.io/vgpu-1")
     (wrong,) = validate_class(gpu_class("v", names.VGPU, parameters={"vgpuScheduler": "fair"}), None)
     assert wrong.reason == "'fair' is not one of best-effort, equal-share, fixed-share"
     (wrong,) = validate_class(gpu_class("v", names.VGPU, parameters={"memoryOversubscription": "2"}), None)
-    assert "cannot give out more memory than there is" in wrong.reason
+    assert "does not support oversubscription" in wrong.reason
     mixed = pod("p", container("app", {QUARTER: 1, HALF: 1}))
-    assert "are two vocabularies" in validate_pod_create(mixed, {}, {})[0].reason
+    assert "belong to two vocabularies" in validate_pod_create(mixed, {}, {})[0].reason
 
 
 def test_another_technology_holds_to_a_profile_as_its_class_says() -> None:
@@ -124,20 +124,20 @@ def test_such_a_name_means_something_in_its_class_only() -> None:
     (refused,) = validate_claim(claim("c", {SMALL: 1, LARGE: 1}, "v"), None, {"v": klass})
     assert "a claim has one profile" in refused.reason
     (refused,) = validate_claim(claim("c", {SMALL: 65}, "v"), None, {"v": klass})
-    assert refused.reason == "65 cards; give 1 to 64"
+    assert refused.reason == "asks for 65 cards; ask for 1 to 64"
     alone = pod("p", container("app", {SMALL: 1}))
-    assert "not served here" in validate_pod_create(alone, {}, {"v": klass})[0].reason
+    assert "not supported" in validate_pod_create(alone, {}, {"v": klass})[0].reason
 
 
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        ("small", "'small' is no profile; write NAME: PERCENT %, MEMORY"),
-        ("4: 10 %, 4Gi", "'4: 10 %, 4Gi' is no profile"),
+        ("small", "'small' is not a profile; write NAME: PERCENT %, MEMORY"),
+        ("4: 10 %, 4Gi", "'4: 10 %, 4Gi' is not a profile"),
         ("small: 10 %, much", "'small: 10 %, much': "),
-        ("small: 100 %, 4Gi", "is no part of a card"),
-        ("a: 1 %, 1Gi; a: 2 %, 2Gi", "elasticgpu.io/vgpu-a is there twice"),
-        ("; ".join(f"a{number}: 1 %, 1Gi" for number in range(33)), "33 profiles; the most is 32"),
+        ("small: 100 %, 4Gi", "is not a part of a card"),
+        ("a: 1 %, 1Gi; a: 2 %, 2Gi", "elasticgpu.io/vgpu-a is defined twice"),
+        ("; ".join(f"a{number}: 1 %, 1Gi" for number in range(33)), "has 33 profiles; the most is 32"),
     ],
 )
 def test_a_class_whose_sizes_cannot_be_read_is_refused(written: str, reason: str) -> None:

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import Node, NodeStatus, Pod
-from egpu.api.objects import ClaimAllocation, Condition, ElasticGPUClaim, ElasticGPUClaimStatus, ObjectMeta
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER
 from egpu.core.view import ClusterView, SliceKey, SliceUsage, User, Waits, cluster_view
+from egpu_base.api.kubernetes import Node, NodeStatus, Pod
+from egpu_base.api.objects import Condition, ObjectMeta
 from support.objects import (
     BINPACK,
     card,
@@ -111,7 +112,7 @@ def test_a_card_with_more_given_out_than_it_has_shows_how_much() -> None:
     view = seen(cache, [first, forged])
     (one,) = view.cards()
     assert one.core_given == 160
-    assert one.overcommitted == "has 100 % of compute, 160 % are given out"
+    assert one.overcommitted == "has 100 % of compute, 160 % are allocated"
     assert view.totals.overcommitted_cards == 1
     assert len(view.problems) == 1
 

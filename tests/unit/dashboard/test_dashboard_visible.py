@@ -8,24 +8,24 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import Pod
 from egpu.apps.dashboard import explaining, visible
+from egpu.apps.dashboard.access import Access
 from egpu.apps.dashboard.drawing import COLOURS, colours, core_bars, memory_bars
 from egpu.apps.dashboard.explaining import MAX_KEPT, REST, Explanations
 from egpu.apps.dashboard.history import SAMPLES, SERIES, History
-from egpu.apps.dashboard.sight import Sight
 from egpu.apps.dashboard.visible import Seen
 from egpu.core.explain import Explanation
-from egpu.core.placement.usage import CardKey
+from egpu.core.placement.card_usage import CardKey
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 from egpu.core.view import CardView, ClusterView, SliceKey, SliceUsage, cluster_view
 from egpu.core.view.records import Totals
+from egpu_base.api.kubernetes import Pod
 from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
-EVERYTHING = Sight("admin", nodes=True, cards=True, pods=None, claims=None)
+EVERYTHING = Access("admin", nodes=True, cards=True, pods=None, claims=None)
 GIB = 1 << 30
 
 
@@ -58,8 +58,8 @@ def test_who_may_list_everything_sees_the_view_itself(view: ClusterView) -> None
 
 
 def test_names_of_namespaces_that_he_may_not_list_are_nowhere(view: ClusterView) -> None:
-    sight = replace(EVERYTHING, pods=frozenset({"open"}), claims=frozenset[str]())
-    seen = Seen().of(view, [], sight)
+    access = replace(EVERYTHING, pods=frozenset({"open"}), claims=frozenset[str]())
+    seen = Seen().of(view, [], access)
     (node,) = seen.nodes
     (card,) = node.cards
     shown = (card, seen.pending, seen.namespaces, seen.totals, node.namespaces, node.text, node.totals)
@@ -85,18 +85,18 @@ def test_without_the_right_to_list_cards_there_are_none(view: ClusterView) -> No
 def test_cards_are_looked_through_only_where_they_are_shown(view: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[str]()
 
-    def card(one: CardView, sight: Sight) -> CardView:
+    def card(one: CardView, access: Access) -> CardView:
         looked.append(one.card.uuid)
         return one
 
     monkeypatch.setattr(visible, "_card", card)
-    seen, sight = Seen(), replace(EVERYTHING, pods=frozenset({"open"}))
-    one = seen.of(view, [], sight)
+    seen, access = Seen(), replace(EVERYTHING, pods=frozenset({"open"}))
+    one = seen.of(view, [], access)
     assert (one.totals.cards, len(one.pending), one.nodes[0].card_count) == (1, 1, 1)
     assert one.namespaces == {"open", "secret"}, "he may list the claims of all"
     assert looked == []
     assert len(one.nodes[0].cards) == 1
-    assert len(seen.of(view, [], replace(sight, user="another")).nodes[0].cards) == 1
+    assert len(seen.of(view, [], replace(access, user="another")).nodes[0].cards) == 1
     assert looked == ["GPU-n0-0"], "and of all who may list the same only once"
 
 
@@ -107,7 +107,7 @@ def test_an_explanation_is_good_for_a_multiple_of_what_it_took(monkeypatch: pyte
         nonlocal now
         made.append(one.uid)
         now += 2.0
-        return Explanation(pod=one.key, summary="waits", state="waiting")
+        return Explanation(name=one.key, summary="waits", state="waiting")
 
     monkeypatch.setattr(explaining, "explain_with_preemption", explain)
     scene = Scene(cluster(), {}, Population.of(()), (), Policies.named("binpack", "binpack"))

@@ -36,7 +36,7 @@ def test_any_compiler_and_a_new_python_are_enough(tmp_path: Path, compiler: str)
 def test_without_a_compiler_one_line_says_so(tmp_path: Path) -> None:
     done = checked(tmp_path, sys.executable)
     assert done.returncode == 1
-    assert done.stderr.startswith("not here, and needed: gcc; install it first")
+    assert done.stderr.startswith("missing: gcc. Install it first")
     assert len(done.stderr.splitlines()) == 1
     put(tmp_path, "mine")
     assert checked(tmp_path, sys.executable, CC="mine").returncode == 0
@@ -48,4 +48,4 @@ def test_an_old_python_or_none_is_named_too(tmp_path: Path) -> None:
     for python in ([str(old)], []):
         done = checked(tmp_path, *python)
         assert done.returncode == 1
-        assert done.stderr.startswith("not here, and needed: python3.11; install it first")
+        assert done.stderr.startswith("missing: python3.11. Install it first")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from egpu.api.crds import definitions
-from egpu.embedded.apiserver import jsonpath
+from egpu_sim.cluster.apiserver.reading import jsonpath
 
 Schema = Mapping[str, Any]
 

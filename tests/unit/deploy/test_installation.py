@@ -9,20 +9,20 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from egpu.adapters.installation import PATCHES, Document, Site, as_yaml, installation, patch, source
-from egpu.errors import InvalidInput
+from egpu.adapters.installation import Document, as_yaml, installation, patch, source
+from egpu.adapters.values import AS_DEPLOYED, Values, parse
+from egpu_base.errors import InvalidInput
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = ("1.34", "1.35", "1.36", "1.37")
-EVERYTHING = Site(
-    namespace="gpus",
-    image="registry.example/elastic-gpu:1",
-    pull_policy="Always",
-    node_selector={"example.com/gpu": "yes"},
-    patches=list(PATCHES),
-    vocabularies=["hami"],
-)
+EVERYTHING = parse("""
+image: {repository: registry.example/elastic-gpu, tag: "1", pullPolicy: Always}
+agent: {nodeSelector: {elasticgpu.io/node: null, example.com/gpu: "yes"}, pool: true}
+scheduler: {mode: existing, others: [volcano]}
+extender: {remote: true}
+vocabularies: [hami]
+""")
 
 
 def key(document: Document) -> str:
@@ -42,10 +42,10 @@ def nulls(value: Any, path: str = "") -> Iterator[str]:
             yield from nulls(child, f"{path}[{index}]")
 
 
-@pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
+@pytest.mark.parametrize("values", [AS_DEPLOYED, EVERYTHING], ids=["as it is", "everything chosen"])
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_every_object_is_valid_in(version: str, site: Site) -> None:
-    for document in installation(DEPLOY, site):
+def test_every_object_is_valid_in(version: str, values: Values) -> None:
+    for document in installation(DEPLOY, values):
         assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
@@ -63,22 +63,21 @@ def test_a_lone_dash_is_found() -> None:
     assert list(nulls(yaml.safe_load("env:\n- {name: A}\n- # B\n- {name: C}"))) == [".env[1]"]
 
 
-def containers(site: Site) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """The workload's name, its pod and its container."""
-    for document in installation(DEPLOY, site):
+def containers(values: Values) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The workload's name, its pod and each of its containers."""
+    for document in installation(DEPLOY, values):
         if document["kind"] in ("Deployment", "DaemonSet"):
             pod = document["spec"]["template"]["spec"]
-            (container,) = pod["containers"]
-            yield document["metadata"]["name"], pod, container
+            for container in pod["containers"]:
+                yield document["metadata"]["name"], pod, container
 
 
-@pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
-def test_all_but_agent_and_shim_have_no_rights_on_their_node(site: Site) -> None:
-    found = {name: (pod, container) for name, pod, container in containers(site)}
-    for name in ("elastic-gpu-agent", "elastic-gpu-shim"):
-        pod, container = found.pop(name)
-        assert container["securityContext"] == {"privileged": True, "runAsUser": 0}, "the image's own user is nobody"
-    for pod, container in found.values():
+@pytest.mark.parametrize("values", [AS_DEPLOYED, EVERYTHING], ids=["as it is", "everything chosen"])
+def test_all_but_agent_and_shim_have_no_rights_on_their_node(values: Values) -> None:
+    for name, pod, container in containers(values):
+        if name in ("elastic-gpu-agent", "elastic-gpu-shim"):
+            assert container["securityContext"] == {"privileged": True, "runAsUser": 0}, "the image's user is nobody"
+            continue
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -92,10 +91,10 @@ def test_all_but_agent_and_shim_have_no_rights_on_their_node(site: Site) -> None
     assert re.search(r"(?m)^USER (\d+):\1$", (DEPLOY / "Containerfile").read_text())
 
 
-@pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
-def test_what_refers_to_something_finds_it(site: Site) -> None:
+@pytest.mark.parametrize("values", [AS_DEPLOYED, EVERYTHING], ids=["as it is", "everything chosen"])
+def test_what_refers_to_something_finds_it(values: Values) -> None:
     """What schemas do not see and an API server or the kubelet does."""
-    documents = installation(DEPLOY, site)
+    documents = installation(DEPLOY, values)
     there = {key(document) for document in documents}
     assert len(there) == len(documents)
     workloads = [one for one in documents if one["kind"] in ("Deployment", "DaemonSet")]
@@ -106,17 +105,20 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
         assert spec["selector"]["matchLabels"].items() <= labels.items()
         assert f"ServiceAccount {workload['metadata']['namespace']}/{pod['serviceAccountName']}" in there
         volumes = [volume["name"] for volume in pod["volumes"]]
-        (container,) = pod["containers"]
-        environment = [variable["name"] for variable in container["env"]]
         assert len(set(volumes)) == len(volumes)
-        assert len(set(environment)) == len(environment)
-        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
-        assert set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) <= set(environment)
-        ports = {port["name"] for port in container.get("ports", [])}
-        probes = () if workload["metadata"]["name"] == "elastic-gpu-shim" else ("livenessProbe", "readinessProbe")
-        for probe in (container[name] for name in probes):
-            port = (probe.get("httpGet") or probe["tcpSocket"])["port"]
-            assert isinstance(port, int) or port in ports
+        assert {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]} == set(volumes)
+        for volume in pod["volumes"]:
+            if named := volume.get("configMap"):
+                assert f"ConfigMap {workload['metadata']['namespace']}/{named['name']}" in there
+        for container in pod["containers"]:
+            environment = [variable["name"] for variable in container["env"]]
+            assert len(set(environment)) == len(environment)
+            assert set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) <= set(environment)
+            ports = {port["name"] for port in container.get("ports", [])}
+            probes = () if workload["metadata"]["name"] == "elastic-gpu-shim" else ("livenessProbe", "readinessProbe")
+            for probe in (container[name] for name in probes):
+                port = (probe.get("httpGet") or probe["tcpSocket"])["port"]
+                assert isinstance(port, int) or port in ports
     for document in documents:
         if document["kind"] == "Service":
             selected = [one for one in workloads if document["spec"]["selector"].items() <= labels_of(one).items()]
@@ -126,13 +128,25 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
             assert {port["targetPort"] for port in document["spec"]["ports"]} <= named
         for subject in document.get("subjects", []):
             assert f"ServiceAccount {subject['namespace']}/{subject['name']}" in there
-        if role := document.get("roleRef"):
+        if (role := document.get("roleRef")) and not role["name"].startswith("system:"):
             assert any(one.startswith(f"{role['kind']} ") and one.endswith(f"/{role['name']}") for one in there)
+
+
+def test_a_kube_scheduler_whose_extender_is_gone_gives_up_the_lead() -> None:
+    """It is ended with its lease, and the other pod's takes over."""
+    (pod,) = (
+        one["spec"]["template"]["spec"]
+        for one in installation(DEPLOY, AS_DEPLOYED)
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == "elastic-gpu-scheduler"
+    )
+    extender, scheduler = pod["containers"]
+    (health,) = (port["containerPort"] for port in extender["ports"] if port["name"] == "health")
+    assert scheduler["livenessProbe"]["httpGet"]["port"] == health
 
 
 def test_nothing_but_a_person_ends_a_shim() -> None:
     """Every program that has an executor on its node would end with it."""
-    shim, agent = (next(one for one in installation(DEPLOY, Site()) if key(one).endswith(f"/{name}") and
+    shim, agent = (next(one for one in installation(DEPLOY, AS_DEPLOYED) if key(one).endswith(f"/{name}") and
                         one["kind"] == "DaemonSet") for name in ("elastic-gpu-shim", "elastic-gpu-agent"))  # fmt: skip
     assert shim["spec"]["updateStrategy"] == {"type": "OnDelete"}
     pods = [one["spec"]["template"]["spec"] for one in (shim, agent)]
@@ -153,22 +167,77 @@ def labels_of(workload: Document) -> dict[str, str]:
 
 
 def test_a_site_has_its_way() -> None:
-    plain = {key(one): one for one in installation(DEPLOY, Site())}
-    chosen = {key(one): one for one in installation(DEPLOY, EVERYTHING)}
+    plain = {key(one): one for one in installation(DEPLOY, parse("scheduler: {mode: existing}"))}
+    chosen = {key(one): one for one in installation(DEPLOY, EVERYTHING, namespace="gpus")}
     assert {one.replace("elastic-gpu-system", "gpus") for one in plain} == chosen.keys()
     assert "elastic-gpu-system" not in as_yaml(list(chosen.values()))
     for kind, name in (("Deployment", "controller"), ("Deployment", "extender"), ("DaemonSet", "agent")):
         (container,) = chosen[f"{kind} gpus/elastic-gpu-{name}"]["spec"]["template"]["spec"]["containers"]
-        assert (container["image"], container["imagePullPolicy"]) == (EVERYTHING.image, "Always")
+        assert (container["image"], container["imagePullPolicy"]) == ("registry.example/elastic-gpu:1", "Always")
     agent = chosen["DaemonSet gpus/elastic-gpu-agent"]["spec"]["template"]["spec"]
     assert agent["nodeSelector"] == {"example.com/gpu": "yes"}
     assert "--pool-pki=/etc/elasticgpu/pool" in agent["containers"][0]["args"]
     (webhook,) = chosen["Deployment gpus/elastic-gpu-webhook"]["spec"]["template"]["spec"]["containers"]
     for container in (agent["containers"][0], webhook):
         assert [arg for arg in container["args"] if arg.startswith("--vocabularies")] == ["--vocabularies=hami"]
+    assert {"--scheduler-name=", "--other-schedulers=volcano"} <= set(webhook["args"])
     (extender,) = chosen["Deployment gpus/elastic-gpu-extender"]["spec"]["template"]["spec"]["containers"]
     assert "--listen=0.0.0.0:3456" in extender["args"]
     assert "--listen=127.0.0.1:3456" not in extender["args"]
+
+
+def test_our_scheduler_needs_nothing_of_the_control_plane() -> None:
+    """An administrator of a managed cluster can change neither kube-scheduler nor its nodes."""
+    own = {key(one): one for one in installation(DEPLOY, parse("scheduler: {tag: v1.36.2, others: [volcano, other]}"))}
+    assert "Deployment elastic-gpu-system/elastic-gpu-extender" not in own
+    scheduler = own["Deployment elastic-gpu-system/elastic-gpu-scheduler"]["spec"]
+    assert scheduler["replicas"] == 2
+    pod = scheduler["template"]["spec"]
+    assert not {"nodeSelector", "tolerations", "hostNetwork"} & pod.keys()
+    extender, kube_scheduler = pod["containers"]
+    assert kube_scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.36.2"
+    text = own["ConfigMap elastic-gpu-system/elastic-gpu-scheduler"]["data"]["config.yaml"]
+    configuration = yaml.safe_load(text)
+    (asked,) = configuration["extenders"]
+    assert f"--listen={asked['urlPrefix'].removeprefix('https://')}" in extender["args"]
+    assert asked["urlPrefix"].startswith("https://127.0.0.1:")
+    (profile,) = configuration["profiles"]
+    (webhook,) = own["Deployment elastic-gpu-system/elastic-gpu-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert {f"--scheduler-name={profile['schedulerName']}", "--other-schedulers=volcano,other"} <= set(webhook["args"])
+    files = {
+        f"{mount['mountPath']}/{item['path']}"
+        for mount in kube_scheduler["volumeMounts"]
+        for volume in pod["volumes"]
+        if volume["name"] == mount["name"]
+        for item in volume.get("secret", {}).get("items", [])
+    }
+    assert {path for name, path in asked["tlsConfig"].items() if name.endswith("File")} == files
+
+
+def test_the_extender_follows_the_election_of_the_kube_scheduler_beside_it() -> None:
+    own = {key(one): one for one in installation(DEPLOY, AS_DEPLOYED, namespace="gpus")}
+    extender, kube_scheduler = own["Deployment gpus/elastic-gpu-scheduler"]["spec"]["template"]["spec"]["containers"]
+    lease = "elastic-gpu-scheduler"
+    assert f"--follow={lease}" in extender["args"]
+    assert f"--leader-elect-resource-name={lease}" in kube_scheduler["args"]
+    assert "--leader-elect-resource-namespace=$(POD_NAMESPACE)" in kube_scheduler["args"]
+    assert yaml.safe_load(own[f"ConfigMap gpus/{lease}"]["data"]["config.yaml"])["leaderElection"]["leaderElect"]
+    (rule,) = own[f"Role gpus/{lease}"]["rules"]
+    assert rule["resourceNames"] == [lease]
+    roles = {one["roleRef"]["name"] for one in own.values() if one["kind"] == "ClusterRoleBinding"}
+    assert {"system:kube-scheduler", "system:volume-scheduler"} <= roles
+
+
+def test_beside_an_existing_scheduler_nothing_of_ours_is_left() -> None:
+    existing = installation(DEPLOY, parse("scheduler: {mode: existing}"))
+    assert [key(one) for one in existing if one["metadata"]["name"].startswith("elastic-gpu-scheduler")] == []
+    own = {key(one) for one in installation(DEPLOY, AS_DEPLOYED)}
+    assert {key(one) for one in existing} - own == {"Deployment elastic-gpu-system/elastic-gpu-extender"}
+
+
+def test_an_extender_beside_our_scheduler_listens_to_nobody_else() -> None:
+    with pytest.raises(InvalidInput, match=r"use scheduler.mode existing, or leave extender.remote out"):
+        parse("extender: {remote: true}")
 
 
 def test_a_patch_that_does_not_apply_says_where() -> None:
@@ -184,6 +253,6 @@ def test_a_patch_that_does_not_apply_says_where() -> None:
 
 def test_the_package_finds_its_manifests() -> None:
     assert source().samefile(DEPLOY)
-    assert [key(one) for one in yaml.safe_load_all(as_yaml(installation(source(), Site())))] == [
-        key(one) for one in installation(DEPLOY, Site())
+    assert [key(one) for one in yaml.safe_load_all(as_yaml(installation(source(), AS_DEPLOYED)))] == [
+        key(one) for one in installation(DEPLOY, AS_DEPLOYED)
     ]

@@ -21,10 +21,10 @@ import yaml
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
-from egpu.api.kubernetes import Pod
 from egpu.apps.controller.cluster_metrics import ClusterMetrics
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, cluster_view
+from egpu_base.api.kubernetes import Pod
 from support.objects import card, cluster, place, placed, slice_pod
 from support.ports import free_port
 
@@ -72,7 +72,7 @@ def test_the_board_and_the_alerts_ask_for_series_that_there_are(table: ModuleTyp
 
 
 def test_the_tables_of_series_are_up_to_date(table: ModuleType) -> None:
-    assert table.tables() in (ROOT / "docs" / "monitoring.md").read_text()
+    assert table.tables() in (ROOT / "docs" / "reference" / "metrics.md").read_text()
 
 
 def test_the_board_leaves_its_data_source_to_who_imports_it() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from egpu.embedded.apiserver.authorization import Wanted, covers
-from egpu.embedded.apiserver.default_roles import default_roles
+from egpu_sim.cluster.apiserver.access.authorization import Wanted, covers
+from egpu_sim.cluster.apiserver.access.default_roles import default_roles
 from support.repository import of, text
 
 RULES = [

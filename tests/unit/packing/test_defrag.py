@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from egpu.core.moves.defrag import Placed, Proposal, propose
 from egpu.core.policies.baselines import BestFit
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.shapes import Machine, Shape
-from egpu.core.simulation.defrag import Placed, Proposal, propose
 from support.fleets import place_fits
 
 HALF, WHOLE, PAIR = (Shape(1000, 1000, *rest) for rest in ((1, 500), (1, 1000), (2, 1000)))

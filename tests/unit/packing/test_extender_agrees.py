@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as with_fields
 
-from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
-from egpu.api.objects import ObjectMeta
-from egpu.api.quantities import Quantity
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing
 from egpu.core.leasing.pool import Pool
@@ -23,9 +20,12 @@ from egpu.core.placement.ledger import Card
 from egpu.core.placement.node_names import NodeNames
 from egpu.core.policies.registry import CLUSTER_NAMES, Policies
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation.replay import run
-from egpu.core.simulation.workload import Workload
-from egpu.errors import DoesNotFit
+from egpu.core.replay.run import run
+from egpu.core.replay.workload import Workload
+from egpu_base.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.quantities import Quantity
+from egpu_base.errors import DoesNotFit
 from support.objects import CORE, MEMORY, card, ended, placed, pod
 
 NODES, CARDS, MEMORY_MIB, BLOCK_MIB = 6, 4, 16384, 256

@@ -17,9 +17,9 @@ from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.node_names import NodeNames
 from egpu.core.policies.registry import NAMES, Policies
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation.replay import run
-from egpu.core.simulation.workload import published_arrivals
-from egpu.errors import MissingExtra
+from egpu.core.replay.run import run
+from egpu.core.replay.workload import published_arrivals
+from egpu_base.errors import MissingExtra
 from support.fake_api import FakeAPI
 from support.objects import BINPACK, card, claim, claim_pod, gpu_class
 

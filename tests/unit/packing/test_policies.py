@@ -10,7 +10,7 @@ from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.registry import NAMES, Setting, canonical, make_policy
 from egpu.core.policies.reserve import FINENESS, Reserve
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 HALF = Shape(cpu_milli=1000, ram_mib=1000, cards=1, core_milli=500)
 WHOLE = Shape(cpu_milli=1000, ram_mib=1000, cards=1, core_milli=1000)
@@ -191,5 +191,5 @@ def test_names() -> None:
     assert canonical("BestFit") == "best-fit"
     assert canonical("dotprod") == "dot-product"
     assert canonical("default") == "price"
-    with pytest.raises(InvalidInput, match="known are default, price"):
+    with pytest.raises(InvalidInput, match="choose one of default, price"):
         canonical("best")

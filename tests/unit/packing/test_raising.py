@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from egpu.core.moves.defrag import Move, Placed
+from egpu.core.moves.raising import Raising, raise_share
 from egpu.core.policies.fgd import Fgd
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation.defrag import Move, Placed
-from egpu.core.simulation.raising import Raising, raise_share
 from support.fleets import place_fits
 
 HALF, WHOLE, PAIR = (Shape(1000, 1000, *rest) for rest in ((1, 500), (1, 1000), (2, 1000)))

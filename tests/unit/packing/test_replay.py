@@ -8,11 +8,11 @@ import pytest
 
 from egpu.adapters.traces import read_nodes, read_pods
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation import whatif
-from egpu.core.simulation.replay import Outcome, run
-from egpu.core.simulation.summary import interval, paired
-from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
-from egpu.errors import InvalidInput
+from egpu.core.replay import whatif
+from egpu.core.replay.run import Outcome, run
+from egpu.core.replay.summary import interval, paired
+from egpu.core.replay.workload import Lifetime, Workload, churn, published_arrivals
+from egpu_base.errors import InvalidInput
 
 DATA = Path(__file__).parents[3] / "data" / "openb"
 PART = 12
@@ -159,9 +159,9 @@ def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
     for text, said in {
         "cpu_milli\n1\n": "columns memory_mib",
         "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,abc\n": r"pods\.csv:2: gpu_milli is 'abc'",
-        "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,2,500\n": "several cards are asked for whole",
+        "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,2,500\n": "request several cards as whole cards",
         "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,1500\n": "ask for more cards",
-        "cpu_milli,memory_mib,num_gpu,gpu_milli\n": "no pod is listed",
+        "cpu_milli,memory_mib,num_gpu,gpu_milli\n": "the file lists no pod",
     }.items():
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InvalidInput, match=said):

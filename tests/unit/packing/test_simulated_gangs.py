@@ -14,9 +14,9 @@ from egpu.adapters.traces import read_gangs, read_pods, write_nodes, write_pods
 from egpu.api import names
 from egpu.cli.app import app
 from egpu.core.policies.shapes import Machine, Mix, Shape
-from egpu.core.simulation.export import trace_of
-from egpu.core.simulation.replay import Outcome, run
-from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
+from egpu.core.replay.export import trace_of
+from egpu.core.replay.run import Outcome, run
+from egpu.core.replay.workload import Lifetime, Workload, churn, published_arrivals
 from support.objects import cluster, container, gang_pod, pod
 
 WHOLE, HALF = Shape(1000, 1000, 1, 1000), Shape(1000, 1000, 1, 500)

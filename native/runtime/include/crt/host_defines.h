@@ -1,5 +1,5 @@
-/* What the runtime's public headers need of this file, which NVIDIA ships with the compiler and not
- * with the runtime: how their annotations look to a C compiler that knows none of them. */
+/* The part of this file, which NVIDIA ships only with the compiler, that the runtime's public
+ * headers need: their annotations, for a C compiler that knows none of them. */
 #ifndef EGPU_RUNTIME_HOST_DEFINES_H
 #define EGPU_RUNTIME_HOST_DEFINES_H
 

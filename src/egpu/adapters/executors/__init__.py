@@ -1,15 +1,16 @@
-"""Executors: the processes that have the cards and do what programs without a GPU ask.
+"""Executors: processes that have the cards and work for programs without a GPU.
 
-    record         what is kept beside an executor: whose it is, its cards and limits, its process
+    record         the record of an executor: its owner, cards, limits and process
     process        one executor: started, found again, resized, measured, ended
     leftovers      processes of an executor that its record does not name
-    confinement    what keeps an executor small and away from all else, and what of it this machine has
+    confinement    limits and isolation of an executor, as far as this machine has them
     cgroups        control groups, on cgroup v2
     users          a user for each executor
     images         what modules a caller's programs have sent, kept for its next lease
-    networks       where ranks of NCCL meet
-    parents        whose children they are: with whom they would end
-    supervisor     the executors of one owner kind: what runs against what was ordered
+    libraries      libraries of NVIDIA that executors call
+    networks       networks for the ranks of NCCL
+    parents        the parent process of executors, with which they would end
+    supervisor     the executors of one kind of owner: compares orders with what runs
 
 qGPU slots and pods of other nodes (`egpu.apps.agent`) and leases (`egpu.apps.serve`) use them alike, each with an owner
 of its own in the record. NOT here: who may have an executor, and how programs reach it (`egpu.adapters.pool`).

@@ -5,9 +5,10 @@
       PREFIX-<name>/            one executor and its sessions
         memory.max, memory.swap.max, memory.oom.group, cpu.weight, cpu.max, pids.max
 
-DELEGATED is the daemon's own group (systemd: `Delegate=yes`), or one that it is told. An executor enters its group
-itself, before it takes anything from anybody (`egpu-executor --cgroup`). It is ended by killing its group, which no
-process can leave or outrun by forking. Source of the protocol: Documentation/admin-guide/cgroup-v2.rst of Linux.
+DELEGATED is the daemon's own group (systemd: `Delegate=yes`), or the configured one. An executor enters its group
+itself, before it accepts any input (`egpu-executor --cgroup`). The daemon ends an executor by killing its group: no
+process can leave the group, or outrun the kill by forking. Source of the protocol:
+Documentation/admin-guide/cgroup-v2.rst of Linux.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.errors import NotSupported, Unavailable
+from egpu_base.errors import NotSupported, Unavailable
+from egpu_base.system import proc
 
 CONTROLLERS: Final = ("memory", "cpu", "pids")
 DAEMON: Final = "egpu-daemon"
@@ -32,7 +34,7 @@ _POLL_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one group may use. `cpus` 0: as much as there is, shared by `cpu_weight` (1 to 10,000) when it is short."""
+    """The limits of one group. `cpus` 0: no limit; under load, groups share by `cpu_weight` (1 to 10,000)."""
 
     memory_bytes: int
     cpu_weight: int
@@ -40,7 +42,7 @@ class Limits:
     processes: int
 
     def files(self) -> dict[str, str]:
-        """What is written where. No swap: what a GPU copies from must not wait for a disk."""
+        """Return the content of each file. There is no swap: copies of a GPU must not wait for a disk."""
         quota = f"{round(self.cpus * PERIOD_US)} {PERIOD_US}" if self.cpus else f"max {PERIOD_US}"
         return {
             "memory.max": str(self.memory_bytes),
@@ -53,20 +55,20 @@ class Limits:
 
 
 class Group:
-    """One executor's group; `path` is what `egpu-executor --cgroup` is given."""
+    """One executor's group. `path` is the value of `egpu-executor --cgroup`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def processes(self) -> list[int]:
-        """Pids in it; none when it is gone."""
+        """Return the pids in the group; none if it does not exist."""
         try:
             return [int(word) for word in (self.path / "cgroup.procs").read_text().split()]
         except OSError:
             return []
 
     def kill(self) -> None:
-        """Kill everything in it, at once; before Linux 5.14 one by one. Nothing to do when it is gone."""
+        """Kill all processes in the group at once; before Linux 5.14, one by one. Do nothing if it does not exist."""
         try:
             handle = os.open(self.path / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -80,7 +82,7 @@ class Group:
             os.close(handle)
 
     def end(self) -> None:
-        """Kill everything in it and remove it. Raises Unavailable when something does not end."""
+        """Kill all processes in the group and remove it. Raises Unavailable if a process does not end."""
         deadline = time.monotonic() + END_SECONDS
         while self.path.is_dir():
             self.kill()
@@ -95,18 +97,18 @@ class Group:
 
 
 class Hierarchy:
-    """A delegated directory. `controllers` are those that groups in it must have."""
+    """A delegated directory. Groups in it need these `controllers`."""
 
     def __init__(self, root: Path, controllers: Collection[str] = CONTROLLERS) -> None:
         self.root = root
         self._controllers = controllers
 
     def take(self) -> None:
-        """Make it ours: move this process into a leaf, and turn the controllers on for the children.
+        """Take the directory: move this process into a leaf, and turn the controllers on for the children.
 
-        Raises NotSupported: it has not the controllers, cannot be written, or holds other processes than us.
+        Raises NotSupported: it lacks a controller, cannot be written, or has processes of others.
         """
-        there = _read(self.root / "cgroup.controllers").split()
+        there = _read(self.root / "cgroup.controllers").decode().split()
         if missing := [name for name in self._controllers if name not in there]:
             raise NotSupported(
                 f"{self.root} has no controller {', '.join(missing)} (cgroup v1 may have taken it); it has "
@@ -134,7 +136,7 @@ class Hierarchy:
                 whole.write_text("0")
 
     def create(self, name: str, limits: Limits) -> Group:
-        """A new, empty group; what an earlier one of this name left is ended. Raises Unavailable."""
+        """Create an empty group. End the processes of an earlier group with this name. Raises Unavailable."""
         group = self.group(name)
         group.end()
         try:
@@ -150,33 +152,30 @@ class Hierarchy:
         return group
 
     def group(self, name: str) -> Group:
-        """The group of that name, which may not be there."""
+        """Return the group with this name, which may not exist."""
         return Group(self.root / name)
 
     def groups(self, prefix: str) -> list[Group]:
-        """Those whose names begin so."""
+        """Return the groups whose names begin with the prefix."""
         return [Group(path) for path in sorted(self.root.glob(f"{prefix}*")) if path.is_dir()]
 
 
-def delegated(proc: Path = Path("/proc/self")) -> Path:
-    """The directory of this process's own group in cgroup v2. Raises NotSupported: there is none."""
-    own = next((line[3:] for line in _read(proc / "cgroup").splitlines() if line.startswith("0::")), None)
+def delegated(ours: Path = Path("/proc/self")) -> Path:
+    """Return the directory of this process's own group in cgroup v2. Raises NotSupported: there is none."""
+    lines = _read(ours / "cgroup").split(b"\n")
+    own = next((os.fsdecode(line[3:]) for line in lines if line.startswith(b"0::")), None)
     if own is None:
         raise NotSupported("this machine has no cgroup v2")
-    for line in _read(proc / "mountinfo").splitlines():
-        fields = line.split(" ")
-        # id parent device root mount-point options... - type source options
-        if fields[fields.index("-") + 1] != "cgroup2":
-            continue
-        inside = os.path.relpath(own, fields[3])
-        if not inside.startswith(".."):
-            found = Path(fields[4].replace("\\040", " "), inside)
+    for mount in proc.mounts(_read(ours / "mountinfo")):
+        inside = os.path.relpath(own, mount.root)
+        if mount.kind == "cgroup2" and not inside.startswith(".."):
+            found = Path(mount.place, inside)
             return found.parent if found.name == DAEMON else found
     raise NotSupported("no cgroup v2 hierarchy is mounted here")
 
 
 def find(asked: Path | None) -> Hierarchy:
-    """The hierarchy for our groups, taken: the one asked for, or our own. Raises NotSupported, with the reason."""
+    """Take the hierarchy for our groups: the one asked for, or our own. Raises NotSupported, with the reason."""
     hierarchy = Hierarchy(asked or delegated())
     if not os.access(hierarchy.root / "cgroup.subtree_control", os.W_OK):
         raise NotSupported(f"{hierarchy.root} cannot be written: it is not delegated to this daemon")
@@ -184,8 +183,8 @@ def find(asked: Path | None) -> Hierarchy:
     return hierarchy
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> bytes:
     try:
-        return path.read_text()
+        return path.read_bytes()
     except OSError as error:
         raise NotSupported(f"{path} cannot be read: {error.strerror}") from error

@@ -1,12 +1,12 @@
-"""What keeps an executor small, and away from everything else: a control group, a user, a view of the files, Landlock.
+"""The confinement of an executor: a control group, a user, a view of the files, Landlock.
 
     control group   host memory, processor time, processes (`egpu.adapters.executors.cgroups`)
     user            of its own, without privileges (`egpu.adapters.executors.users`); needs a view, through which it
                     reaches what lies in directories of the daemon's
     view            a mount namespace with the driver, its own slice and nothing else
-    Landlock        the same list, held by the kernel against whoever asks
+    Landlock        the same list, enforced by the kernel for every access
 
-What this machine has of it is tried once, by the executor itself; what it has is then demanded of each one.
+The executor itself tests once which of them this machine supports; each executor then must have all of these.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import msgspec
 
 from egpu.adapters import native
 from egpu.adapters.executors import cgroups, users
+from egpu.adapters.executors.libraries import is_simulated
 from egpu.adapters.executors.users import User, Users
 from egpu.api.allocation import CardShare
-from egpu.errors import InvalidInput, NativeMissing, NotSupported
+from egpu_base.errors import InvalidInput, NativeMissing, NotSupported
 
 MIB: Final = 1024 * 1024
 BASE_MEMORY_MIB: Final = 2048
-"""Host memory of an executor besides what its GPU memory may need on the host (managed memory, staging): rings, bulk
-areas and replies of its 64 sessions, 26 MiB each at most (`native/executor/session.h`), and what the driver takes."""
+"""Host memory of an executor, besides the host's part of GPU memory (managed memory, staging): rings, bulk areas and
+replies of its 64 sessions, at most 26 MiB each (`native/executor/session/session.h`), and the driver's."""
 MAX_PROCESSES: Final = 8192
-"""64 sessions, each with the driver's threads and those that wait for the GPU."""
+"""For 64 sessions, each with the driver's threads and threads that wait for the GPU."""
 NOWHERE: Final = "none"
 LAYERS: Final = ("cgroup", "user", "view", "landlock")
 EXECUTOR: Final = "egpu-executor"
@@ -64,18 +65,18 @@ UNGROUPED: Final = ConfinementConfig(cgroup=NOWHERE)
 
 
 class Holds(msgspec.Struct, frozen=True):
-    """What the kernel has: `view` "" or why there is none, `landlock` its ABI, 0 for none."""
+    """The kernel's support: `view` is "" or the reason for none, `landlock` its ABI, 0 for none."""
 
     view: str
     landlock: int
 
 
 def probe() -> Holds:
-    """What holds here, tried once. Without the executor there is nothing to be confined."""
+    """Test the kernel's support once. Without the executor nothing needs confinement."""
     try:
         return _tried(native.path(EXECUTOR), os.geteuid())
     except (NativeMissing, OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        return Holds(view=f"it cannot be tried: {error}", landlock=0)
+        return Holds(view=f"cannot test it: {error}", landlock=0)
 
 
 @functools.cache
@@ -86,10 +87,10 @@ def _tried(executor: Path, _user: int) -> Holds:
 
 
 class Confinement:
-    """What holds the executors of one daemon. `told` says it in words, for whoever asks."""
+    """The confinement of one daemon's executors. `told` describes it."""
 
     def __init__(self, config: ConfinementConfig = UNGROUPED) -> None:
-        """Takes the delegated hierarchy if there is one. Raises InvalidInput: what was asked for is not there."""
+        """Take the delegated hierarchy if there is one. Raises InvalidInput: a requested part is not available."""
         self._config = config
         self._first_last = None if config.users in ("", NOWHERE) else users.parse(config.users)
         self.holds = probe()
@@ -116,7 +117,7 @@ class Confinement:
     def _find_users(self) -> tuple[Users | None, str]:
         if self._config.users == NOWHERE:
             return None, "no users of their own: not asked for"
-        why = "without a view they could not reach their files"
+        why = "they need a view to reach their files"
         if not self.holds.view:
             try:
                 found = Users(*(self._first_last or users.parse(users.DEFAULT_RANGE)))
@@ -129,21 +130,21 @@ class Confinement:
         return None, f"no users of their own: {why}"
 
     def take_user(self) -> User | None:
-        """For one executor, to be closed once it has started; None where they are who we are. Raises Unavailable."""
+        """Take a user for one executor, to be closed after its start; None without users. Raises Unavailable."""
         return None if self.users is None else self.users.take()
 
     def enter(self, name: str, cards: Sequence[CardShare]) -> list[str]:
-        """Make the group of an executor; the arguments with which it goes there. Raises Unavailable."""
+        """Make the group of an executor, and return the arguments to enter it. Raises Unavailable."""
         if self.hierarchy is None:
             return []
         return ["--cgroup", str(self.hierarchy.create(name, self.limits(cards)).path)]
 
     def show(self, driver_dir: Path | None, minors: Sequence[int]) -> list[str]:
-        """The arguments by which an executor sees its driver and these cards. Raises Unavailable."""
+        """Return the arguments that show an executor its driver and these cards. Raises Unavailable."""
         arguments = [] if self.holds.view else ["--view"]
         arguments += ["--landlock"] if self.holds.landlock else []
-        state = None if driver_dir is None else driver_dir / "machine"
-        if state is not None and state.exists():  # a simulated machine's
+        if driver_dir is not None and is_simulated(driver_dir):
+            state = driver_dir / "machine"
             if self.users is not None:
                 self.users.admit(state.resolve())
             return [*arguments, "--device", str(state)]
@@ -156,7 +157,7 @@ class Confinement:
         return self._config.network
 
     def limits(self, cards: Sequence[CardShare]) -> cgroups.Limits:
-        """Of an executor with these shares."""
+        """Return the limits of an executor with these shares."""
         config = self._config
         memory_mib = config.memory_mib or BASE_MEMORY_MIB + sum(card.memory_mib for card in cards)
         return cgroups.Limits(
@@ -166,8 +167,13 @@ class Confinement:
             processes=MAX_PROCESSES,
         )
 
+    def kill(self, name: str) -> None:
+        """Kill all in an executor's group, without waiting."""
+        if self.hierarchy is not None:
+            self.hierarchy.group(name).kill()
+
     def end(self, name: str) -> None:
-        """Kill what is in an executor's group and remove it. Raises Unavailable."""
+        """Kill all in an executor's group and remove it. Raises Unavailable."""
         if self.hierarchy is not None:
             self.hierarchy.group(name).end()
 
@@ -179,5 +185,5 @@ class Confinement:
 
 
 def group_name(directory: Path) -> str:
-    """The control group of the executor in this directory: told apart from those of this daemon's other executors."""
+    """Return the name of the executor's control group, distinct from those of this daemon's other executors."""
     return f"{directory.parent.name}-{directory.name}"

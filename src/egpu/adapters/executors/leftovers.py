@@ -1,57 +1,52 @@
-"""Processes of an executor that its record does not name: its sessions, and one that was started and not yet written
-down. Each function looks at every process of the machine."""
+"""Processes of an executor that its record does not name: its sessions, and a process that was started and not yet
+recorded. Each function reads every process of the machine."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.processes import Process, start_time
+from egpu_base.system import proc
+from egpu_base.system.processes import Process, start_time
 
 SESSION: Final = b"egpu-session"
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Living processes that were started with this slice directory."""
+    """Return the living processes that were started with this slice directory."""
     wanted = str(directory).encode()
-    return _found(lambda _, words: b"--slice" in words and wanted in words)
+    pids = [pid for pid in proc.pids() if wanted in (words := proc.command(pid)) and b"--slice" in words]
+    return [pid for pid in pids if start_time(pid)]
 
 
 def sessions_of(group: int) -> list[int]:
-    """Living sessions of the executor whose process group this was: they end a moment after it."""
-    return _found(lambda member_of, words: member_of == group and words[0] == SESSION)
+    """Return the living sessions of the executor that led this process group. They end a moment after it."""
+    members = [pid for pid in proc.pids() if _group_of(pid) == group]  # of these few the command line is read
+    return [pid for pid in members if proc.command(pid)[0] == SESSION and start_time(pid)]
 
 
 def processes_as(uid: int) -> list[int]:
-    """Processes of which this is the user, whatever they call themselves."""
-    found: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # Not the owner of the entry: who may not be looked at belongs to root there.
-                status = Path(entry.path, "status").read_text()
-                ids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
-                if str(uid) in ids and Process.of(int(entry.name)).is_alive():
-                    found.append(int(entry.name))
-    return found
+    """Return the processes of a user, whatever their names are."""
+    # The owner of a process's directory is no help: root owns the directory of a process that hides itself.
+    return [pid for pid in proc.pids() if uid in proc.users(pid) and start_time(pid)]
 
 
 def left_of(executor: Process, uid: int) -> list[int]:
-    """Living processes of an executor with a user of its own, whatever they call themselves.
+    """Return the living processes of an executor with a user of its own, whatever their names are.
 
-    The user is no proof: it is somebody else's as soon as nobody is it, while we still look. The session that the
-    executor led is: its sandbox lets no process leave it, and its number is nobody else's while one is in it.
+    The user is no proof: another executor may get it as soon as no process has it. The session that the executor led is
+    a proof: its sandbox lets no process leave the session, and the kernel does not reuse the number while a process is
+    in it.
     """
     if start_time(executor.pid) not in (0, executor.start_time):
         return []  # the number is another's, so nothing of ours is left
-    return [pid for pid in processes_as(uid) if _session_of(pid) == executor.pid]
+    members = [pid for pid in proc.pids() if _session_of(pid) == executor.pid]  # one question each, for many executors
+    return [pid for pid in members if uid in proc.users(pid) and start_time(pid)]
 
 
 def group_exists(group: int) -> bool:
-    """Whether a process group has members: living ones, or dead ones that nobody has waited for."""
+    """Return whether a process group has members: living processes, or zombies."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -62,20 +57,16 @@ def group_exists(group: int) -> bool:
 
 
 def _session_of(pid: int) -> int:
-    """0 when it is gone."""
+    """Return the session of a process; 0 if it has ended."""
     try:
         return os.getsid(pid)
     except OSError:
         return 0
 
 
-def _found(matches: Callable[[int, list[bytes]], bool]) -> list[int]:
-    """Pids of living processes, chosen by process group and command line."""
-    found: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-                if matches(os.getpgid(int(entry.name)), words) and Process.of(int(entry.name)).is_alive():
-                    found.append(int(entry.name))
-    return found
+def _group_of(pid: int) -> int:
+    """Return the process group of a process; 0 if it has ended."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0

@@ -1,7 +1,7 @@
-"""Networks of executors: those of one name share one, where ranks of NCCL in their sessions meet; nobody else is in it.
+"""Networks of executors. Only executors with the same name share one, for the ranks of NCCL in their sessions.
 
-The first one makes it, others enter that of one that lives (`egpu-executor --network`), which root alone can have them
-do: where the daemon is somebody else, each has its own. It is gone with the last of them.
+The first executor makes it, and others enter the network of a living one (`egpu-executor --network`), which needs root.
+Under a daemon without root, each executor has its own. It ends with the last of them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.record import ExecutorRecord, Owner
-from egpu.adapters.processes import Process
-from egpu.errors import CorruptData, Unavailable
+from egpu_base.errors import CorruptData, Unavailable
+from egpu_base.system.processes import Process
 
 TUN: Final = Path("/dev/net/tun")
 _ENTER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.002
 _ENTERING: Final = threading.Lock()
-"""Held until an executor is in its network: the next one of the same name finds it there."""
+"""A lock that is held until an executor is in its network, so that the next one of the same name finds it."""
 
 
 @contextlib.contextmanager
 def network_of(below: Path, record: ExecutorRecord[Owner]) -> Generator[int | None]:
-    """A descriptor of the network that executors of this name have already; None: there is none to enter."""
+    """Return a descriptor of the network that executors of this name share already, or None."""
     with _ENTERING:
         descriptor = None
         for directory in below.iterdir() if record.network and os.geteuid() == 0 else ():
@@ -50,12 +50,12 @@ def _of(directory: Path, record: ExecutorRecord[Owner]) -> int | None:
 
 
 def can_be_linked() -> bool:
-    """Whether networks here can have a device by which they reach others (`egpu-link`)."""
+    """Return whether networks here can have a device that connects them to others (`egpu-link`)."""
     return os.geteuid() == 0 and TUN.exists()
 
 
 def open_network(process: Process) -> int | None:
-    """A descriptor of the network that a process has; None: it has ended, or has none but ours."""
+    """Return a descriptor of a process's network; None if it has ended, or has only ours."""
     try:
         if not process.is_alive():
             return None
@@ -64,18 +64,18 @@ def open_network(process: Process) -> int | None:
         return None
     if process.is_alive() and not _is_ours(os.fstat(descriptor)):
         return descriptor
-    os.close(descriptor)  # somebody else has that pid by now
+    os.close(descriptor)  # its pid is reused by now
     return None
 
 
 def await_entered(pid: int) -> None:
-    """Wait until the process has a network that is not ours; as long as that can be seen. Raises Unavailable: it has
-    not by then, and the next one of its name would not find it there."""
+    """Wait until the process has a network other than ours, where that can be seen. Raises Unavailable when it does
+    not, because the next executor of its name would not find it."""
     until = time.monotonic() + _ENTER_SECONDS
     with contextlib.suppress(OSError):
         while _is_ours(os.stat(_path(pid))):
             if time.monotonic() > until:
-                raise Unavailable(f"process {pid} does not enter its network")
+                raise Unavailable(f"process {pid} did not enter its network in time")
             time.sleep(_POLL_SECONDS)
 
 

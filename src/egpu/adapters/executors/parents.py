@@ -1,8 +1,9 @@
-"""Whose children executors are. They end with the control group that their parent is in: on Kubernetes with its pod. So
-an agent, which is upgraded while programs run, has them started by a process that is not (`egpu.adapters.shim`)."""
+"""The parent process of executors. They end with their parent's control group: on Kubernetes with its pod. So an agent,
+which is upgraded while programs run, has them started by a process that is not (`egpu.adapters.shim`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from egpu.adapters.executors.record import ExecutorRecord, Owner
 
 class Parent(Protocol):
     """Starts, finds and ends executors in directories below `below`. Calls block for milliseconds; they raise as
-    `process.start`, `process.find` and `Executor.end` do."""
+    `process.start`, `process.find` and `Executor.end`."""
 
     def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]: ...
 
@@ -25,16 +26,26 @@ class Parent(Protocol):
 
 
 class ThisProcess:
-    """The executors are our own children. `driver_dir` is a simulated machine's, None for this machine's own driver;
-    without `images` none are kept."""
+    """Makes executors our own children. `driver_dir` has the driver, None for this machine's own; `libraries` are the
+    folders of NVIDIA's libraries; without `images` none are kept."""
 
-    def __init__(self, driver_dir: Path | None, confinement: Confinement, images: Images | None = None) -> None:
+    def __init__(
+        self,
+        driver_dir: Path | None,
+        confinement: Confinement,
+        images: Images | None = None,
+        *,
+        libraries: Sequence[Path] = (),
+    ) -> None:
         self._driver_dir = driver_dir
+        self._libraries = libraries
         self._confinement = confinement
         self._images = images
 
     def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        return process.start(below, record, self._driver_dir, self._confinement, self._images)
+        return process.start(
+            below, record, self._driver_dir, self._confinement, self._images, libraries=self._libraries
+        )
 
     def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]:
         return process.find(below, owner, self._confinement)

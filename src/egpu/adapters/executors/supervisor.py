@@ -1,5 +1,5 @@
-"""The executors of one directory, kept as ordered: found again, started until they take sessions, ended until nothing
-of them runs. Slots, pods of other nodes and leases each say in their own words what is ordered."""
+"""The executors of one directory, kept as ordered: found again, started until they accept sessions, ended until none of
+their processes runs. Slots, pods of other nodes and leases each define their orders."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import structlog
 from egpu.adapters.executors.parents import Parent
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
-from egpu.adapters.private import private_directory
-from egpu.errors import TerminalError, Unavailable
+from egpu_base.errors import TerminalError, Unavailable
+from egpu_base.system.private import private_directory
 
 log = structlog.get_logger(__name__)
 
 READY_SECONDS: Final = 10.0
-"""An executor that has not said that it is ready by then has failed."""
+"""The time after which an executor without a report of readiness has failed."""
 POLL_SECONDS: Final = 0.005
 
 
 class ExecutorSupervisor(Generic[Owner]):
-    """The executors of one kind of owner, in directories below `directory`. `running` holds by name every one that was
-    started or found and of which something may still run."""
+    """The executors of one kind of owner, in directories below `directory`. `running` has by name every one that was
+    started or found and may still have a process."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ExecutorSupervisor(Generic[Owner]):
         private: bool = False,
         ready_seconds: float = READY_SECONDS,
     ) -> None:
-        """`private`: nobody else of this machine may pass through the directory, whatever the sockets in it allow.
+        """With `private`, other users of this machine cannot pass through the directory, whatever its sockets allow.
         Raises NotPrivate, Unavailable: as `private_directory`."""
         self._owner = owner
         self._parent = parent
@@ -43,14 +43,14 @@ class ExecutorSupervisor(Generic[Owner]):
         self._ending: dict[str, asyncio.Task[None]] = {}
         self.running: dict[str, Executor[Owner]] = {}
         self.any_runs = asyncio.Event()
-        """For those who look after them: there is one."""
-        directory = private_directory(directory)  # records in it say which processes are ours to end
+        """Set when there is an executor to look after."""
+        directory = private_directory(directory)  # its records name the processes that we end
         self._directory = directory
         if private:
             directory.chmod(0o700)
 
     async def adopt(self) -> None:
-        """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""
+        """Find the executors of an earlier run. Raises Unavailable when the remains of others do not end."""
         for executor in await asyncio.to_thread(self._parent.find, self._directory, self._owner):
             self._add(executor)
             log.info("executor found again", name=executor.name, pid=executor.process.pid)
@@ -60,7 +60,7 @@ class ExecutorSupervisor(Generic[Owner]):
         self.any_runs.set()
 
     def usable(self, name: str) -> Executor[Owner] | None:
-        """The executor of that name, if it takes sessions."""
+        """Return the executor of that name, if it accepts sessions."""
         found = self.running.get(name)
         return found if found is not None and found.ready and name not in self._ending else None
 
@@ -68,14 +68,14 @@ class ExecutorSupervisor(Generic[Owner]):
         return name in self._ending
 
     async def start(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        """Start an executor; returns when it takes sessions. Raises as `launch` and `until_ready`."""
+        """Start an executor, and return when it accepts sessions. Raises as `launch` and `until_ready`."""
         executor = await self.launch(record)
         await self.until_ready(executor)
         return executor
 
     async def launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
         """Start the process of an executor under whose name nothing runs. Raises as `process.start`."""
-        # Whoever asked may go away meanwhile; what was started is known all the same.
+        # The caller may be cancelled meanwhile; the started process is recorded all the same.
         return await asyncio.shield(asyncio.create_task(self._launch(record)))
 
     async def _launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
@@ -85,7 +85,7 @@ class ExecutorSupervisor(Generic[Owner]):
         return executor
 
     async def until_ready(self, executor: Executor[Owner]) -> None:
-        """Wait until it takes sessions; one that does not is ended.
+        """Wait until it accepts sessions; end one that does not.
 
         Raises TerminalError when it ended by itself, Unavailable when it took too long.
         """
@@ -94,14 +94,19 @@ class ExecutorSupervisor(Generic[Owner]):
                 await _ready(executor)
         except TimeoutError as error:
             await self.end(executor)
-            raise Unavailable(f"the executor did not start: not ready within {self._ready_seconds:g} s") from error
+            raise Unavailable(f"the executor was not ready within {self._ready_seconds:g} s") from error
         except TerminalError:
             await self.end(executor)
             raise
 
+    def kill_all(self) -> None:
+        """Kill every executor without waiting, so that all end at once. Blocks; only for a parent in this process."""
+        for executor in list(self.running.values()):
+            executor.kill()
+
     async def end(self, executor: Executor[Owner]) -> None:
-        """Return when nothing of it runs; whoever else ends it meanwhile waits for the same. Raises Unavailable, and it
-        counts as running still."""
+        """Return when none of its processes runs; concurrent callers wait for the same end. Raises Unavailable, and
+        then it still counts as running."""
         task = self._ending.get(executor.name)
         if task is None:
             if self.running.get(executor.name) is not executor:
@@ -117,7 +122,7 @@ class ExecutorSupervisor(Generic[Owner]):
                 self.any_runs.clear()
             log.info("executor ended", name=executor.name)
         except OSError as error:
-            raise Unavailable(f"the executor {executor.name} does not end: {error}") from error
+            raise Unavailable(f"cannot end executor {executor.name}: {error}") from error
         finally:
             del self._ending[executor.name]
 

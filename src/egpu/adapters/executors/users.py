@@ -1,9 +1,9 @@
-"""Users for executors: one for each, that nobody else of the machine is, from a range of numbers that no account has.
+"""Users for executors. Each executor has a user of its own, from a range of numbers without accounts.
 
-    /run/egpu-executor-users/<uid>   locked by the executor that is this user, for as long as it lives
+    /run/egpu-executor-users/<uid>   locked by the executor with this user, as long as it lives
 
-The lock is taken before the executor starts and inherited by it, so that it outlives us and ends with it; daemons of
-one machine share the directory. A user is given again only when no process is that user any more.
+The daemon takes the lock before the executor starts, and the executor inherits it. So the lock outlives the daemon and
+ends with the executor. The daemons of a machine share the directory. A user is given again only when no process has it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from pathlib import Path
 from typing import Final
 
 from egpu.adapters.executors.leftovers import processes_as
-from egpu.errors import InvalidInput, NotSupported, Unavailable
+from egpu_base.errors import InvalidInput, NotSupported, Unavailable
+from egpu_base.system.private import open_own
 
 LOCKS: Final = Path("/run/egpu-executor-users")
 DEFAULT_RANGE: Final = "2000000000-2000016384"
-"""As many as a pool has leases, and one. Above what systemd, useradd and container runtimes give out (systemd's
-UIDS-GIDS), below 2^31."""
+"""One more than a pool's most leases. The numbers are above those of systemd, useradd and container runtimes (systemd's
+UIDS-GIDS), and below 2^31."""
 _MAX_ID: Final = 2**32 - 2
 
 
 @dataclass(frozen=True)
 class User:
-    """One executor's user and, under the same number, group. `lock` is a descriptor, to be inherited and closed."""
+    """One executor's user, and its group with the same number. `lock` is a descriptor, to be inherited and closed."""
 
     uid: int
     lock: int
 
     def close(self) -> None:
+        """Close the lock's descriptor. The executor keeps its own."""
         os.close(self.lock)
 
 
 class Users:
-    """The users of a range: `first` is only a group, of what simulated cards are kept in; executors are the others."""
+    """The users of a range. `first` is only a group, which owns simulated cards' files; executors get the others."""
 
     def __init__(self, first: int, last: int, locks: Path = LOCKS) -> None:
-        """Raises NotSupported: they cannot be used by who we are, or here."""
+        """Check that this process may use the range here. Raises NotSupported: it may not."""
         self.first, self.last = first, last
         self._locks = locks
         self._next = first + 1
@@ -64,7 +66,7 @@ class Users:
         return f"{self.first + 1}-{self.last}"
 
     def take(self) -> User:
-        """One that nobody is. Raises Unavailable when all are taken."""
+        """Take a user that no process has. Raises Unavailable if all are taken."""
         for _ in range(self.last - self.first):
             uid = self._next
             self._next = uid + 1 if uid < self.last else self.first + 1
@@ -88,27 +90,23 @@ class Users:
         return User(uid, handle)
 
     def admit(self, state: Path) -> None:
-        """Let executors write the file that a simulated machine's cards are kept in, as they may a real card's devices.
+        """Let executors write the file of a simulated machine's cards, as they may write a real card's devices.
 
-        Raises Unavailable: it is not a file of ours.
+        Raises Unavailable: the file is not this user's.
         """
         try:
-            handle = os.open(state, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = open_own(state)
         except OSError as error:
             raise Unavailable(f"the simulated machine {state} cannot be opened: {error.strerror}") from error
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                raise Unavailable(f"the simulated machine {state} is not a file of ours")
+        with file:
+            found = os.fstat(file.fileno())
             if found.st_gid != self.first:
-                os.fchown(handle, -1, self.first)
-                os.fchmod(handle, stat.S_IMODE(found.st_mode) | 0o060)
-        finally:
-            os.close(handle)
+                os.fchown(file.fileno(), -1, self.first)
+                os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode) | 0o060)
 
 
 def parse(text: str) -> tuple[int, int]:
-    """FIRST-LAST. Raises InvalidInput: that is no range, or has fewer than two numbers, or root's."""
+    """Parse FIRST-LAST. Raises InvalidInput: it is no range, has fewer than two numbers, or has root's number."""
     first, dash, last = text.partition("-")
     if dash and first.isdigit() and last.isdigit() and 0 < int(first) < int(last) <= _MAX_ID:
         return int(first), int(last)
@@ -116,7 +114,7 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def _mapped(lines: str, first: int, last: int) -> bool:
-    """Whether the numbers are those of one line of a `uid_map` (user_namespaces(7))."""
+    """Return whether one line of a `uid_map` has all the numbers (user_namespaces(7))."""
     fields = (tuple(map(int, line.split())) for line in lines.splitlines())
     return any(inside <= first and last < inside + count for inside, _outside, count in fields)
 

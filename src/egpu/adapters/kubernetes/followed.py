@@ -1,4 +1,4 @@
-"""What the API server's objects say of who has which card, followed by watches into the core's scheduler cache."""
+"""The holders of cards, from the API server's objects, followed by watches into the core's scheduler cache."""
 
 import asyncio
 import gc
@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 import structlog
 from msgspec.structs import replace
 
-from egpu.adapters.kubernetes.caches import Caches
-from egpu.adapters.kubernetes.client import Client
-from egpu.adapters.kubernetes.reflector import Change
 from egpu.api import names
-from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
+from egpu_base.api.kubernetes import Node, NodeStatus, Pod
+from egpu_base.kubernetes.caches import Caches
+from egpu_base.kubernetes.client import Client
+from egpu_base.kubernetes.reflector import Change
 
 log = structlog.get_logger(__name__)
 
 
 class FollowedCache:
-    """`cache` is what `caches` say. Who needs more of a change takes it where these methods do."""
+    """`cache` follows `caches`. A subclass that needs more of a change overrides these methods."""
 
     def __init__(self, client: Client) -> None:
         self.cache = SchedulerCache()
@@ -37,7 +37,7 @@ class FollowedCache:
         self.pods.on_change(self._pod_told)
 
     def cards(self, node: str) -> list[ElasticGPU]:
-        """The cards that the node's agent published; none for a node without."""
+        """Return the cards that the node's agent published; none for a node without."""
         found = (self.gpus.get(name) for name in self.cache.card_names(node))
         return [gpu for gpu in found if gpu is not None]
 
@@ -77,7 +77,7 @@ class FollowedCache:
 
 
 class FollowedView(FollowedCache):
-    """And `live` is the view of it."""
+    """A followed cache with `live`, the view of it."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -86,12 +86,12 @@ class FollowedView(FollowedCache):
         self._looked = False
 
     def view(self) -> ClusterView:
-        """The cluster now."""
+        """Return the present cluster."""
         return self.live.view(now=datetime.now(UTC))
 
     async def listed(self) -> None:
-        """Returns when all is there, and was looked at once: what comes after that costs only what it changes. What is
-        here stays, so the collector need not look through all of it again and again."""
+        """Wait until all is listed and processed once: later changes cost only themselves. Present objects stay, so the
+        garbage collector need not search them again and again."""
         await self.caches.synced()
         for _ in self.live.freshen():
             await asyncio.sleep(0)
@@ -102,8 +102,8 @@ class FollowedView(FollowedCache):
         log.info("looked", nodes=len(first.nodes), cards=first.totals.cards, namespaces=len(first.namespaces))
 
     def not_ready(self) -> str | None:
-        """Why nobody should ask yet, for /readyz."""
-        return self.caches.not_ready() or (None if self._looked else "listed, and not looked at yet")
+        """Return why requests should wait, for /readyz."""
+        return self.caches.not_ready() or (None if self._looked else "listed, but not processed yet")
 
     def _node(self, change: Change[Node]) -> None:
         super()._node(change)
@@ -135,8 +135,8 @@ class FollowedView(FollowedCache):
 
 
 def tells_only_how_it_does(change: Change[Pod]) -> bool:
-    """Whether all that is new of a pod that has a node is its status, and it has not ended by that: who has which card
-    is then as it was. A gang is its pods as they are."""
+    """Return whether only the status of a placed pod changed, without its end: then the holders of cards are unchanged.
+    A gang consists of its present pods."""
     old, new = change.old, change.new
     return (
         old is not None
@@ -150,8 +150,8 @@ def tells_only_how_it_does(change: Change[Pod]) -> bool:
 
 
 def _pod_part(pod: Pod) -> Pod:
-    """A pod without what nobody asks any more once it has a node, which is half of it: why it may run there, and what
-    its containers do."""
+    """Return a pod without parts that are unused once it has a node, which is half of it: its scheduling constraints
+    and its containers' state."""
     if not pod.spec.node_name:
         return pod
     bare = {"env": None, "env_from": None, "image": "", "command": None, "args": None, "working_dir": ""}
@@ -165,7 +165,7 @@ def _pod_part(pod: Pod) -> Pod:
 
 
 def _node_part(node: Node) -> Node:
-    """A node without what nobody asks: of thousands it is most of what they weigh."""
+    """Return a node without unused parts: they are most of the size of thousands of nodes."""
     status = node.status
     ready = [one for one in status.conditions or () if one.type == "Ready"]
     return replace(node, status=NodeStatus(allocatable=status.allocatable or status.capacity, conditions=ready))

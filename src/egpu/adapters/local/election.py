@@ -1,9 +1,9 @@
-"""Which process of this machine shares out its cards' time: windows of one card are given out by one hand.
+"""Elect the process that shares this machine's cards' time: windows of one card need one author.
 
-Whoever has slices enters the directory that they are in, as a link. The one that leads shares out the time of all that
-was entered. It holds the lock of its rank (flock, which the kernel drops with its holder) while nobody holds one above:
-an agent before `egpu serve`, that before any `egpu run`. The directory is one user's, as the book is; processes of
-other users have elections, and cards, of their own.
+A process with slices enters their directory, as a link. The leader shares the time of all slices below the entered
+directories. It holds the lock of its rank (flock, which the kernel drops with its holder) while no process holds a
+higher one: an agent before `egpu serve`, that before any `egpu run`. The directory is one user's, as the book is;
+processes of other users have elections, and cards, of their own.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.files import last_change
-from egpu.adapters.private import private_directory
 from egpu.adapters.slices.sharing import TimeSlice
+from egpu_base.system.files import last_change
+from egpu_base.system.private import private_directory
 
 DIRECTORY: Final = "sharing"
-"""Below the directory where a user's slices are kept."""
+"""The place of the links, below the directory of a user's slices."""
 FOLLOW_SECONDS: Final = 0.25
-"""Between two looks of those who follow: when who leads is gone, another does within this time."""
+"""The time between two looks of followers: a new leader takes over within this time."""
 _LINK: Final = ".slices"
 
 
 class Rank(IntEnum):
-    """Who leads: the lowest that is there."""
+    """The order of leaders: the lowest present rank leads."""
 
     AGENT = 0
     SERVE = 1
@@ -35,7 +35,7 @@ class Rank(IntEnum):
 
 
 class SharingElection:
-    """One process's part in it. `directory` is made when missing. Raises NotPrivate, Unavailable: as
+    """One process's part in it. `directory` is made if needed. Raises NotPrivate, Unavailable: as
     `private_directory`."""
 
     def __init__(self, directory: Path, rank: Rank) -> None:
@@ -44,7 +44,7 @@ class SharingElection:
         self._held: int | None = None
 
     def enter(self, slices: Path) -> Path:
-        """Let whoever leads share out the time of the slices below this directory; returns where they are for him."""
+        """Let the leader share the time of the slices below this directory; return their path for the leader."""
         slices = slices.resolve()
         link = self._directory / (hashlib.sha256(os.fsencode(slices)).hexdigest()[:16] + _LINK)
         with contextlib.suppress(FileExistsError):
@@ -52,7 +52,7 @@ class SharingElection:
         return link
 
     def leads(self) -> bool:
-        """Whether it is this process, now. Takes the lead when nobody has it."""
+        """Return whether this process leads now. Take the lead when no process has it."""
         if any(self._is_held(rank) for rank in Rank if rank < self._rank):
             return False
         if self._held is None:
@@ -60,7 +60,7 @@ class SharingElection:
         return self._held is not None
 
     def slices(self) -> Iterator[TimeSlice]:
-        """Of all that entered. What is no longer there is forgotten."""
+        """Return the slices of all that entered. Forget missing ones."""
         for link in sorted(self._directory.glob(f"*{_LINK}")):
             try:
                 found = sorted(os.listdir(link))
@@ -74,12 +74,12 @@ class SharingElection:
                         yield TimeSlice((str(policy), policy.stat().st_ino), policy, usage)
 
     def stamp(self) -> Hashable:
-        """Another one when slices came or went: their directories were changed."""
+        """Return a value that changes when slices come or go, because their directories change."""
         places = (self._directory, *self._directory.glob(f"*{_LINK}"))
         return tuple(last_change(place) for place in places)
 
     def leave(self) -> None:
-        """Let others lead."""
+        """Let another process lead."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
@@ -91,7 +91,7 @@ class SharingElection:
         return found is None
 
     def _lock(self, rank: Rank, kind: int) -> int | None:
-        """An open file that holds the lock; None: another does."""
+        """Return an open file that holds the lock, or None if another process holds it."""
         path = self._directory / f"{rank.name.lower()}.lock"
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

@@ -1,17 +1,28 @@
-"""A thread that looks after something of a local slice while its command runs."""
+"""A thread that watches a local slice while its command runs."""
 
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
+
+import structlog
+
+AGAIN_SECONDS: Final = 0.25
+"""After a look that failed: as long as until a memory look in its turn."""
+
+log = structlog.get_logger(__name__)
 
 
 class LookingThread:
-    """While it is entered calls `look`, which says how many seconds it is until the next time; afterwards `leave`."""
+    """While entered, calls `look`, which returns the seconds until the next call; afterwards `leave`.
+
+    A failed look is logged, and the next one follows.
+    """
 
     def __init__(
         self, name: str, look: Callable[[], float], *, leave: Callable[[], None], first_seconds: float = 0
     ) -> None:
-        """`first_seconds`: until the first look."""
+        """Prepare. `first_seconds` is the time until the first look."""
         self._look = look
         self._first_seconds = first_seconds
         self._leave = leave
@@ -30,5 +41,9 @@ class LookingThread:
     def _run(self) -> None:
         pause_seconds = self._first_seconds
         while not self._over.wait(pause_seconds):
-            pause_seconds = self._look()
+            try:
+                pause_seconds = self._look()
+            except Exception:
+                log.exception("a look at the slice failed; it is looked at again", thread=self._thread.name)
+                pause_seconds = AGAIN_SECONDS
         self._leave()

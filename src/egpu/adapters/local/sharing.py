@@ -1,4 +1,4 @@
-"""Takes part in sharing out this machine's cards' time: a thread of `egpu run`, a task of `egpu serve`."""
+"""Take part in sharing this machine's cards' time: a thread of `egpu run`, a task of `egpu serve`."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from egpu.adapters.slices.sharing import TimeSharing, TimeSlice
 
 
 class MachineSharing:
-    """Shares out the time of all slices of this machine while its process is the one that leads."""
+    """Shares the time of all slices of this machine while its process leads."""
 
     def __init__(
         self,
@@ -18,12 +18,12 @@ class MachineSharing:
         slices: Callable[[], Iterable[TimeSlice]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`slices`: the election's, by who knows more of them."""
+        """Prepare. `slices` replaces the election's list, for a caller that knows more of them."""
         self._election = election
         self._sharing = TimeSharing(slices or election.slices, election.stamp, clock=clock)
 
     def step(self) -> float:
-        """Look once, if it leads; returns how many seconds it is until the next look."""
+        """Look once, if it leads; return the seconds until the next look."""
         if not self._election.leads():
             return FOLLOW_SECONDS
         return self._sharing.next()

@@ -1,5 +1,5 @@
-"""The pool's own certificate authority: made once, kept where its operator likes, and never needed by anything that
-runs. Certificates name a role and a machine or user (`egpu.adapters.pool.security`)."""
+"""The pool's own certificate authority: made once, kept wherever its operator likes, and not needed by running
+programs. Certificates name a role and a machine or user (`egpu.adapters.pool.security`)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from egpu.adapters.certificates import CLOCK_SKEW
-from egpu.adapters.files import write_atomically
 from egpu.adapters.pool.security import ROLES, Credentials, Role
-from egpu.errors import CorruptData, InvalidInput
+from egpu_base.errors import CorruptData, InvalidInput
+from egpu_base.system.files import write_atomically
+from egpu_base.tls.certificates import CLOCK_SKEW
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365
 
 
 def issue(directory: Path, role: Role, name: str, *, days: int = CERTIFICATE_DAYS) -> Credentials:
-    """A certificate for ROLE/NAME from the authority in `directory`, which is made when there is none.
+    """Issue a certificate for ROLE/NAME from the authority in `directory`, which is made if needed.
 
     Writes ROLE-NAME.crt and ROLE-NAME.key beside ca.crt and ca.key. Raises InvalidInput, CorruptData.
     """
@@ -36,7 +36,7 @@ def issue(directory: Path, role: Role, name: str, *, days: int = CERTIFICATE_DAY
         ca = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
         ca_key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise CorruptData(f"the authority in {directory} cannot be read: {error}") from error
+        raise CorruptData(f"cannot read the authority in {directory}: {error}") from error
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise CorruptData(f"{directory}/ca.key is not a key of ours")
     key = ec.generate_private_key(ec.SECP256R1())

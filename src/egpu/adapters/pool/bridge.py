@@ -1,19 +1,19 @@
-"""How a program reaches its lease: sockets beside the remote `libcuda.so.1`, connected to the lease's executors.
+"""A program's way to its lease: sockets beside the remote `libcuda.so.1`, connected to the lease's executors.
 
     DIRECTORY/
       libcuda.so.1                  the remote driver
       libnvidia-ml.so.1             the remote NVML, over the same session
       libcudart.so.12, .13          CUDA's runtime, over the remote driver
-      libcublas.so.13, …            libraries that are carried to the server's own
-      libcupti.so.13                one that is not
+      libcublas.so.13, …            libraries whose calls run on the server's own
+      libcupti.so.13                this one does not
       lease0.sock, lease1.sock, …   one per server of the lease, in the order of the ordinals
 
-The program connects to lease0.sock at its first CUDA call and looks for the next one when that has been welcomed
-(`docs/wire.md`), so a lease can be taken when somebody first connects, and its other sockets be made then.
+The program connects to lease0.sock at its first CUDA call, and to the next one after its welcome there
+(`docs/internals/wire.md`). So the lease is taken at the first connection, and its other sockets are made then.
 
-An executor on this machine also gets the descriptors that the program sends, so the two share memory and little goes
-through the relay; one elsewhere is reached through its server, over TLS. The relay copies the bytes, and says goodbye
-for a program that died. Here is only decided who is connected to whom.
+An executor on this machine also gets the program's descriptors, so the two share memory, and the relay carries little.
+An executor elsewhere is reached through its server, over TLS. The relay copies the bytes, and says goodbye for a
+program that died. This module only decides which ends are connected.
 """
 
 from __future__ import annotations
@@ -37,20 +37,27 @@ from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
 from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
-from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
+from egpu_base.errors import ElasticGPUError, InvalidInput, Unavailable
+from egpu_base.http.strangers import ACCEPT_AGAIN_SECONDS
 
 log = structlog.get_logger(__name__)
 
-GONE: Final = struct.pack("<HHIQIIII", 2, 0, 16, 0, 3, 1, 0, 0)
-"""WELCOME that says that the session is not known: its executor will not come back."""
+_NO_SESSION: Final = struct.Struct("<HHIQIIII")
+GONE: Final = _NO_SESSION.pack(2, 0, 16, 0, 3, 1, 0, 0)
+"""A WELCOME for an unknown session: its executor will not come back. The program prints a line."""
+TOLD: Final = _NO_SESSION.pack(2, 0, 16, 0, 6, 1, 0, 0)
+"""The same for a program whose user was told why."""
 GONE_SECONDS: Final = 2.0
-"""How long a program may take to hear it."""
+"""The time that a program may take to receive it."""
+MAX_PROGRAMS: Final = 128
+"""Programs of one socket that are served at once: an executor takes 64, and lets as many begin. Others wait in the
+socket: a process with many bridges needs its descriptors for all of them."""
 _MAX_SOCKET_PATH: Final = 107
 
 
 @dataclass(frozen=True)
 class Target:
-    """A lease as its bridge needs it: where its parts are, and the token that opens them."""
+    """A lease for its bridge: the location of its parts, and the token that opens them."""
 
     lease: str
     parts: tuple[messages.PartView, ...]
@@ -61,21 +68,22 @@ Take = Callable[[], Awaitable[Target]]
 
 
 def fill(directory: Path) -> list[Path]:
-    """Put the remote libraries into a new directory and return them, for a program to load first. Raises NativeMissing
-    when they were not built."""
+    """Put the remote libraries into a new directory and return them, for a program to preload. Raises NativeMissing
+    when they are not built."""
     for name, artefact in REMOTE_LIBRARIES.items():
         (directory / name).symlink_to(native.path(artefact))
     return [directory / name for name in REMOTE_LIBRARIES]
 
 
 class Bridge:
-    """Serves the sockets of one lease. `take` gives the lease when a program first needs it, and its latest token each
-    time after; what it raises closes the program's connection."""
+    """The sockets of one lease. `take` returns the lease when a program first needs it, and later its latest token; an
+    error of it closes the program's connection, after the answer `refusal`."""
 
-    def __init__(self, directory: Path, credentials: Credentials, take: Take) -> None:
+    def __init__(self, directory: Path, credentials: Credentials, take: Take, *, refusal: bytes = GONE) -> None:
         self._directory = directory
         self._credentials = credentials
         self._take = take
+        self._refusal = refusal
         self._relay = Relay(credentials)
         self._servers: list[asyncio.Server] = []
         self._opening = asyncio.Lock()
@@ -86,7 +94,7 @@ class Bridge:
         await self._listen(0)
 
     async def close(self) -> None:
-        """Close everything: programs see their executors go."""
+        """Close everything: programs lose their executors."""
         for server in self._servers:
             server.close()
         for task in self._open:
@@ -108,12 +116,21 @@ class Bridge:
         accepting.add_done_callback(self._open.discard)
 
     async def _accept(self, sock: socket.socket, part: int) -> None:
+        places = asyncio.Semaphore(MAX_PROGRAMS)
         try:
             while True:
-                program, _ = await asyncio.get_running_loop().sock_accept(sock)
+                await places.acquire()
+                try:
+                    program, _ = await asyncio.get_running_loop().sock_accept(sock)
+                except OSError as error:  # no descriptors left; there will be again
+                    places.release()
+                    log.warning("a program was not taken", part=part, reason=str(error))
+                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                    continue
                 task = asyncio.create_task(self._serve(program, part))
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
+                task.add_done_callback(lambda _: places.release())
         finally:
             sock.close()
 
@@ -125,14 +142,14 @@ class Bridge:
                     await self._carry(program, target, target.parts[part])
             except (Unavailable, OSError) as error:
                 if isinstance(error, ConnectionRefusedError):
-                    await _say_gone(program, part, error)
+                    await self._say_gone(program, part, error)
                 else:
-                    log.warning("a program cannot reach its GPU", part=part, reason=str(error))
+                    log.warning("cannot connect a program to its GPU", part=part, reason=str(error))
             except ElasticGPUError as error:
-                await _say_gone(program, part, error)
+                await self._say_gone(program, part, error)
 
     async def _taken(self) -> Target:
-        """The lease; the sockets of all its parts are there when this returns."""
+        """Return the lease, after making the sockets of all its parts."""
         async with self._opening:
             target = await self._take()
             for part in range(1, len(target.parts)):
@@ -157,21 +174,20 @@ class Bridge:
         finally:
             await connection.close()
 
-
-async def _say_gone(program: socket.socket, part: int, error: Exception) -> None:
-    """That it need not try again. A connection that is closed without a word is one to be made anew."""
-    log.warning("a program's GPU is gone", part=part, reason=str(error))
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(GONE_SECONDS):
-            await loop.sock_sendall(program, GONE)
-            # Closed with its greeting unread, the connection would be reset, and our word be lost with it.
-            while await loop.sock_recv(program, 1 << 16):
-                pass
+    async def _say_gone(self, program: socket.socket, part: int, error: Exception) -> None:
+        """Tell the program not to retry. After a close without a message it would reconnect."""
+        log.warning("a program's lease has ended", part=part, reason=str(error))
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(GONE_SECONDS):
+                await loop.sock_sendall(program, self._refusal)
+                # After a close with its Hello unread, the connection would be reset, and our message lost.
+                while await loop.sock_recv(program, 1 << 16):
+                    pass
 
 
 def _connectable(path: str) -> bool:
-    """Whether this is a socket that we see and may connect to: a container sees none of its machine's."""
+    """Return whether this is a socket that we see and may connect to: a container sees none of its machine's."""
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode) and os.access(path, os.R_OK | os.W_OK)
     except OSError:

@@ -1,4 +1,4 @@
-"""The pool as a program's side sees it: a connection to the broker, and connections to executors on its servers."""
+"""The program's side of the pool: a connection to the broker, and connections to executors on its servers."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from egpu import errors
-from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages, proof
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
-from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
-from egpu.adapters.processes import boot_id, start_time
-from egpu.errors import AlreadyExists, CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
+from egpu.adapters.pool.security import LOCAL_PEER, TLS_OPTIONS, Credentials, common_name
+from egpu_base import errors
+from egpu_base.errors import AlreadyExists, CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
+from egpu_base.http.listening import Listen
+from egpu_base.system.processes import boot_id, start_time
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 40.0
-"""Longer than the broker waits for executors to start."""
+"""Longer than the time that the broker waits for executors to start."""
+_NOT_TLS: Final = "WRONG_VERSION_NUMBER"
+"""OpenSSL's reason for an answer that is no TLS record."""
 M = TypeVar("M", bound=messages.Message)
 
 
 def parse_address(text: str, field: str = "--pool") -> Listen:
-    """HOST:PORT of a broker or server, with `egpu://` before it or not. Raises InvalidInput."""
+    """Parse HOST:PORT of a broker or server, with or without `egpu://`. Raises InvalidInput."""
     listen = Listen.parse(re.sub(r"^[a-z]+://", "", text))
     if not listen.port:
-        raise InvalidInput(field, f"{text!r} names no port; give HOST:PORT")
+        raise InvalidInput(field, f"{text!r} has no port; give HOST:PORT")
     return listen
 
 
 def machine_id() -> str:
-    """What tells this machine from others as long as it runs; its host name where the kernel does not say.
+    """Return an identity of this machine for its running time, or its host name where the kernel has none.
 
-    Programs that are told of a socket on "the same machine" still check that they see it: a container does not.
+    Programs that get a socket of "the same machine" still check that they see it; a container does not.
     """
     return boot_id() or socket.gethostname()
 
@@ -48,14 +50,14 @@ def machine_id() -> str:
 async def dial(
     address: Listen, credentials: Credentials, hello: messages.Hello, *, expect: str, relay: Relay | None = None
 ) -> tuple[Connection, messages.Welcome]:
-    """Connect and be let in. `expect` is the role that the other side's certificate must have, or its whole name. With
+    """Connect and identify ourselves. `expect` is the role in the other side's certificate, or its whole name. With
     `relay` the connection can be handed over.
 
     Raises:
-        Unavailable: nobody answers there, or says "later"; or our certificate cannot be used at this moment.
-        Refused: the other side does not let us in, or is not who it should be.
-        AlreadyExists: somebody else is let in there under our name.
-        InvalidInput: a plain connection beyond this machine was asked for.
+        Unavailable: no answer, or the answer "later"; or our certificate is unusable at this moment.
+        Refused: the other side refuses us, or has an unexpected name.
+        AlreadyExists: another process is connected there under our name.
+        InvalidInput: a plain connection beyond this machine.
     """
     credentials.check_address(address)
     try:
@@ -64,14 +66,16 @@ async def dial(
                 _open(address, credentials) if relay is None else _open_relayed(address, credentials, relay)
             )
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError) as error:
-        raise Unavailable(f"{address} ended the connection before TLS was agreed on") from error
+        raise Unavailable(f"{address} ended the connection during the TLS handshake") from error
     except ssl.SSLError as error:
-        raise Refused(f"{address} does not accept our certificate, or we not its: {error.reason or error}") from error
+        if error.reason == _NOT_TLS:
+            raise Refused(f"{address} does not use TLS. Leave out {TLS_OPTIONS}, or start it with them") from error
+        raise Refused(f"{address} and we do not accept each other's certificates: {error.reason or error}") from error
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{address} does not answer: {_reason(error)}") from error
     if credentials.tls and connection.peer != expect and connection.peer.partition("/")[0] != expect:
         await connection.close()
-        raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
+        raise Refused(f"expected a certificate of {expect} there, and found one of {connection.peer}")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             if not credentials.tls:
@@ -81,17 +85,35 @@ async def dial(
         return connection, _welcome(answer, address)
     except TimeoutError as error:
         await connection.close()
-        raise Unavailable(f"{address} took the connection and says nothing") from error
+        raise Unavailable(f"{address} accepted the connection and does not answer") from error
+    except Unavailable as error:
+        await connection.close()
+        if not credentials.tls and await _uses_tls(address):
+            raise Refused(f"{address} uses TLS. Give {TLS_OPTIONS}") from error
+        raise
     except BaseException:
         await connection.close()
         raise
 
 
+async def _uses_tls(address: Listen) -> bool:
+    """Return whether a TLS handshake with any certificate begins there. Nothing of ours is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
 def _reason(error: OSError) -> str:
-    """Why nobody answered, as the system says it: asyncio's own words name the address once more."""
+    """Return the reason of a failed connection, as the system gives it: asyncio's text repeats the address."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    return error.strerror or str(error) or "no connection in time"
+    return error.strerror or str(error) or "connection timed out"
 
 
 def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
@@ -100,14 +122,14 @@ def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
     if isinstance(answer, messages.Rejected):
         taken = answer.kind == AlreadyExists.__name__
         raise (AlreadyExists if taken else Unavailable if answer.retryable else Refused)(f"{address}: {answer.reason}")
-    raise CorruptData(f"{address} answers a greeting with {type(answer).__name__}")
+    raise CorruptData(f"{address} answers a Hello with {type(answer).__name__}")
 
 
 async def _open(address: Listen, credentials: Credentials) -> tuple[str, Connection]:
-    """A connection, and what both its ends are, for the proofs."""
+    """Return a connection, and both its ends, for the proofs."""
     try:
         context = credentials.client_context()
-    except InvalidInput as error:  # its files may just be replaced
+    except InvalidInput as error:  # its files may be under replacement
         raise Unavailable(str(error)) from error
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, limit=STREAM_BYTES)
     connection = Connection(reader, writer)
@@ -139,8 +161,8 @@ async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay)
 
 
 class PoolClient:
-    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it. `cards`:
-    what cards the pool had when it was made."""
+    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it. `cards` is
+    the kind of cards in the pool at the time of connecting."""
 
     def __init__(self, connection: Connection, on_ended: Callable[[str, str], None], cards: messages.Cards) -> None:
         self.cards: messages.Cards = cards
@@ -154,20 +176,20 @@ class PoolClient:
     async def connect(
         cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
     ) -> PoolClient:
-        """Raises as `dial`."""
+        """Connect. Raises as `dial`."""
         connection, welcome = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
         return cls(connection, on_ended, welcome.cards)
 
     @property
     def lost(self) -> asyncio.Task[None]:
-        """Ends when the connection does."""
+        """Return a task that ends with the connection."""
         return self._listening
 
     async def acquire(
         self, *, request: str, holder: str, cards: int, core: int, memory_mib: int, host: str = ""
     ) -> messages.Granted:
-        """A lease whose executors run. Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable, as the broker
-        answers."""
+        """Take a lease, and return when its executors run. Raises DoesNotFit, TooSoon, Refused, InvalidInput,
+        Unavailable, as the broker answers."""
         return await self._ask(
             lambda number: messages.Acquire(
                 number=number, request=request, holder=holder, cards=cards, core=core, memory_mib=memory_mib, host=host
@@ -176,7 +198,7 @@ class PoolClient:
         )
 
     async def attach(self, lease: str) -> messages.Granted:
-        """Speak for a lease again after the connection was lost. Raises NotFound, Refused, Unavailable."""
+        """Use this connection for an earlier lease, after a lost one. Raises NotFound, Refused, Unavailable."""
         return await self._ask(lambda number: messages.Attach(number=number, lease=lease), messages.Granted)
 
     async def renew(self, lease: str) -> messages.Granted:
@@ -185,7 +207,7 @@ class PoolClient:
     async def resize(
         self, lease: str, *, core: int | None, memory_mib: int | None, within_seconds: float | None = None
     ) -> messages.Granted:
-        """Other limits; returns once they are in force. Raises NotFound, DoesNotFit, Refused, InvalidInput."""
+        """Set other limits; return once they are in force. Raises NotFound, DoesNotFit, Refused, InvalidInput."""
         return await self._ask(
             lambda number: messages.Resize(
                 number=number, lease=lease, core=core, memory_mib=memory_mib, within_seconds=within_seconds
@@ -243,16 +265,16 @@ class PoolClient:
 
 
 def answer_of(answer: messages.AnyMessage, kind: type[M]) -> M:
-    """The answer that was due. Raises what the other side says went wrong, or CorruptData for anything else."""
+    """Return the expected answer. Raises the other side's error, or CorruptData for any other message."""
     if isinstance(answer, messages.Failed):
         raise _error(answer)
     if not isinstance(answer, kind):
-        raise CorruptData(f"{type(answer).__name__} came where {kind.__name__} was due")
+        raise CorruptData(f"{type(answer).__name__} arrived instead of {kind.__name__}")
     return answer
 
 
 def _error(failed: messages.Failed) -> ElasticGPUError:
-    """The other side's error as the same kind here, where it is a kind of ours that takes one sentence."""
+    """Return the other side's error as the same kind, if it is one of ours that takes one sentence."""
     kind = getattr(errors, failed.kind, None)
     if isinstance(kind, type) and issubclass(kind, ElasticGPUError):
         if issubclass(kind, InvalidInput):
@@ -264,5 +286,5 @@ def _error(failed: messages.Failed) -> ElasticGPUError:
 
 
 def process_holder() -> str:
-    """This process as a holder: pid and start time, on this machine."""
+    """Return our own process as a holder: pid and start time, on this machine."""
     return f"process:{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"

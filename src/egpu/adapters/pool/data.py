@@ -1,5 +1,5 @@
-"""What every machine with executors does for programs elsewhere: checks a program's token, connects it to its
-executor, and says how fast it can be reached."""
+"""The data side of every machine with executors: check a remote program's token, connect it to its executor, and report
+the network's speed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from egpu.adapters.executors.process import Executor
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.core.leasing import tokens
-from egpu.errors import NotFound, Unavailable
+from egpu_base.errors import NotFound, Unavailable
 
 _NETWORK: Final = Path("/sys/class/net")
 
 
 async def connect_program(connection: Connection, hello: messages.Hello, executor: Executor[Any], *, key: str) -> None:
-    """Carry a program's bytes until either side ends. Its token must be signed with `key` and issued to
-    the peer that brings it.
+    """Carry a program's bytes until either side ends. Its token must be signed with `key` and issued to the peer that
+    presents it.
 
     Raises Refused for any other token, NotFound when the executor is dead, Unavailable when it does not answer.
     """
@@ -38,7 +38,7 @@ async def connect_program(connection: Connection, hello: messages.Hello, executo
 
 
 def fastest_link_mbps(root: Path = _NETWORK) -> int:
-    """Speed of the fastest interface that is up, as the kernel says it; 0 where it does not."""
+    """Return the speed of the fastest interface that is up, or 0 if the kernel does not say."""
     speeds = [0]
     for interface in root.glob("*/speed"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,5 +1,4 @@
-"""A lease as its holder has it: taken when first needed, renewed, spoken for again after every lost connection, and
-given back."""
+"""A lease of its holder: taken when first needed, renewed, reattached after every lost connection, and released."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Target
 from egpu.adapters.pool.client import PoolClient
 from egpu.adapters.pool.security import Credentials
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
+from egpu_base.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
+from egpu_base.http.listening import Listen
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -28,12 +27,12 @@ RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.1
 RELEASE_SECONDS: Final = 3.0
 TAKE_SECONDS: Final = 60.0
-"""For how long a broker that does not answer is asked for a lease, where nobody says: an upgrade takes less."""
+"""The default time of retries for a lease while the broker is silent: an upgrade takes less."""
 
 
 class HeldLease:
-    """`take` it, `close` it. `on_taken` is told of it once, `on_ended` when it was taken away, with the reason;
-    `on_silence` once, when the broker does not answer and is asked again."""
+    """A lease to `take` and `close`. `on_taken` is called once with it; `on_ended` with the reason when it was taken
+    away; `on_silence` once, when the broker does not answer and is asked again."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class HeldLease:
         self._request_id = secrets.token_hex(16)
         self._client: PoolClient | None = None
         self._attached: PoolClient | None = None
-        """The connection that speaks for the lease."""
+        """The connection that holds the lease."""
         self._granted: messages.Granted | None = None
         self._ended = ""
         self._renewing: asyncio.Task[None] | None = None
@@ -67,15 +66,15 @@ class HeldLease:
 
     @property
     def lease(self) -> messages.LeaseView | None:
-        """As it was when it was last renewed."""
+        """Return the lease as of its last renewal."""
         return None if self._granted is None else self._granted.lease
 
     async def cards(self) -> messages.Cards:
-        """What cards the pool has, which the broker says to whoever connects; nothing is taken. Raises as `take`."""
+        """Return the kind of the pool's cards, which the broker tells every caller; take nothing. Raises as `take`."""
         return await self._asked(_known_cards)
 
     async def take(self) -> Target:
-        """The lease, taken now if it was not yet.
+        """Return the lease; take it now if needed.
 
         Raises DoesNotFit, TooSoon, Refused, InvalidInput as the broker says; Unavailable when it does not answer;
         NotFound when the lease has ended.
@@ -90,7 +89,7 @@ class HeldLease:
             return Target(self._granted.lease.lease, self._granted.lease.parts, self._granted.token)
 
     async def close(self, reason: str = "its program has ended") -> None:
-        """Give it back; if the broker cannot be told, it finds out by itself."""
+        """Release it; a broker that cannot be reached finds out by itself."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -119,8 +118,8 @@ class HeldLease:
         return await self._asked(acquire)
 
     async def _asked(self, question: Callable[[PoolClient], Awaitable[T]]) -> T:
-        """What the broker answers, asked again for as long as somebody waits while it does not."""
-        self._credentials.client_context()  # files that are wrong are said to be, not waited for
+        """Ask the broker, again and again while it is silent and a caller waits."""
+        self._credentials.client_context()  # wrong files are an error at once
         deadline = time.monotonic() + self._wait_seconds
         while True:
             try:
@@ -150,7 +149,7 @@ class HeldLease:
             self._on_ended(reason)
 
     async def _keep(self, lease: str) -> None:
-        """Renew in time; after a lost connection attach at once, again and again: the broker waits only a second."""
+        """Renew in time; after a lost connection reattach at once and repeatedly: the broker waits only a second."""
         while not self._ended:
             try:
                 client = await self._connected()
@@ -166,18 +165,21 @@ class HeldLease:
                 await asyncio.sleep(RECONNECT_SECONDS)
             except (NotFound, Refused) as error:
                 self._finish(str(error))
+            except Exception as error:  # nobody waits for this task: who has the lease is told
+                log.exception("the lease is not renewed any more", lease=lease)
+                self._finish(f"it cannot be renewed: {error!r}")
 
 
 async def _known_cards(client: PoolClient) -> messages.Cards:
     if client.cards == "gathering":
-        await client.close()  # the next connection is told anew
-        raise Unavailable("the pool's broker started a moment ago, its servers may be on their way")
+        await client.close()  # the next connection gets a new answer
+        raise Unavailable("the pool's broker started a moment ago; its servers may not be connected yet")
     return client.cards
 
 
 def _in_its_order(granted: messages.Granted, before: messages.Granted) -> messages.Granted:
-    """With the parts that the lease was taken with, in that order: the program's ordinals follow it. A broker that has
-    just started learns them one by one, as servers come back, in any order."""
+    """Return it with the first parts of the lease in their order, which the program's ordinals follow. A restarted
+    broker learns them one by one, as servers come back, in any order."""
     known = {part.server: part for part in granted.lease.parts}
     parts = tuple(known.get(part.server, part) for part in before.lease.parts)
     return msgspec.structs.replace(granted, lease=msgspec.structs.replace(granted.lease, parts=parts))

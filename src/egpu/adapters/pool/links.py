@@ -1,5 +1,5 @@
-"""The process in a network of executors that passes TCP between it and those of the same caller on other servers:
-`egpu-link` (native/link), which is told here with whom. What it is told and says is described in its main.c.
+"""The process in a network of executors that passes TCP to those of the same caller on other servers: `egpu-link`
+(native/link), controlled from here. Its main.c describes the commands and reports.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import socket
 from typing import Final
 
 from egpu.adapters import native
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
 
 PROGRAM: Final = "egpu-link"
 START_SECONDS: Final = 10.0
 
 
 class LinkProcess:
-    """One network's. Closing it ends its links and leaves the network its address."""
+    """The process of one network. Closing it ends its links; the network keeps its address."""
 
     def __init__(self, inode: int, control: socket.socket, process: asyncio.subprocess.Process) -> None:
         self.inode = inode
-        """Of the network."""
+        """The network's address."""
         self._control = control
         self._process = process
 
     @classmethod
     async def start(cls, network: int, address: int) -> LinkProcess:
-        """In the network of this descriptor, which gets a device with the address.
+        """Start it in the network of this descriptor, which gets a device with the address.
 
         Raises Unavailable, NativeMissing.
         """
@@ -46,11 +46,11 @@ class LinkProcess:
         except BaseException as error:
             ours.close()
             if isinstance(error, TimeoutError | OSError):
-                raise Unavailable(f"{PROGRAM} does not start: {error}") from error
+                raise Unavailable(f"{PROGRAM} cannot start: {error}") from error
             raise
         if not ready:
             await made.close()
-            raise Unavailable(f"{PROGRAM} does not start; it says why on standard error")
+            raise Unavailable(f"{PROGRAM} does not start; see its message on standard error")
         return made
 
     @property
@@ -58,13 +58,13 @@ class LinkProcess:
         return self._process.returncode is None
 
     def join(self, address: int, stream: socket.socket, *, answers: bool) -> None:
-        """Link the network with the one of this address, whose own process is at the other end of the stream. Who
-        `answers` says nothing there before it hears something. Raises Unavailable when the process has ended."""
+        """Link the network with the one of this address, whose own process is at the other end of the stream. The side
+        that `answers` sends nothing before it receives something. Raises Unavailable when the process has ended."""
         message = (b"A" if answers else b"L") + address.to_bytes(4, "big")
         try:
             socket.send_fds(self._control, [message], [stream.fileno()])
         except OSError as error:
-            raise Unavailable(f"{PROGRAM} does not take a link: {error}") from error
+            raise Unavailable(f"{PROGRAM} does not accept a link: {error}") from error
 
     async def close(self) -> None:
         self._control.close()

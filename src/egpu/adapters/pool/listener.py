@@ -1,4 +1,4 @@
-"""Accepts connections, finds out who each caller is, and hands the connection on. Brokers and servers have one each."""
+"""Accept connections, identify each caller, and hand the connection on. Brokers and servers have one each."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Final
 
 import structlog
 
-from egpu.adapters import listening
 from egpu.adapters.pool import messages, proof
 from egpu.adapters.pool.connection import CLOSE_SECONDS, MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, certified, common_name
-from egpu.adapters.strangers import MAX_STRANGERS, Strangers, accept, places_for
-from egpu.errors import ElasticGPUError, Refused, Unavailable
+from egpu_base.errors import ElasticGPUError, Refused, Unavailable
+from egpu_base.http import listening
+from egpu_base.http.strangers import MAX_STRANGERS, Strangers, accept, places_for
 
 log = structlog.get_logger(__name__)
 
 HELLO_SECONDS: Final = 10.0
-"""A caller that has not said who it is by then, TLS included, is closed."""
+"""The time in which a caller must identify itself, TLS included."""
 DESCRIPTORS: Final = 1
 DESCRIPTORS_RELAYED: Final = 4
-"""A caller's in the process that has most of them: in the relay it is both ends, who is interested, and the program."""
+"""The descriptors of a caller in the process with the most: in the relay both ends, the owner, and the program."""
 
 ComeIn = Callable[[Connection, messages.Hello], Awaitable[None]]
 
 
 class Listener:
-    """`come_in` gets a caller that proved who it is (`connection.peer`), and keeps it until it returns. It sends the
-    Welcome itself; what it raises is told to the caller.
+    """A listener. `come_in` gets an identified caller (`connection.peer`), and keeps it until it returns. It sends the
+    Welcome itself; its error is sent to the caller.
 
-    `max_connections` bounds callers that are known, of which one may be half; it is less where this process may not
-    open as many files. Those that are not known yet are `Strangers`. With `relayed` the bytes are carried by the relay,
-    and `come_in` may hand the connection over.
+    `max_connections` limits identified callers, of which one may be half; it is lower if this process may not open as
+    many files. Others are `Strangers`. With `relayed` the relay carries the bytes, and `come_in` may hand the
+    connection over.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Listener:
         self._secret = ""
         self.strangers = Strangers()
         self.known: Counter[str] = Counter()
-        """Connections of those who are known, by peer."""
+        """Connections of identified callers, by peer."""
         self.address = self._listen
 
     @property
     def is_open(self) -> bool:
-        """Whether callers can come in."""
+        """Return whether callers can connect."""
         return self._accepting is not None
 
     async def open(self) -> None:
         """Listen. Raises InvalidInput."""
         self._credentials.check_address(self._listen)
         self._secret = self._credentials.secret()
-        self._credentials.server_context()  # read anew for each caller; bad files are told now
+        self._credentials.server_context()  # read again for each caller; this reports bad files now
         sock = listening.open_socket(self._listen)
         self.address = listening.bound(sock)
         each = DESCRIPTORS if self._relay is None else DESCRIPTORS_RELAYED
@@ -74,10 +74,10 @@ class Listener:
         self._accepting = asyncio.create_task(accept(sock, self._take))
 
     async def serve(self) -> None:
-        """Until cancelled; then every connection is closed."""
+        """Serve until cancelled, or until no caller can connect any more; then close every connection."""
         assert self._accepting is not None, "open() comes first"
         try:
-            await asyncio.Event().wait()
+            await self._accepting
         finally:
             self._accepting.cancel()
             for task in self._tasks:
@@ -87,13 +87,13 @@ class Listener:
                 await self._relay.close()
 
     def _take(self, sock: socket.socket, address: str) -> None:
-        """Every caller is counted from its first moment: before TLS, before it has said a word."""
+        """Count every caller from its first moment: before TLS, before its first byte."""
         task = asyncio.create_task(self._serve(sock, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
-        """One caller, until it has gone."""
+        """Serve one caller until it has gone."""
         task = asyncio.current_task()
         assert task is not None
         deadline = asyncio.get_running_loop().time() + HELLO_SECONDS
@@ -103,18 +103,18 @@ class Listener:
                 between, connection = await self._secured(sock)
             await self._keep(connection, between, place, deadline)
         except TimeoutError:
-            log.info("caller turned away", address=address, reason=f"no TLS connection within {HELLO_SECONDS:g} s")
+            log.info("caller refused", address=address, reason=f"no TLS connection within {HELLO_SECONDS:g} s")
         except (ElasticGPUError, OSError) as error:
-            log.info("caller turned away", address=address, reason=str(error))
+            log.info("caller refused", address=address, reason=str(error))
         except asyncio.CancelledError:
-            pass  # we end, or there was no more room for strangers
+            pass  # we end, or strangers have no more room
         finally:
             self.strangers.remove(place)
 
     async def _secured(self, sock: socket.socket) -> tuple[str, Connection]:
-        """Both ends of the caller's socket, which is taken, and what is said over it. With TLS the connection's peer is
-        the name in the caller's certificate. Our own, and whom we trust, is what the files say at this moment. Raises
-        OSError, ElasticGPUError."""
+        """Return both ends of the caller's socket, which is taken, and the connection over it. With TLS its peer is the
+        name in the caller's certificate; our own certificate and authority are read at this moment. Raises OSError,
+        ElasticGPUError."""
         try:
             context = None if self._relay is not None else self._credentials.server_context()
             between = proof.ends(sock, accepted=True)
@@ -138,7 +138,7 @@ class Listener:
         return between, connection
 
     async def _keep(self, connection: Connection, between: str, place: int, deadline: float) -> None:
-        """Until the caller has gone."""
+        """Serve an identified caller until it has gone."""
         try:
             hello = await self._identified(connection, between, deadline)
             self.strangers.remove(place)
@@ -146,7 +146,7 @@ class Listener:
         except* ElasticGPUError as group:
             error = _first(group)
             if not isinstance(error, Unavailable):
-                log.info("caller turned away", peer=connection.peer, reason=str(error))
+                log.info("caller refused", peer=connection.peer, reason=str(error))
             with contextlib.suppress(ElasticGPUError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     kind = type(error).__name__
@@ -160,36 +160,34 @@ class Listener:
                 await connection.close()
 
     async def _identified(self, connection: Connection, between: str, deadline: float) -> messages.Hello:
-        """The caller's greeting; from now on it is `connection.peer`. Raises Refused, Unavailable, CorruptData."""
+        """Return the caller's Hello; from now on it is `connection.peer`. Raises Refused, Unavailable, CorruptData."""
         name, connection.peer = connection.peer, ""
         try:
             async with asyncio.timeout_at(deadline):
-                if self._credentials.tls:  # heard first: closed with a word unread, it would not hear ours
+                if self._credentials.tls:  # read first: after a close with unread bytes it would not get our answer
                     hello = await connection.expect(messages.Hello, limit_bytes=MAX_HELLO_BYTES)
                     peer = certified(name)
                 else:
                     hello, peer = await proof.demand(connection, self._secret, between), LOCAL_PEER
         except TimeoutError as error:
-            raise Refused(f"no greeting within {HELLO_SECONDS:g} s") from error
+            raise Refused(f"no Hello within {HELLO_SECONDS:g} s") from error
         if hello.version != messages.VERSION:
-            raise Refused(f"version {hello.version} of the pool's protocol; this one speaks {messages.VERSION}")
+            raise Refused(f"the pool's protocol {hello.version} is not supported; use version {messages.VERSION}")
         connection.peer = peer
         return hello
 
     async def _attend(self, connection: Connection, hello: messages.Hello) -> None:
         peer = connection.peer
         if self.known.total() >= self._max_connections:
-            raise Unavailable(f"{self._max_connections} connections are open, the most that are taken")
+            raise Unavailable(f"{self._max_connections} connections are open, which is the limit; try again later")
         if 2 * self.known[peer] >= self._max_connections:
-            raise Unavailable(
-                f"{peer} has {self.known[peer]} connections open, half of all: the others' are not for it"
-            )
+            raise Unavailable(f"{peer} has {self.known[peer]} connections open, the limit for one caller; close some")
         self.known[peer] += 1
         try:
             await self._come_in(connection, hello)
         finally:
             self.known[peer] -= 1
-            self.known += Counter()  # without those who have none
+            self.known += Counter()  # drop peers without one
 
 
 def _first(group: BaseExceptionGroup[ElasticGPUError]) -> ElasticGPUError:

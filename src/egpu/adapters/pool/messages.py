@@ -1,4 +1,4 @@
-"""What broker, servers and programs say to each other: JSON in frames (`egpu.adapters.pool.connection`).
+"""Messages between broker, servers and programs: JSON in frames (`egpu.adapters.pool.connection`).
 
 program → broker    Hello(client)  then  Acquire, Attach, Renew, Resize, Release, ListLeases, ListServers
 broker → program    Welcome or Rejected, then an answer with the number of each request, and Ended at any time
@@ -11,6 +11,7 @@ agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data
 Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -18,17 +19,17 @@ import msgspec
 from egpu.api.allocation import CardShare
 from egpu.core.leasing.links import LinkRecord
 from egpu.core.leasing.records import LeaseRecord, Report
-from egpu.errors import CorruptData
+from egpu_base.errors import CorruptData
 
 VERSION: Final = 2
 SERVER_SILENCE_SECONDS: Final = 5.0
-"""A server of which the broker hears nothing for so long is away."""
+"""A server is away after this time without a message to the broker."""
 Cards = Literal["", "gathering", "none", "real", "simulated", "mixed"]
-"""What cards a pool has. "gathering": none so far, but its broker has just started; "": it does not say."""
+"""The kind of cards in a pool. "gathering": none yet, the broker has just started; "": not told."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):
-    """Unknown fields are ignored, so that a newer peer may say more; an unknown message is an error."""
+    """A message. Unknown fields are ignored, so that a newer peer can send more; an unknown message is an error."""
 
 
 class Challenge(Message, frozen=True, kw_only=True):
@@ -45,8 +46,8 @@ class Proof(Message, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `instance` of a server is
-    which run of it; `lease` and `token` for data; `caller` is whose networks are to be linked."""
+    """The caller and its purpose. `proof` is for authentication by the pool's shared secret; `instance` identifies the
+    run of a server; `lease` and `token` are for data; `caller` is the owner of the networks to link."""
 
     version: int = VERSION
     role: str
@@ -59,7 +60,7 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """`name` is who the caller is to us. To a program, `cards` says what its kernels must be compiled to."""
+    """The answer to a Hello. `name` is our name for the caller. `cards` is the target of a program's compilers."""
 
     name: str
     epoch: str = ""
@@ -67,8 +68,8 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """No; the connection is closed after it. `retryable`: it may be different later. `kind` is the name of the error in
-    `egpu.errors`."""
+    """A refusal; the connection is closed after it. `retryable`: a later try may succeed. `kind` is the name of the
+    error in `egpu_base.errors`."""
 
     reason: str
     retryable: bool = False
@@ -76,7 +77,7 @@ class Rejected(Message, frozen=True, kw_only=True):
 
 
 class Acquire(Message, frozen=True, kw_only=True):
-    """Answered with Granted once the executors run. `request` makes asking again harmless."""
+    """Ask for a lease; answered with Granted once the executors run. `request` makes repeating harmless."""
 
     number: int
     request: str
@@ -88,22 +89,22 @@ class Acquire(Message, frozen=True, kw_only=True):
 
 
 class Attach(Message, frozen=True, kw_only=True):
-    """This connection now speaks for a lease that another one (which broke) held before. Answered with Granted."""
+    """Use this connection for a lease whose connection broke. Answered with Granted."""
 
     number: int
     lease: str
 
 
 class Renew(Message, frozen=True, kw_only=True):
-    """Answered with Granted: a fresh token."""
+    """Ask for a fresh token. Answered with Granted."""
 
     number: int
     lease: str
 
 
 class Resize(Message, frozen=True, kw_only=True):
-    """Answered with Granted once the servers have the new limits in force. `within_seconds`: how long the program may
-    go on using more memory than that; None for as long as it likes."""
+    """Ask for other limits; answered with Granted once they are in force. `within_seconds`: how long the program may go
+    on using more memory; None: as long as it likes."""
 
     number: int
     lease: str
@@ -113,7 +114,7 @@ class Resize(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """Answered with Done."""
+    """End a lease. Answered with Done."""
 
     number: int
     lease: str
@@ -121,7 +122,7 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 class Open(Message, frozen=True, kw_only=True):
-    """The node of a pod asks the node that has its cards for the container's executor. Answered with Granted."""
+    """Ask, as the node of a pod, the node with its cards for the container's executor. Answered with Granted."""
 
     number: int
     namespace: str
@@ -131,19 +132,19 @@ class Open(Message, frozen=True, kw_only=True):
 
 
 class ListLeases(Message, frozen=True, kw_only=True):
-    """Answered with Leases."""
+    """Ask for all leases. Answered with Leases."""
 
     number: int
 
 
 class ListServers(Message, frozen=True, kw_only=True):
-    """Answered with Servers."""
+    """Ask for all servers. Answered with Servers."""
 
     number: int
 
 
 class CardView(Message, frozen=True, kw_only=True):
-    """One card of a lease, in the order of the ordinals. `used_mib` is None until the server has said it."""
+    """One card of a lease, in the order of the ordinals. `used_mib` is None until the server has reported it."""
 
     server: str
     share: CardShare
@@ -151,17 +152,19 @@ class CardView(Message, frozen=True, kw_only=True):
 
 
 class PartView(Message, frozen=True, kw_only=True):
-    """Where a part of a lease runs. `socket`: the executor's, for programs of the same machine."""
+    """The location of a part of a lease. `socket`: the executor's, for programs of the same machine."""
 
     server: str
     address: str
     host: str
     socket: str
     cards: int
+    libraries: Mapping[str, str] = {}
+    """NVIDIA's libraries of its server, name → version."""
 
 
 class LeaseView(Message, frozen=True, kw_only=True):
-    """A lease as its holder and people see it; no secrets."""
+    """A lease as its holder and people see it, without secrets."""
 
     lease: str
     holder: str
@@ -189,11 +192,13 @@ class ServerView(Message, frozen=True, kw_only=True):
     memory_mib: int
     memory_free_mib: int
     confinement: str = ""
-    """What holds its executors, in words."""
+    """The confinement of its executors, in words."""
+    libraries: Mapping[str, str] = {}
+    """NVIDIA's libraries that its executors find, name → version; "" where it is not known."""
 
 
 class Granted(Message, frozen=True, kw_only=True):
-    """`token` opens the executors for about a minute: renew in time."""
+    """A granted lease. `token` opens the executors for about a minute: renew in time."""
 
     number: int
     lease: LeaseView
@@ -205,7 +210,7 @@ class Done(Message, frozen=True, kw_only=True):
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """`kind` is the name of the error in `egpu.errors`."""
+    """A failed request. `kind` is the name of the error in `egpu_base.errors`."""
 
     number: int
     kind: str
@@ -223,7 +228,7 @@ class Servers(Message, frozen=True, kw_only=True):
 
 
 class Ended(Message, frozen=True, kw_only=True):
-    """A lease of this connection ended, not because its holder said so."""
+    """A lease of this connection ended, without its holder's request."""
 
     lease: str
     reason: str
@@ -234,8 +239,8 @@ class Reported(Message, frozen=True, kw_only=True):
 
 
 class Orders(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that shall run on the server, and with which others its networks are linked; what is not named shall
-    end. But links go on while the broker is not `settled`: their callers may not have spoken to it yet."""
+    """Everything that shall run on the server, and the servers to link its networks with; the rest shall end. But links
+    stay while the broker is not `settled`: their callers may not have contacted it yet."""
 
     epoch: str
     version: int
@@ -258,7 +263,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> AnyMessage:
-    """Raises CorruptData for anything that is not one of ours."""
+    """Decode a message. Raises CorruptData for an invalid one."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -1,21 +1,22 @@
-"""Connections whose bytes a native process carries: `egpu-relay` (native/relay) does TLS and copies; who may talk to
-whom is decided here. What it is told and says is described in its main.c.
+"""Connections whose bytes a native process carries: `egpu-relay` (native/relay) does TLS and copies, and this module
+decides which ends are connected. Its main.c describes the commands and reports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import struct
-from pathlib import Path
 from typing import Final, Literal
 
 from egpu.adapters import native
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import Credentials
-from egpu.errors import Refused, Unavailable
+from egpu_base.errors import Refused, Unavailable
+from egpu_base.system import proc
 
 PROGRAM: Final = "egpu-relay"
 START_SECONDS: Final = 10.0
@@ -25,7 +26,7 @@ _Role = Literal["S", "C", "P", "U"]
 
 
 class Relay:
-    """One process, started when it is first needed. Closing it closes all that it carries."""
+    """One process, started on first use. Closing it closes all that it carries."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -34,16 +35,16 @@ class Relay:
         self._process: asyncio.subprocess.Process | None = None
 
     async def secure(self, sock: socket.socket, *, server: bool) -> Connection:
-        """Over a TCP socket, which is taken: its other side has proved to be `peer`, which is "" without TLS.
+        """Carry a TCP socket, which is taken. Its other side has proved to be `peer`, which is "" without TLS.
 
-        Raises Refused when either side does not accept the other, Unavailable when the connection ended before that was
-        known or there is no relay, NativeMissing.
+        Raises Refused when either side does not accept the other, Unavailable when the connection ended before, or
+        without a relay, NativeMissing.
         """
         role: _Role = "P" if not self._credentials.tls else "S" if server else "C"
         return await self._begin(role, sock)
 
     async def local(self, sock: socket.socket) -> Connection:
-        """Over a unix socket, which is taken: once handed over, descriptors go with the bytes. Raises as `secure`."""
+        """Carry a unix socket, which is taken: once handed over, descriptors go with the bytes. Raises as `secure`."""
         return await self._begin("U", sock)
 
     async def close(self) -> None:
@@ -87,7 +88,7 @@ class Relay:
             try:
                 socket.send_fds(self._control, [message], descriptors)
             except OSError as error:
-                raise Unavailable(f"{PROGRAM} does not take a connection: {error}") from error
+                raise Unavailable(f"{PROGRAM} does not accept a connection: {error}") from error
 
     async def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,16 +108,15 @@ class Relay:
             ready = b""
         if not ready:
             ours.close()
-            raise Unavailable(f"{PROGRAM} does not start; it says why on standard error")
+            raise Unavailable(f"{PROGRAM} does not start; see its message on standard error")
         return ours
 
 
 def library() -> str:
-    """The OpenSSL that this Python uses, or its usual name where that is part of Python itself."""
+    """Return the OpenSSL that this Python uses, or its usual name where it is linked into Python."""
     assert ssl.OPENSSL_VERSION  # importing it is what loads the library
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = line.rpartition(" ")[2]
-            if "/libssl" in path and ".so" in path:
-                return path
+    for line in proc.read(os.getpid(), "maps").split(b"\n"):
+        path = line.rpartition(b" ")[2]
+        if b"/libssl" in path and b".so" in path:
+            return os.fsdecode(path)
     return "libssl.so.3"

@@ -1,8 +1,8 @@
-"""A directory that is there as long as its process: a process that was killed leaves it, and the next that makes one
+"""A directory that lives as long as its process. A killed process leaves it, and the next process that makes one
 removes it.
 
-Each is locked (flock) by its owner. The kernel takes the lock away with the process, so whoever can lock a directory
-knows that nobody uses it, also from another container, where process numbers say nothing.
+Each is locked (flock) by its owner. The kernel drops the lock with the process, so a directory that can be locked is
+unused, also as seen from another container, where process numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.private import private_directory
-from egpu.errors import ElasticGPUError, Unavailable
+from egpu_base.errors import ElasticGPUError, Unavailable
+from egpu_base.system.private import private_directory
 
 _ATTEMPTS: Final = 16
 
 
 @contextlib.contextmanager
 def directory(prefix: str, below: Path) -> Generator[Path]:
-    """A new directory whose name begins with `prefix`; those that killed processes have left there are removed.
+    """Make a new directory whose name begins with `prefix`; remove those of killed processes.
 
     Raises Unavailable when it cannot be made.
     """
@@ -33,7 +33,7 @@ def directory(prefix: str, below: Path) -> Generator[Path]:
     try:
         path, lock = _made(prefix, below)
     except OSError as error:
-        raise Unavailable(f"no directory can be made in {below}: {error}") from error
+        raise Unavailable(f"cannot make a directory in {below}: {error}") from error
     try:
         yield path
     finally:
@@ -42,19 +42,19 @@ def directory(prefix: str, below: Path) -> Generator[Path]:
 
 
 def short_directory() -> Path:
-    """Socket paths are short: not below a long TMPDIR. The user's own runtime directory, where there is one: after `su`
-    the variable may name that of somebody else, who could put libraries in the place of ours."""
+    """Return a place for short socket paths, not below a long TMPDIR: the user's own runtime directory, if there is
+    one. After `su` the variable may name another user's, who could replace our libraries."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if 0 < len(runtime) < 60 and Path(runtime).is_dir():
         with contextlib.suppress(ElasticGPUError):
             return private_directory(Path(runtime))
-    return Path("/tmp")  # noqa: S108  where nobody can take away another's names
+    return Path("/tmp")  # noqa: S108  where users cannot remove the names of others
 
 
 def sweep(prefix: str, below: Path) -> None:
-    """Remove what killed processes have left."""
+    """Remove the directories of killed processes."""
     for path in below.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # in use, somebody else's, or gone meanwhile
+        with contextlib.suppress(OSError):  # in use, another user's, or gone meanwhile
             lock = _locked(path)
             try:
                 shutil.rmtree(path, ignore_errors=True)
@@ -67,16 +67,16 @@ def _made(prefix: str, below: Path) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=below))
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
             lock = _locked(path)
-            # Whoever swept before we had the lock has removed it, or will not get the lock any more.
+            # A sweep before our lock has removed it; a later one cannot get the lock.
             if path.exists():
                 return path, lock
             os.close(lock)
-    raise Unavailable(f"{_ATTEMPTS} new directories in {below} were all removed by others at once")
+    raise Unavailable(f"other processes removed {_ATTEMPTS} new directories in {below} at once; try again")
 
 
 def _locked(path: Path) -> int:
-    """Raises BlockingIOError when it is in use, OSError when it is none of ours: root could open and remove another
-    user's too, at whatever cost that user has arranged."""
+    """Lock it. Raises BlockingIOError when it is in use, OSError when it is not ours: root could also open and remove
+    another user's, with any effects that this user prepared."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if os.fstat(lock).st_uid != os.geteuid():
         os.close(lock)

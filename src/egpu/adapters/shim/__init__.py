@@ -1,6 +1,6 @@
-"""What a node's agent and its shim (`egpu.apps.shim`) say to each other, all of it below STATE_DIR/shim, root's alone.
+"""The protocol between a node's agent and its shim (`egpu.apps.shim`), all below STATE_DIR/shim, for root alone.
 
-offer    what the shim answers kubelet with: a file, which the agent writes and the shim reads
+offer    the shim's answers to kubelet: a file that the agent writes and the shim reads
 orders   executors, started and ended as the agent orders, and MPS servers: a socket, on which the shim listens
 
 STATE_DIR/shim/
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.private import private_directory
+from egpu_base.system.private import private_directory
 
 MPS_FOLDER: Final = "mps"
-"""Of the state directory: a directory for each card that has an MPS server (`egpu.apps.agent.cards.mps`)."""
+"""The folder with a directory for each card that has an MPS server (`egpu.apps.agent.cards.mps_servers`)."""
 
 
 @dataclass(frozen=True)
 class ShimDirectory:
-    """The names in it."""
+    """The names in the directory."""
 
     path: Path
 
     @classmethod
     def of(cls, state_dir: Path) -> ShimDirectory:
-        """That of an agent's state directory, made where there is none. Raises NotPrivate, Unavailable."""
+        """Return the one of an agent's state directory, made if needed. Raises NotPrivate, Unavailable."""
         path = private_directory(state_dir / "shim")
         path.chmod(0o700)
         return cls(path)

@@ -14,7 +14,7 @@ from egpu.adapters.executors import record as records
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
 from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
-from egpu.errors import CorruptData, TerminalError, Unavailable
+from egpu_base.errors import CorruptData, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -30,13 +30,13 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Running(msgspec.Struct, frozen=True, tag=True):
-    """Which executors of `folder` run?"""
+    """List the executors of `folder` that run."""
 
     folder: str
 
 
 class End(msgspec.Struct, frozen=True, tag=True):
-    """End that executor of `folder`, and whatever is left of it."""
+    """End that executor of `folder`, and its remains."""
 
     folder: str
     name: str
@@ -49,17 +49,17 @@ class StartMps(msgspec.Struct, frozen=True, tag=True):
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """How is it with the shim?"""
+    """Describe the state of the shim."""
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """It was done; `names` are those that run, where that was asked."""
+    """The answer to an order; `names` are the running ones, where that was asked."""
 
     names: tuple[str, ...] = ()
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
-    """What holds executors, in words; which layers of `confinement.LAYERS` do not; whether kubelet knows the shim."""
+    """The confinement of executors, in words; its missing `confinement.LAYERS`; whether the shim is registered."""
 
     held: str
     lacks: tuple[str, ...]
@@ -76,44 +76,44 @@ Answer = Done | State | Failed
 
 
 class Shim:
-    """The shim of a node, as the agent orders executors from it: the `Parent` of the agent's executors. Calls block."""
+    """The shim of a node, as the `Parent` of the agent's executors. Calls block."""
 
     def __init__(self, directory: ShimDirectory) -> None:
         self._socket = directory.orders_socket
 
     async def state(self) -> State:
-        """Raises Unavailable."""
+        """Return its state. Raises Unavailable."""
         answer = await asyncio.to_thread(self._ask, Describe())
         if not isinstance(answer, State):
             raise CorruptData(f"the shim answered {answer}")
         return answer
 
     async def started(self, *, retry_seconds: float) -> State:
-        """Its state, as soon as there is a shim."""
+        """Return its state, as soon as there is a shim."""
         told = False
         while True:
             try:
                 return await self.state()
             except Unavailable as error:
                 if not told:
-                    log.warning("waiting for this node's shim", reason=str(error))
+                    log.warning("waiting for the shim of this node", reason=str(error))
                 told = True
                 await asyncio.sleep(retry_seconds)
 
     def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        """Raises as `process.start`: InvalidInput and NativeMissing are a TerminalError here."""
+        """Start an executor. Raises as `process.start`, but InvalidInput and NativeMissing as a TerminalError."""
         self._ask(Start(below.name, msgspec.Raw(msgspec.json.encode(record))))
-        # The record as the shim has written it, with the process.
+        # The shim's record, with the process.
         return _executor(below / record.name, type(record.owner))
 
     def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]:
-        """Those that run. Raises Unavailable."""
+        """Return the running executors. Raises Unavailable."""
         answer = self._ask(Running(below.name))
         found: list[Executor[Owner]] = []
         for name in answer.names if isinstance(answer, Done) else ():
             try:
                 executor = _executor(below / name, owner)
-            except CorruptData:  # of another version's agent: nobody can say whose it is
+            except CorruptData:  # another version's agent started it: its owner is unknown
                 self._ask(End(below.name, name))
                 continue
             executor.follow()
@@ -121,13 +121,13 @@ class Shim:
         return found
 
     def end(self, executor: Executor[Owner]) -> None:
-        """Raises Unavailable."""
+        """End an executor. Raises Unavailable."""
         self._ask(End(executor.directory.parent.name, executor.name))
 
     def start_mps(self, directory: Path, uuid: str) -> None:
-        """As `egpu.adapters.mps.start`, in that directory of the state directory. Raises Unavailable, TerminalError."""
+        """Start a daemon as `mps.start`, in a directory of the state directory. Raises Unavailable, TerminalError."""
         if directory.parts[-2:] != (MPS_FOLDER, uuid):
-            raise TerminalError(f"{directory} is not where the shim has the MPS control daemon of card {uuid}")
+            raise TerminalError(f"{directory} is not the shim's directory for the MPS control daemon of card {uuid}")
         self._ask(StartMps(uuid))
 
     def _ask(self, order: Order) -> Done | State:
@@ -141,7 +141,7 @@ class Shim:
         except OSError as error:
             raise Unavailable(f"the shim of this node does not answer: {error}") from error
         if not line.endswith(b"\n"):
-            raise Unavailable("the shim of this node went away before it answered")
+            raise Unavailable("the shim of this node ended before its answer")
         answer: Answer = msgspec.json.decode(line, type=Answer)
         if isinstance(answer, Failed):
             raise (Unavailable if answer.retryable else TerminalError)(answer.reason)

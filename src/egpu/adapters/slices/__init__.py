@@ -1,13 +1,14 @@
-"""A slice's files, and who is in it.
+"""The files of a slice, and its processes.
 
-pages         the policy page (its limits) and the usage file (what it uses)
-fnv           what policy pages are checked by
-writing       processes that write pages wait for each other
-bounded       a usage file that whoever may write it cannot make larger
-membership    what the kernel says of a process that tells which slice it is in
-attribution   whose slice a process on a card is in, also when it does not want to be found
-shares        how a card's time is divided between its slices at one moment; pure
-sharing       looks at who is active, many times a second, and grants each its share of the time
-reaping       takes ended processes out of a usage file that several containers have
-overruns      what slices count against what the driver says that they hold, and who stays over its limit
+pages         the policy page (its limits) and the usage file (its use)
+fnv           the checksum of policy pages
+writing       a lock for processes that write pages
+bounded       a usage file that its writers cannot enlarge
+membership    the kernel's facts about the slice of a process
+attribution   the slice of a process on a card, even one that hides
+shares        divides a card's time between its slices at one moment; pure
+sharing       finds the active slices, many times a second, and grants each its share of time
+reaping       removes ended processes from a usage file that containers share
+published     use of slices, as agents or Prometheus publish it
+overruns      compares slices' accounts with the driver's, and finds slices over their limits
 """

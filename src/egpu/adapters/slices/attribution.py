@@ -1,21 +1,24 @@
 """Whose slice a process on a card is in, also when it does not want to be found.
 
-In this order: the session of an executor, which nothing in it can leave; the policy page that the process sees or has
-mapped; the control group of its pod; the slice of its parent, or of whoever is above that. Whose a process once was it
-stays, whatever it hides later: it is known by pid and start time.
+In this order: the session of an executor, which nothing in it can leave; the control group of its pod, and among that
+pod's slices the policy page that the process sees or has mapped; outside of pods the page alone, and the slice of its
+parent, or of a parent of that. So what a process of a pod shows tells it apart from its own pod's, and never makes it
+another's. A process stays what it was, whatever it hides later: it is known by pid and start time.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.processes import Process
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.membership import PageIdentity
+from egpu_base.system import proc
+from egpu_base.system.processes import Process
 
 STRANGER_SECONDS: Final = 1.0
 """How long a process that is nobody's is not looked at again: it may have come before its slice was known."""
@@ -28,8 +31,9 @@ class WatchedSlice:
     `session`: of an executor, which leads it; its count is our own word, and may be above a limit that was lowered:
     `granted_bytes` says by card how much of that was given to it. 0: its processes are those that have its policy page
     mapped, or see it at `page` (absolute, in their own file system), those in the control groups of the pods with these
-    UIDs, and the descendants of these and of `root`. `kept_bytes`: by card, what it was allowed before its limit
-    was lowered, and may keep until it is to give it back.
+    UIDs, and the descendants of these and of `root`. `mixed`: other pods of the slice, whose processes may as well be
+    in none, so that only the page tells. `kept_bytes`: by card, what it was allowed before its limit was lowered, and
+    may keep until it is to give it back.
     """
 
     key: Hashable
@@ -40,12 +44,8 @@ class WatchedSlice:
     kept_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     page: str = ""
     pods: tuple[str, ...] = ()
+    mixed: tuple[str, ...] = ()
     root: Process | None = None
-
-    @property
-    def seen_at(self) -> str:
-        """Where its page may be in a process: a path, or the name alone of the mapped file."""
-        return self.page or self.policy.name
 
 
 class Attribution:
@@ -72,7 +72,7 @@ class Attribution:
             if now - (since := strangers.get(process, -STRANGER_SECONDS)) < STRANGER_SECONDS:
                 self._strangers[process] = since
                 continue
-            owner = watched.by_key.get(before.get(process)) or self._owner(process, watched)
+            owner = watched.by_key.get(before.get(process)) or self._asked(process, watched)
             if owner is None:
                 self._strangers[process] = now
             else:
@@ -80,25 +80,49 @@ class Attribution:
                 found[pid] = process, owner
         return found
 
-    def _owner(self, process: Process, watched: _Watched) -> WatchedSlice | None:
-        found = watched.of_session(process.pid) or watched.of_page(process.pid)
-        groups = membership.control_groups(process.pid) if watched.pods else frozenset[str]()
-        if found is not None:
-            for uid in found.pods:
-                self._groups |= {group: found.key for group in groups if membership.is_of_pod(group, uid)}
-            return found
-        return self._of_groups(groups, watched) or watched.of_ancestors(process.pid)
+    def _asked(self, process: Process, watched: _Watched) -> WatchedSlice | None:
+        found = proc.asked("whose", lambda pid: self._owner(pid, watched), process.pid, None)
+        return found if process.is_alive() else None  # else it is of a later process with this pid
 
-    def _of_groups(self, groups: frozenset[str], watched: _Watched) -> WatchedSlice | None:
-        """Of a pod with several containers: that one whose group it is, else one whose group nobody has shown yet."""
-        for group in groups:
-            if group in self._groups:
-                return watched.by_key[self._groups[group]]
-        for uid, candidates in watched.pods.items():
-            if any(membership.is_of_pod(group, uid) for group in groups):
-                shown = set(self._groups.values())
-                return next((one for one in candidates if one.key not in shown), candidates[0])
+    def _owner(self, pid: int, watched: _Watched) -> WatchedSlice | None:
+        if found := watched.of_session(pid):
+            return found
+        for each in itertools.chain((pid,), membership.ancestors(pid)):
+            if each != pid and (found := watched.of_root(each)):
+                return found
+            groups = membership.control_groups(each) if watched.pods else frozenset[str]()
+            if pod := membership.pod_of(groups, watched.our_groups):
+                own = frozenset(group for group in groups if membership.pod_of((group,), watched.our_groups))
+                return self._of_pod(each, watched.pods.get(pod, ()), own)
+            if found := watched.of_page(each):
+                return found
         return None
+
+    def _of_pod(self, pid: int, candidates: Sequence[_OfPod], groups: frozenset[str]) -> WatchedSlice | None:
+        """Of a pod with several containers: the one whose page it shows, or whose group it is, else one whose group
+        nobody has shown yet."""
+        slices = {one.slice.key: one.slice for one in candidates}
+        if not any(one.is_mixed for one in candidates) and len(slices) <= 1:
+            return next(iter(slices.values()), None)
+        pages = {page: one.slice for one in candidates if (page := one.page)}
+        if found := _of_page(pid, pages):
+            self._groups |= dict.fromkeys(groups, found.key)
+            return found
+        known = (slices.get(self._groups.get(group)) for group in groups)
+        if found := next((one for one in known if one is not None), None):
+            return found
+        shown = set(self._groups.values())
+        alone = [one.slice for one in candidates if not one.is_mixed]
+        return next((one for one in alone if one.key not in shown), next(iter(alone), None))
+
+
+@dataclass(frozen=True)
+class _OfPod:
+    """A slice as a candidate for the processes of one pod."""
+
+    slice: WatchedSlice
+    page: PageIdentity | None
+    is_mixed: bool
 
 
 class _Watched:
@@ -109,14 +133,16 @@ class _Watched:
         self._by_session = {one.session: one for one in slices if one.session}
         self._by_root = {one.root.pid: one for one in slices if one.root is not None and one.root.is_alive()}
         self._by_page: dict[PageIdentity, WatchedSlice] = {}
-        self.pods: dict[str, list[WatchedSlice]] = {}
+        self.pods: dict[str, list[_OfPod]] = {}
+        """By the name of the pod's control group."""
         for one in slices:
             page = None if one.session else membership.identity(one.policy)
             if page is not None:
                 self._by_page[page] = one
-            for uid in () if one.session else one.pods:
-                self.pods.setdefault(uid, []).append(one)
-        self._pages = {one.seen_at for one in self._by_page.values()}
+            for uid in () if one.session else (*one.pods, *one.mixed):
+                for name in membership.pod_names(uid):
+                    self.pods.setdefault(name, []).append(_OfPod(one, page, uid in one.mixed))
+        self.our_groups = membership.control_groups(os.getpid()) if self.pods else frozenset[str]()
 
     def of_session(self, pid: int) -> WatchedSlice | None:
         try:
@@ -124,12 +150,14 @@ class _Watched:
         except OSError:
             return None  # it is gone
 
-    def of_page(self, pid: int) -> WatchedSlice | None:
-        seen = (each for page in self._pages for each in membership.pages_of(pid, page))
-        return next((self._by_page[each] for each in seen if each in self._by_page), None)
+    def of_root(self, pid: int) -> WatchedSlice | None:
+        return self._by_root.get(pid)
 
-    def of_ancestors(self, pid: int) -> WatchedSlice | None:
-        for above in membership.ancestors(pid):
-            if found := self._by_root.get(above) or self.of_page(above):
-                return found
-        return None
+    def of_page(self, pid: int) -> WatchedSlice | None:
+        return _of_page(pid, self._by_page)
+
+
+def _of_page(pid: int, pages: Mapping[PageIdentity, WatchedSlice]) -> WatchedSlice | None:
+    places = {one.page or one.policy.name for one in pages.values()}
+    seen = (page for place in places for page in membership.pages_of(pid, place, pages.keys()))
+    return next((pages[page] for page in seen), None)

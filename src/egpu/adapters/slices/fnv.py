@@ -1,4 +1,4 @@
-"""FNV-1a, 64 bits: what policy pages are checked by."""
+"""FNV-1a, 64 bits: the checksum of policy pages."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _MODULUS: Final = 2**64
 
 
 def fnv1a(content: bytes) -> int:
-    """Of what ends in many zero bytes as quickly as of the rest: there is nothing left of those but multiplications."""
+    """Hash content; many trailing zero bytes are as quick as none, because only multiplications remain."""
     said = content.rstrip(b"\0")
     value = _BASIS
     for byte in said:

@@ -1,29 +1,29 @@
-"""Which slice a process of this machine is in: what the kernel says of the process, nothing that it says itself."""
+"""The slice of a process of this machine, from the kernel's facts alone. The process's own words do not count."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Device and inode of a policy page: the same file inside a container and outside.
-PageIdentity = tuple[int, int]
+from egpu_base.system import proc
+from egpu_base.system.proc import FileIdentity as PageIdentity
 
-_PROC = Path("/proc")
 _MOST_ANCESTORS = 256
+_POD = re.compile(r"pod[0-9a-f][0-9a-f_-]*(\.slice)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Name:
-    """How a process is called in its own pid namespace (its inode)."""
+    """A process's pid in its own pid namespace. The inode identifies the namespace."""
 
     pid_namespace: int
     pid: int
 
 
 def identity(path: Path) -> PageIdentity | None:
-    """None where there is no such file, or where we may not look."""
+    """Return device and inode of a policy page, the same inside a container and outside; None without such a file."""
     try:
         found = path.stat()
     except OSError:
@@ -32,78 +32,71 @@ def identity(path: Path) -> PageIdentity | None:
 
 
 def seen_at(pid: int, path: str) -> PageIdentity | None:
-    """What stands at `path` (absolute) in a process's own file system."""
-    return identity(_PROC / str(pid) / "root" / path.lstrip("/"))
+    """Return the file at `path` (absolute) in a process's own file system. Follow no link."""
+    return proc.file_at(pid, path)
 
 
-def pages_of(pid: int, page: str) -> set[PageIdentity]:
-    """The policy pages that a process has to do with: the one that stands at `page` (absolute) in its own file system,
-    and those that it has mapped. Empty when it is gone."""
-    found = {seen_at(pid, page)}
-    name = "/" + page.rpartition("/")[2]
-    maps = _text(_PROC / str(pid) / "maps")
-    if name in maps:  # of most processes there are hundreds of lines, and it is in none
-        found |= {_mapped(line) for line in maps.splitlines() if line.removesuffix(" (deleted)").endswith(name)}
-    return {each for each in found if each is not None}
+def pages_of(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
+    """Return which of the wanted policy pages belong to a process: the page at `page` (absolute, or the name alone) in
+    its own file system, otherwise the pages that it has mapped. An ended process has none."""
+    folder, _, name = page.rpartition("/")
+    found = seen_at(pid, page) if folder else None
+    return {found} if found is not None and found in wanted else proc.mapped(pid, name, wanted)
 
 
 def control_groups(pid: int) -> frozenset[str]:
-    """The paths of a process's control groups, as the kernel says them; empty when it is gone."""
-    return frozenset(line.split(":", 2)[-1] for line in _lines(_PROC / str(pid) / "cgroup"))
+    """Return the paths of a process's control groups from the kernel; none if it has ended."""
+    return proc.control_groups(pid)
 
 
-def is_of_pod(group: str, uid: str) -> bool:
-    """Whether a control group is the one that kubelet made for the pod, with either of its drivers, or below it."""
-    return not pod_names(uid).isdisjoint(names_in(group))
+def pod_of(groups: Collection[str], ours: Collection[str]) -> str:
+    """Return the name of the pod's control group that contains these groups; "" if there is none.
+
+    It is the outermost one below our own groups, because a pod may make and name groups further inside. Groups of
+    several pods give "".
+    """
+    named = {name for group in groups if (name := _pod_in(group, ours))}
+    return named.pop() if len(named) == 1 else ""
 
 
 def pod_names(uid: str) -> frozenset[str]:
-    """How kubelet's drivers call the control group of a pod; it is in one that has one of these among `names_in`."""
+    """Return the names of a pod's control group by kubelet's two drivers, without the second driver's prefix."""
     return frozenset((f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"))
 
 
-def names_in(group: str) -> set[str]:
-    """What may be the name of a pod's control group in the path of one."""
-    return {name for part in group.split("/") for name in (part, part.rpartition("-")[2])}
+def is_of_pod(name: str, uid: str) -> bool:
+    """Return whether a control group has the pod's name, by either of kubelet's drivers."""
+    return not pod_names(uid).isdisjoint((name, name.rpartition("-")[2]))
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The parent of a process, its parent, and so on, without the first process of the machine."""
+    """Yield the parent of a process, its parent, and so on, without the first process of the machine."""
     for _ in range(_MOST_ANCESTORS):
-        pid = next(
-            (int(line.split()[1]) for line in _lines(_PROC / str(pid) / "status") if line.startswith("PPid:")), 0
-        )
+        pid = proc.parent(pid)
         if pid <= 1:
             return
         yield pid
 
 
 def name_of(pid: int) -> Name | None:
-    """None when it is gone, or hidden from us."""
+    """Return the name of a process; None if it has ended, or is hidden from this process."""
     try:
-        namespace = (_PROC / str(pid) / "ns" / "pid").readlink().name
+        namespace = proc.pid_namespace(pid)
     except OSError:
         return None
-    for line in _lines(_PROC / str(pid) / "status"):
-        if line.startswith("NSpid:"):
-            return Name(int(namespace.strip("pid:[]")), int(line.split()[-1]))
-    return None
+    inside = proc.pid_inside(pid)
+    return Name(namespace, inside) if inside else None
 
 
-def _mapped(line: str) -> PageIdentity | None:
-    """A line of /proc/PID/maps: range, permissions, offset, major:minor, inode, path."""
-    words = line.split(maxsplit=5)
-    major, _, minor = words[3].partition(":")
-    return os.makedev(int(major, 16), int(minor, 16)), int(words[4])
+def _pod_in(group: str, ours: Collection[str]) -> str:
+    parts = group.split("/")
+    for part in parts[max((_shared(parts, own.split("/")) for own in ours), default=0) :]:
+        for name in (part, part.rpartition("-")[2]):
+            if _POD.fullmatch(name):
+                return name
+    return ""
 
 
-def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
-
-
-def _text(path: Path) -> str:
-    """Empty where there is none."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+def _shared(one: list[str], other: list[str]) -> int:
+    """Return the number of first parts that two paths have in common."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,15 +1,15 @@
-"""Compares what slices count with what the driver says that they hold: charges the larger, and says who stays over.
+"""Compare slices' accounts with the driver's: charge the larger, and report slices that stay over their limits.
 
-Contexts and code that is loaded late take memory that nobody in the process can count, and a program may get at memory
-behind the interposer's back. What the driver sees beyond the count becomes `overhead_bytes` of the slice's policy page,
-which is taken off what may still be allocated. What it sees beyond the *limit* is an overrun: then every allocation is
-refused, whatever is counted, and a slice that stays over is to be ended (`egpu.core.overruns` says when). The driver
-alone decides on that; what a container writes into its usage file neither causes an overrun nor hides one.
+Contexts and late-loaded code take memory that no process can count, and a program may bypass the interposer. The
+driver's excess over the count becomes `overhead_bytes` of the slice's policy page, which lowers the memory that it may
+still allocate. An excess over the *limit* is an overrun: then every allocation is refused, whatever the count, and a
+slice that stays over is to be ended (`egpu.core.overruns` decides when). The driver alone decides that; a container's
+usage file neither causes an overrun nor hides one.
 
-How often: every INTERVAL_SECONDS, while something of a slice is on a card. Then what the cards have in use, which costs
-little to ask, is looked at every ALERT_SECONDS; as soon as that moves by much, or while a slice is over its limit, the
-driver is asked for every process at once. While nothing of any slice is on a card it is asked when anything moves, of
-which one looks every INTERVAL_SECONDS, or every IDLE_SECONDS.
+How often: every INTERVAL_SECONDS, while a slice uses a card. Then the used memory of the cards, a cheap question, is
+read every ALERT_SECONDS. As soon as it moves by much, or while a slice is over its limit, the driver is asked for every
+process at once. While no slice uses a card, the driver is asked when any memory moves, which is checked every
+INTERVAL_SECONDS, or every IDLE_SECONDS.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from egpu.adapters.nvml import CardProcess
-from egpu.adapters.processes import Process
+from egpu.adapters.cards.nvml import CardProcess
 from egpu.adapters.slices.attribution import Attribution, WatchedSlice
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, DevicePolicy, Usage, UsageReader, amend_policy, read_policy
 from egpu.core.overruns import Lasting, Overtime, allowed, weight
-from egpu.errors import ElasticGPUError
+from egpu_base.errors import ElasticGPUError
+from egpu_base.system.processes import Process
 
 log = structlog.get_logger(__name__)
 
@@ -38,35 +38,35 @@ INTERVAL_SECONDS: Final = 0.25
 ALERT_SECONDS: Final = 0.05
 IDLE_SECONDS: Final = 2.0
 MOVED_BYTES: Final = 64 * 1024 * 1024
-"""By so much the memory in use on a card moves before its processes are asked for out of turn."""
+"""The change of a card's used memory after which its processes are read out of turn."""
 UNCOUNTED_SECONDS: Final = 0.5
-"""For so long the driver sees more than is counted before it is charged: a module is counted once it is loaded."""
+"""The time before an excess over the count is charged: a module is counted once it is loaded."""
 REFUSED_SECONDS: Final = 0.1
-"""For so long it sees more than the limit before all is refused."""
+"""The time before an excess over the limit makes every allocation fail."""
 END_SECONDS: Final = 1.0
-"""Those who were to be ended have so long to go before it is said again."""
-#: The page is not written anew for less than this.
+"""The time that a slice has to end before it is reported again."""
+#: The page is not rewritten for a smaller change.
 STEP_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
 _chance: Final = random.SystemRandom()
 
 
 class ProcessSource(Protocol):
-    """What the driver says of each card, by its UUID; blocks. Both raise ElasticGPUError."""
+    """The driver's account of each card, by its UUID; blocks. Both raise ElasticGPUError."""
 
     def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
-        """Which processes hold how much."""
+        """Return the processes and the memory of each."""
         ...
 
     def used_bytes(self) -> Mapping[str, int]:
-        """How much of its memory is in use."""
+        """Return the memory in use."""
         ...
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One slice on one card. `overhead_bytes` is what its policy page says now; `holders` are `processes` as they were
-    recognised, so that no later one of the same pid is taken for them."""
+    """One slice on one card. `overhead_bytes` is the present value of its policy page. `holders` are `processes` as
+    they were recognised, so that no later one with the same pid is mistaken for them."""
 
     driver_bytes: int
     counted_bytes: int
@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Overrun:
-    """A slice that was over its limit for too long, and who of it holds the memory."""
+    """A slice that was over its limit for too long, and the processes that hold its memory."""
 
     slice: WatchedSlice
     uuid: str
@@ -95,7 +95,7 @@ class Overrun:
 
 @dataclass
 class _Held:
-    """What the driver says that one slice holds of one card."""
+    """The memory of one card that one slice holds, by the driver."""
 
     listed: list[CardProcess] = field(default_factory=list[CardProcess])
     processes: list[Process] = field(default_factory=list[Process])
@@ -106,7 +106,7 @@ class _Held:
 
 
 class _Record:
-    """What is remembered of one slice on one card. `allowed`: what it may hold, lowered limits included."""
+    """The state of one slice on one card. `allowed` is the memory that it may hold, lowered limits included."""
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -118,15 +118,15 @@ class _Record:
         self._told_at = 0.0
 
     def look(self, held: int, *, counted: int, now: float, elapsed: float) -> tuple[int, bool]:
-        """It holds so much, in bytes; returns what of that is to be charged beyond the count, and whether all is to be
-        refused."""
+        """Take in that it holds so many bytes. Return the bytes to charge beyond the count, and whether to refuse all
+        allocations."""
         self.excess = held - self.allowed
         self.overtime = self.overtime.after(self.excess, elapsed_seconds=elapsed)
         uncounted = self._lasting_uncounted.see(held - min(counted, self.allowed), now=now)
         return uncounted, self._lasting_excess.see(self.excess, now=now) > 0
 
     def is_to_be_ended(self, processes: tuple[Process, ...], now: float) -> bool:
-        """Whether it is to be said that they are to be ended: again only to others, or after a while."""
+        """Return whether to report these processes as due to end: again only other ones, or after a while."""
         if not self.overtime.is_full or weight(self.excess) < 0:
             return False
         if processes == self._told and now - self._told_at < END_SECONDS:
@@ -136,7 +136,7 @@ class _Record:
 
 
 class MemoryWatch:
-    """Keeps `overhead_bytes` of policy pages true. `findings` is the last comparison, by slice key and card UUID.
+    """Keeps `overhead_bytes` of policy pages current. `findings` is the last comparison, by slice key and card UUID.
 
     Its owner calls `step` when `is_due`, and asks that again after `pause_seconds`.
     """
@@ -157,12 +157,12 @@ class MemoryWatch:
 
     @property
     def pause_seconds(self) -> float:
-        """Another one each time while something runs: nobody can know when it is not looked at."""
+        """Return seconds, different each time while something runs, so that nothing can predict them."""
         return ALERT_SECONDS * _chance.uniform(0.5, 1.0) if self._is_busy else INTERVAL_SECONDS
 
     def is_due(self) -> bool:
-        """Whether there is something to look at: it is time, somebody was over its limit just now, or what a card has
-        in use has moved: by much, or while nothing runs at all."""
+        """Return whether to look: it is time, a slice was over its limit just now, or the used memory of a card has
+        moved (by much, or at all while nothing runs)."""
         if self._clock() - self._looked_at >= (INTERVAL_SECONDS if self._is_busy else IDLE_SECONDS):
             return True
         if any(record.excess > 0 or record.overtime.seconds for record in self._records.values()):
@@ -170,15 +170,15 @@ class MemoryWatch:
         try:
             used = self._source.used_bytes()
         except ElasticGPUError:
-            return False  # the next look in turn says why
+            return False  # the next regular look reports the reason
         least = MOVED_BYTES if self._is_busy else 1
         return any(abs(found - self._used.get(uuid, 0)) >= least for uuid, found in used.items())
 
     def step(self, slices: Iterable[WatchedSlice], stamp: Hashable = None) -> tuple[Overrun, ...]:
-        """Compare once; returns those who are to be ended. Without an answer of the driver all stays as it is.
+        """Compare once; return the overruns that are due to end. Without an answer of the driver nothing changes.
 
-        `stamp`: another one when slices came or went. While it is the same, and nobody at all is on any card, they are
-        not listed.
+        `stamp` changes when slices come or go. While it is the same, and no process is on any card, slices are not
+        listed.
         """
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now
@@ -211,7 +211,7 @@ class MemoryWatch:
             found = self._source.processes()
         except ElasticGPUError as error:
             if str(error) != self._told:
-                log.warning("what processes hold cannot be compared with what they count", reason=str(error))
+                log.warning("cannot compare slices' memory with the driver's", reason=str(error))
             self._told = str(error)
             return None
         self._told, self._used = "", used
@@ -220,7 +220,7 @@ class MemoryWatch:
     def _attribute(
         self, processes: Mapping[str, tuple[CardProcess, ...]], watched: Mapping[Hashable, WatchedSlice], now: float
     ) -> dict[Hashable, dict[str, _Held]]:
-        """What each slice holds, by its key and the card's UUID."""
+        """Return the memory that each slice holds, by its key and the card's UUID."""
         pids = {one.pid for listed in processes.values() for one in listed}
         owners = self._attribution.owners(pids, watched.values(), now=now)
         found: dict[Hashable, dict[str, _Held]] = {}
@@ -236,7 +236,7 @@ class MemoryWatch:
     def _rest(
         self, watched: Iterable[Hashable], *, compared: set[Hashable], held: Iterable[Hashable], elapsed: float
     ) -> None:
-        """Who has nothing on a card recovers; until then it is remembered, however often its processes are others."""
+        """Let slices without memory on a card recover; until then they are remembered, whatever their processes."""
         for (key, _), record in self._records.items():
             if key not in compared:
                 record.overtime = record.overtime.after(0, elapsed_seconds=elapsed)
@@ -254,10 +254,10 @@ class MemoryWatch:
         try:
             lines = read_policy(one.policy).devices
         except (OSError, ElasticGPUError):
-            return  # nothing is limited there, or it is just going away
+            return  # it has no limits, or is being removed
         for position, line in enumerate(lines):
             holds = held.get(line.uuid, _Held())
-            # It reserves before it holds and holds until it releases: the larger reading is the one that covers ours.
+            # A process reserves before it holds, and holds until it releases: the larger reading covers ours.
             counted = max(_counted(usage, position) for usage in (before or after, after))
             limit = _limit(line)
             record = self._record(one, line.uuid)
@@ -270,7 +270,7 @@ class MemoryWatch:
             try:
                 amend_policy(one.policy, line.uuid, overhead_bytes=overhead)
             except (OSError, ElasticGPUError) as error:
-                log.warning("a slice's overhead cannot be written", policy=str(one.policy), reason=str(error))
+                log.warning("cannot write a slice's overhead", policy=str(one.policy), reason=str(error))
                 continue
             overrun = None
             if record.is_to_be_ended(tuple(holds.processes), now):
@@ -285,13 +285,13 @@ class MemoryWatch:
 
 
 def kill_holders(overrun: Overrun) -> tuple[int, ...]:
-    """End those processes of a slice that hold memory of the card; returns the pids of those that were still there."""
+    """End the slice's processes that hold memory of the card; return the pids of those that were alive."""
     killed: list[int] = []
     for process in overrun.processes:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:
-                if process.is_alive():  # asked with the process in our hands: the pid may be another's by now
+                if process.is_alive():  # checked while we hold the process: its pid may be reused
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     killed.append(process.pid)
             finally:
@@ -300,7 +300,7 @@ def kill_holders(overrun: Overrun) -> tuple[int, ...]:
 
 
 def _limit(line: DevicePolicy) -> int:
-    """All that may be held."""
+    """Return all memory that may be held."""
     return line.memory_limit_bytes + (0 if line.memory_limit_bytes == MEMORY_UNLIMITED else line.spill_limit_bytes)
 
 

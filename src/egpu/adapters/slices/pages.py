@@ -1,10 +1,10 @@
 """The policy page and the usage file of a slice, read and written from Python.
 
-The layouts are those of ``native/include/egpu_abi.h``, which also says how live readers take a consistent snapshot of
-a policy and how bytes are reserved; a test compares every offset with the C compiler's.
+``native/include/egpu_abi.h`` defines the layouts, and how live readers take a consistent snapshot of a policy and bytes
+are reserved; a test compares every offset with the C compiler's.
 
-The two files differ in trust. A policy is ours: anything wrong with it is `CorruptData`. A usage file is written by
-the container and read as a claim: any bytes at all give a `Usage`, clamped to what a claim can mean, never an error.
+The two files differ in trust. A policy is ours: an error in it is `CorruptData`. A usage file is written by the
+container and read as a claim: any bytes give a `Usage`, clamped to possible values, never an error.
 """
 
 import os
@@ -16,10 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.adapters.files import write_atomically
 from egpu.adapters.slices import writing
 from egpu.adapters.slices.fnv import fnv1a
-from egpu.errors import CorruptData, InvalidInput
+from egpu_base.errors import CorruptData, InvalidInput
+from egpu_base.system.files import write_atomically
+from egpu_base.system.foreign import read_foreign
 
 ABI_VERSION: Final = 2
 MAX_DEVICES: Final = 16
@@ -39,7 +40,7 @@ _READ_ATTEMPTS: Final = 64
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
 USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
-USAGE_ROWS_OFFSET: Final = 4096 + MAX_DEVICES * 128 * 8  # the totals' page, and what is loaded of code
+USAGE_ROWS_OFFSET: Final = 4096 + MAX_DEVICES * 128 * 8  # the totals' page, and the loaded code
 USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
 USAGE_ROW: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
 USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
@@ -49,7 +50,7 @@ _UINT64: Final = 2**64
 
 
 class Mode(IntEnum):
-    """How the compute time of a device is limited."""
+    """The limit mode for a device's compute time."""
 
     UNLIMITED = 0
     CAP = 1
@@ -58,8 +59,8 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """When a container may start work on a contended card: of every `period_us` since `epoch_ns` (CLOCK_MONOTONIC),
-    `length_us` from `start_us`. It may wrap around the period's end."""
+    """The time in which a container may start work on a contended card: `length_us` from `start_us` of every
+    `period_us` since `epoch_ns` (CLOCK_MONOTONIC). It may wrap around the period's end."""
 
     epoch_ns: int
     period_us: int
@@ -73,7 +74,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePolicy:
-    """What a slice may use of one device.
+    """The limits of a slice on one device.
 
     `core_ppm` is 1..1,000,000 of the card's time (not read when `mode` is UNLIMITED); `memory_limit_bytes` may be
     MEMORY_UNLIMITED; `weight` (1..10000) divides idle time in SHARE; `contention_ppm` says how much of a measured GPU
@@ -121,8 +122,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class DeviceUsage:
-    """What a container says it uses of one device (same order as the policy's devices). Bytes and nanoseconds;
-    `refilled_ns` is when somebody last asked to launch something (CLOCK_MONOTONIC). In the file's order."""
+    """A container's own account of its use of one device, in the order of the policy's devices and of the file. Bytes
+    and nanoseconds; `refilled_ns` is the time of the last request to launch (CLOCK_MONOTONIC)."""
 
     memory_bytes: int
     peak_bytes: int
@@ -160,14 +161,14 @@ class ProcessUsage:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all classes that count against the memory limit (not those that spill beyond it)."""
+        """Return the bytes of all classes that count against the memory limit (without those that spill beyond it)."""
         classes = (self.device_bytes, self.managed_bytes, self.pool_bytes, self.physical_bytes)
         return sum(classes) + self.array_bytes + self.graph_bytes + self.module_bytes
 
 
 @dataclass(frozen=True)
 class Usage:
-    """One reading of a usage file. `problem` says in words what is wrong with the file; then there is nothing else."""
+    """One reading of a usage file. `problem` describes an invalid file; then all else is empty."""
 
     devices: tuple[DeviceUsage, ...] = ()
     processes: tuple[ProcessUsage, ...] = ()
@@ -175,7 +176,7 @@ class Usage:
 
 
 def _checksum(bank: bytes) -> int:
-    """Of a bank, with the checksum's own field as zero."""
+    """Return the checksum of a bank, with the checksum's own field as zero."""
     return fnv1a(bank[:_CHECKSUM_OFFSET] + bytes(8) + bank[_CHECKSUM_OFFSET + 8 :])
 
 
@@ -195,7 +196,7 @@ def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
 
 @lru_cache(maxsize=256)  # pages are read far more often than they change, and to check one takes 0.05 ms
 def _decode_bank(bank: bytes, generation: int) -> Policy | None:
-    """The bank's policy; None when it is not a whole bank of that generation."""
+    """Return the bank's policy, or None unless it is a whole bank of that generation."""
     found, checksum, count, _flags = _BANK_HEADER.unpack_from(bank)
     if found != generation or count > MAX_DEVICES or checksum != _checksum(bank):
         return None
@@ -218,8 +219,8 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy], *, fresh: bool = F
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
-    first, the generation that makes it active last, so that a reader sees the old limits or the new ones, and a writer
-    killed in between leaves the old ones. Writers wait for each other; `fresh`: nobody else writes there yet.
+    first, the generation that activates it last. So a reader sees the old limits or the new ones, and a writer killed
+    in between leaves the old ones. Writers wait for each other; `fresh`: no other process writes there yet.
 
     Raises:
         InvalidInput: no devices, more than MAX_DEVICES, or the same UUID twice.
@@ -285,11 +286,11 @@ def _pwrite_all(handle: int, content: bytes, offset: int) -> None:
 
 
 def read_policy(path: Path) -> Policy:
-    """The limits in force.
+    """Read the limits in force.
 
     Raises:
-        FileNotFoundError: there is no page.
-        CorruptData: the file is not a policy page of this ABI, or no consistent bank was found.
+        FileNotFoundError: no page exists.
+        CorruptData: the file is not a policy page of this ABI, or it has no consistent bank.
     """
     with path.open("rb", buffering=0) as file:
         for _attempt in range(_READ_ATTEMPTS):
@@ -306,13 +307,13 @@ def read_policy(path: Path) -> Policy:
                 raise CorruptData(f"{path}: {error}") from error
             if policy is not None:
                 return policy
-    raise CorruptData(f"{path}: no consistent limits in {_READ_ATTEMPTS} attempts (wrong checksum)")
+    raise CorruptData(f"{path}: wrong checksum in {_READ_ATTEMPTS} attempts to read the limits")
 
 
 def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None:
-    """Create an empty usage file. Whoever can write it can falsify the count: by its `mode` our own processes alone.
+    """Create an empty usage file. A process that can write it can falsify the count; by `mode` only ours can.
 
-    `sparse`: what is never written takes no room, and writing fails (SIGBUS) where there is none by then.
+    `sparse`: unwritten parts take no room, and writing fails (SIGBUS) when the file system is full.
     """
     header = USAGE_HEADER.pack(*_USAGE_OURS)
     write_atomically(path, header if sparse else header.ljust(USAGE_SIZE, b"\0"), mode=mode)
@@ -321,19 +322,19 @@ def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None
 
 
 class UsageReader:
-    """Reads a usage file again and again, of its totals the first. It is the container's: it may hold anything."""
+    """Reads a usage file repeatedly, the totals first. The container owns it: it may hold anything."""
 
     def __init__(self, path: Path, *, devices: int = MAX_DEVICES) -> None:
         self._path = os.fspath(path)
         self._totals_size = USAGE_HEADER.size + devices * USAGE_DEVICE.size
 
     def read(self) -> Usage:
-        """What the container says now; `Usage.problem` is set when the file says nothing intelligible."""
+        """Return the container's current account; `Usage.problem` is set for an invalid file."""
         content = self.content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
     def read_totals(self, content: bytes | str | None = None) -> Usage:
-        """The same without its processes, for who looks often; of `content`, if given."""
+        """Return the account without its processes, for frequent readers; of `content`, if given."""
         content = self.content() if content is None else content
         if isinstance(content, str):
             return Usage(problem=content)
@@ -342,21 +343,15 @@ class UsageReader:
         return Usage(tuple(DeviceUsage(*one) for one in USAGE_DEVICE.iter_unpack(content[USAGE_HEADER.size :])))
 
     def content(self, size: int = 0) -> bytes | str:
-        """At most `size` bytes (0: those of the totals), or what is wrong. Read, never mapped: the file may shrink."""
+        """Return at most `size` bytes (0: the totals), or the error. Read, never mapped: the file may shrink."""
         try:
-            handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            return f"cannot open: {os.strerror(error.errno or 0)}"
-        try:
-            return os.pread(handle, size or self._totals_size, 0)
+            return read_foreign(self._path, most=size or self._totals_size)
         except OSError as error:
             return f"cannot read: {os.strerror(error.errno or 0)}"
-        finally:
-            os.close(handle)
 
 
 def decode_usage(content: bytes) -> Usage:
-    """A usage file's bytes as a `Usage`; never raises."""
+    """Return a usage file's bytes as a `Usage`; never raise."""
     if len(content) != USAGE_SIZE:
         return Usage(problem=f"has {len(content)} bytes instead of {USAGE_SIZE}")
     if USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
@@ -366,7 +361,7 @@ def decode_usage(content: bytes) -> Usage:
 
 
 def live_rows(content: bytes) -> Iterator[tuple[int, ProcessUsage]]:
-    """The processes of a usage file's bytes, each with the row that it is in."""
+    """Return the processes of a usage file's bytes, each with its row."""
     states = content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]  # the low byte of each: most rows are free
     for row, state in enumerate(states):
         if state == _SLOT_LIVE and (process := _slot(content, row)) is not None:

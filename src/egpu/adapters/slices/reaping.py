@@ -1,9 +1,9 @@
-"""Takes processes that have ended out of a usage file, whatever pid namespace they were in.
+"""Remove ended processes from a usage file, whatever pid namespace they were in.
 
-Programs do that themselves, for their own pid namespace: of another one they cannot tell who lives. Where the
-containers of several pods count in one file, what a killed one held would stay counted. So who sees all processes of
-the machine looks, too. It frees rows, under the lock that programs join with (`native/include/egpu_abi.h`), and leaves
-the totals to the programs that are left, which change them all the time; only where none is left it clears them.
+Programs do that for their own pid namespace; of another one they cannot tell which processes live. Where the containers
+of several pods share one file, the memory of a killed one would stay counted. So a process that sees all processes of
+the machine looks, too. It frees rows, under the lock that programs take to join (`native/include/egpu_abi.h`). The
+remaining programs keep the totals, which change all the time; it clears these only when no program is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.processes import start_time
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.membership import Name
 from egpu.adapters.slices.pages import (
@@ -28,6 +27,9 @@ from egpu.adapters.slices.pages import (
     decode_usage,
     live_rows,
 )
+from egpu_base.system import proc
+from egpu_base.system.foreign import open_foreign
+from egpu_base.system.processes import start_time
 
 _FREE: Final = struct.pack("<I", 0)
 _NOTHING: Final = struct.pack("<Q", 0)
@@ -37,17 +39,17 @@ _FLOCK: Final = "hhqqi"
 
 
 def reap(usage: Path) -> int:
-    """Free the rows of processes that have ended; returns how many. Nothing happens while a program joins, to a file
-    that says nothing intelligible, or where it cannot be told who lives.
+    """Free the rows of ended processes; return how many. Do nothing while a program joins, for an invalid file, or
+    where it is unknown which processes live.
 
     Raises OSError where the file cannot be opened.
     """
-    handle = os.open(usage, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = open_foreign(usage, os.O_RDWR)
     try:
         if not _ended(os.pread(handle, USAGE_SIZE, 0)):
             return 0
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        # Under the lock nobody takes a row: what is dead in it now stays dead.
+        # Under the lock no process takes a row: a dead row stays dead.
         content = os.pread(handle, USAGE_SIZE, 0)
         ended = _ended(content)
         for row in ended:
@@ -65,15 +67,15 @@ def reap(usage: Path) -> int:
 
 
 def _ended(content: bytes) -> frozenset[int]:
-    """The rows whose processes are no more. The file was read before anybody looks for them: who is not there by then
-    will not come."""
+    """Return the rows of ended processes. The file was read before this look: a process that is missing now will not
+    appear later."""
     if decode_usage(content).problem:
         return frozenset()
     rows = list(live_rows(content))
     ours = _own_namespace()
     ended = {row for row, process in rows if process.pid_namespace == ours and not _may_live(process)}
     foreign = {row: process for row, process in rows if process.pid_namespace != ours}
-    if foreign and Path("/proc/1").exists():  # else /proc shows nothing but our own
+    if foreign and Path("/proc/1").exists():  # otherwise /proc shows only our own
         known, unknown = _alive({process.pid_namespace for process in foreign.values()})
         ended |= {
             row
@@ -84,11 +86,11 @@ def _ended(content: bytes) -> frozenset[int]:
 
 
 def _own_namespace() -> int:
-    return int(Path("/proc/self/ns/pid").readlink().name.strip("pid:[]"))
+    return proc.pid_namespace(os.getpid())
 
 
 def _may_live(process: ProcessUsage) -> bool:
-    """Of our own pid namespace. One that /proc hides from us counts as alive."""
+    """Return whether a process of our own pid namespace may live. One that /proc hides from us counts as alive."""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -104,20 +106,22 @@ def _name(process: ProcessUsage) -> Name:
 
 
 def _alive(namespaces: Iterable[int]) -> tuple[frozenset[tuple[Name, int]], frozenset[int]]:
-    """Every process of these pid namespaces with its start time, and the start times of those whose namespace we may
-    not see."""
-    wanted = {f"pid:[{namespace}]" for namespace in namespaces}
+    """Return every process of these pid namespaces with its start time, and the start times of processes whose
+    namespace we may not see."""
+    wanted = set(namespaces)
     known: set[tuple[Name, int]] = set()
     unknown: set[int] = set()
-    for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
+    for pid in proc.pids():
         try:
-            if os.readlink(f"/proc/{pid}/ns/pid") not in wanted:
+            if proc.pid_namespace(pid) not in wanted:
                 continue
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
             unknown.add(start_time(pid))
             continue
-        if (name := membership.name_of(pid)) is not None:
+        if (name := proc.asked("name", membership.name_of, pid, None)) is not None:
             known.add((name, start_time(pid)))
+        else:
+            unknown.add(start_time(pid))  # nobody can say that it has ended
     return frozenset(known), frozenset(unknown)

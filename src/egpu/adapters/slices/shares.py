@@ -1,8 +1,8 @@
-"""How a card's time is divided between the containers on it right now. Pure: from what they may and do use to grants.
+"""Divide a card's time between its containers at one moment. Pure: from limits and use to grants.
 
-Who is idle leaves its share to those in mode `share`, by weight, each up to its ceiling; who wakes up finds its own
-share untouched. While several are active each gets a window of a common period, so that they run one after the other
-and what each is timed for is its own work.
+An idle container leaves its share to containers in mode `share`, by weight, each up to its ceiling; when it wakes up,
+its own share is untouched. While several are active, each gets a window of a common period. So they run one after the
+other, and each is timed for its own work.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ LONG_KERNEL_NS: Final = 2_000_000
 class Tenant:
     """One container on one card. Shares in ppm of the card's time; `ceiling_ppm` equals `core_ppm` in mode `cap`.
 
-    `active`: it launched something lately. `wants_ppm`: what it would use if it could, the ceiling when held back.
+    `active`: it launched something lately. `wants_ppm`: the use that it would like, the ceiling when held back.
     `kernel_ns`: mean GPU time of its launches.
     """
 
@@ -35,18 +35,18 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Grant:
-    """What it may use now, and when it may start work (None: at any time)."""
+    """The share that it may use now, and its window to start work (None: at any time)."""
 
     ppm: int
     window: Window | None
 
 
 def divide(tenants: Sequence[Tenant]) -> list[Grant]:
-    """One grant per tenant. Those of the active never add up to more than the card, unless their own shares do."""
+    """Return one grant per tenant. Those of the active exceed the card only if their own shares do."""
     shares = [tenant.core_ppm for tenant in tenants]
     active = [index for index, tenant in enumerate(tenants) if tenant.active]
     spare = PPM - sum(shares[index] for index in active)
-    # First what they would use, then, where that leaves something, what they might.
+    # First up to the wanted use, then, if something is left, up to the possible one.
     for goal in ("wants_ppm", "ceiling_ppm"):
         spare = _hand_out(spare, tenants, active, shares, goal)
     windows = _windows(tenants, active, shares) if len(active) > 1 else {}
@@ -54,7 +54,7 @@ def divide(tenants: Sequence[Tenant]) -> list[Grant]:
 
 
 def _hand_out(spare: int, tenants: Sequence[Tenant], active: Sequence[int], shares: list[int], goal: str) -> int:
-    """Raise `shares` towards each one's goal by weight; returns what is left."""
+    """Raise `shares` towards each one's goal by weight; return the rest."""
     while spare > 0:
         below = {
             index: min(getattr(tenants[index], goal), tenants[index].ceiling_ppm) - shares[index] for index in active

@@ -1,12 +1,12 @@
-"""Looks at what slices do with their cards' time, many times a second, and writes new grants.
+"""Watch the use of cards' time by their slices, many times a second, and write new grants.
 
-It reads only the first page of each usage file and believes it for one thing only: who is active. A container that
-claims to be busy gets no more than its share, and one that claims to be idle cannot be given less. One whose account
-cannot be believed counts as active, so that its neighbours' windows do not move with what it writes.
+It reads only the first page of each usage file, and only to see which containers are active. A container that claims to
+be busy gets no more than its share, and one that claims to be idle cannot be given less. A container with an
+implausible account counts as active, so that its neighbours' windows do not depend on it.
 
-While nobody on any card did anything for a while it is still: then it is only seen whether an account moved, or a slice
-came or went, which takes microseconds, and the more seldom the longer it has been still. Who wakes first needs no
-window, and is looked at as often as ever from then on. What is known to be used by no program is not looked at.
+When no card was used for a while, it is still. Then it only checks, in microseconds, whether an account moved, or a
+slice came or went, and checks less often the longer it is still. The first container that wakes up needs no window, and
+checks are as frequent as before from then on. A slice known to be without programs is skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.files import last_change
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -29,37 +28,38 @@ from egpu.adapters.slices.pages import (
     read_policy,
 )
 from egpu.adapters.slices.shares import Grant, Tenant, divide
-from egpu.errors import ElasticGPUError
+from egpu_base.errors import ElasticGPUError
+from egpu_base.system.files import last_change
 
 log = structlog.get_logger(__name__)
 
 #: Between two looks while containers share a card, and while none does.
 BUSY_SECONDS = 0.01
 CALM_SECONDS = 0.5
-#: Between two glances while all is still: at first; the part of the time that it has been still; and how many times as
-#: long as a glance takes, at least.
+#: Between two glances while all is still: at first; as a part of the time that it has been still; and at least as this
+#: multiple of a glance's duration.
 STILL_SECONDS = 0.04
 STILL_PART = 0.02
 REST = 40.0
-#: After so long without anything done.
+#: It is still after this time without any work.
 STILL_AFTER_SECONDS = 0.5
-#: Slots come and go at the pace of containers; while all is still, their directories say when.
+#: Slices come and go as slowly as containers; while all is still, their directories show changes.
 RESCAN_SECONDS = 0.5
 STILL_RESCAN_SECONDS = 10.0
-#: Idle is who did nothing for so long.
+#: A container is idle after this time without work.
 IDLE_SECONDS = 0.03
-#: For so long a container counts as active whose account cannot be read or believed: what it writes there is to move
-#: nobody else's window.
+#: A container with an unreadable or implausible account counts as active for this time: its writing must not move the
+#: windows of others.
 DOUBT_SECONDS = 10.0
-#: And its kernels count as this long: with windows that are too short for them they would run into those of others.
+#: Its kernels count as this long: in windows that are too short they would run into those of others.
 DOUBTED_KERNEL_NS = 5_000_000
-#: Between two looks, at the most. A look that comes late, on a busy node, still sees less.
+#: Between two looks, at most. A late look, on a busy node, sees less.
 MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A policy page, and the stamp of when it was written."""
+    """A policy page, and the stamp of its last write."""
 
     written: int
     lines: tuple[DevicePolicy, ...]
@@ -84,20 +84,20 @@ class _Share:
     held_back: bool = False
 
     def look(self, now: float, elapsed: float) -> None:
-        """Take in what its processes say they did since the last look."""
+        """Read its processes' account of their work since the last look."""
         self.content = self.reader.content()
         usage = self.reader.read_totals(self.content)
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
         if totals is None or (before is not None and not _believable(before, totals)):
-            if totals is not None or self.policy.exists():  # where both are gone, the slice has been removed
+            if totals is not None or self.policy.exists():  # when both are gone, the slice was removed
                 self.active_at = now + DOUBT_SECONDS
             return
         if before is None:
             return
         gpu_ns, throttled_ns = totals.gpu_ns - before.gpu_ns, totals.throttled_ns - before.throttled_ns
         launches = totals.launches - before.launches
-        # What was launched is counted when it is over; that somebody asked is seen at once.
+        # A launch counts when it is over; a request to launch shows at once.
         if gpu_ns > 0 or throttled_ns > 0 or launches > 0 or totals.refilled_ns != before.refilled_ns:
             self.active_at = max(self.active_at, now)
         self.held_back = throttled_ns > 0
@@ -107,7 +107,7 @@ class _Share:
         self.used_ppm += 0.3 * (min(1.0, max(0.0, gpu_ns / 1e9 / elapsed)) * PPM - self.used_ppm)
 
     def has_moved(self) -> bool:
-        """Whether its account says something else than when it was looked at."""
+        """Return whether its account has changed since the last look."""
         return self.reader.content() != self.content
 
     def tenant(self, now: float) -> Tenant:
@@ -126,7 +126,7 @@ class _Share:
 
 
 def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
-    """Whether an account went on as accounts do: counters only grow, and by no more than a look can see."""
+    """Return whether an account's change is plausible: counters only grow, by no more than a look can see."""
     return (
         0 <= after.gpu_ns - before.gpu_ns < MOST_GPU_NS
         and 0 <= after.launches - before.launches < MOST_LAUNCHES
@@ -136,9 +136,9 @@ def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
 
 @dataclass(frozen=True)
 class TimeSlice:
-    """A slice whose time is shared out. `key`: another one is another slice, even in the same place. `ceiling_ppm`: up
-    to where idle time is handed to it, if its mode is `share`. `unused`: whether it is known that no program can do
-    anything in it now; then nobody looks what it does."""
+    """A slice that takes part in sharing time. A different `key` means a different slice, even in the same place.
+    `ceiling_ppm` limits its share with idle time, in mode `share`. `unused`: no program can work in it now, so it is
+    not watched."""
 
     key: Hashable
     policy: Path
@@ -148,8 +148,8 @@ class TimeSlice:
 
 
 class TimeSharing:
-    """Keeps policy pages up to date with who is active. `slices` says whose, again and again; `stamp` is another one
-    when some came or went."""
+    """Keeps policy pages current with the active slices. `slices` lists the slices, again and again; `stamp` changes
+    when some come or go."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class TimeSharing:
         self._looked_at = self._moved_at = clock()
 
     def is_still(self) -> bool:
-        """Whether nothing was done for a while, by a glance that does not block. When that is over, the slices are
-        read again."""
+        """Return whether no work was done for a while, by a glance that does not block. After that, the slices are read
+        again."""
         now = self._clock()
         shares = [share for each in self._shared for share in each]
         if any(now - share.active_at < STILL_AFTER_SECONDS for share in shares):
@@ -189,7 +189,7 @@ class TimeSharing:
         return True
 
     def step(self) -> float:
-        """Look once and write what changed; returns how many seconds it is until the next look."""
+        """Look once and write changes; return the seconds until the next look."""
         now = self._clock()
         if now - self._scanned_at >= RESCAN_SECONDS:
             self._scan()
@@ -205,7 +205,7 @@ class TimeSharing:
         return BUSY_SECONDS if self._shared else CALM_SECONDS
 
     def pause(self) -> float | None:
-        """How many seconds it is until the next glance, where nothing is to be done now; else None: `step` is due."""
+        """Return the seconds until the next glance, or None if `step` is due now."""
         began = time.thread_time()
         if not self.is_still():
             return None
@@ -213,19 +213,19 @@ class TimeSharing:
         return max(min(max(STILL_SECONDS, still_seconds), CALM_SECONDS), REST * (time.thread_time() - began))
 
     def next(self) -> float:
-        """Do what is due; returns how many seconds it is until the next time."""
+        """Do what is due; return the seconds until the next call."""
         pause_seconds = self.pause()
         return self.step() if pause_seconds is None else pause_seconds
 
     def demand(self) -> dict[str, float]:
-        """Per card UUID, the parts of its time that its slices used lately, added up (1 is all of it)."""
+        """Return per card UUID the recently used parts of its time, added over its slices (1 is all of it)."""
         found: dict[str, float] = {}
         for share in self._shares.values():
             found[share.line.uuid] = found.get(share.line.uuid, 0.0) + share.used_ppm / PPM
         return found
 
     def _page(self, policy: Path) -> _Page:
-        """It is read again only when somebody wrote it: of many slices that takes longer than all the rest."""
+        """Return the page, read again only after a write: for many slices, reading takes longer than all the rest."""
         written = last_change(policy)
         known = self._pages.get(policy)
         if known is not None and known.written == written:
@@ -233,10 +233,10 @@ class TimeSharing:
         try:
             return _Page(written, read_policy(policy).devices)
         except (OSError, ElasticGPUError):
-            return _Page(written, ())  # nothing is limited there, or it is just going away
+            return _Page(written, ())  # it has no limits, or is being removed
 
     def _scan(self) -> None:
-        self._scanned = self._stamp()  # first: what comes meanwhile is another
+        self._scanned = self._stamp()  # first: a change meanwhile gives another one
         found: dict[tuple[Hashable, str], _Share] = {}
         pages: dict[Path, _Page] = {}
         for one in self._slices():
@@ -246,10 +246,10 @@ class TimeSharing:
                     continue
                 key = (one.key, line.uuid)
                 share = self._shares.get(key)
-                if share is None or share.policy != one.policy:  # of several slots that have it, another is left
+                if share is None or share.policy != one.policy:  # of several slots with it, another remains
                     reader = UsageReader(one.usage, devices=position + 1)
                     share = _Share(one.policy, reader, position, line, 0, one.unused)
-                share.line = line  # as others may have written it meanwhile
+                share.line = line  # other processes may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share
         self._shares, self._pages = found, pages
@@ -260,7 +260,7 @@ class TimeSharing:
 
 
 def _is_shared(shares: list[_Share]) -> bool:
-    """Whether there is anything to decide on a card: not where one is alone and never above its share."""
+    """Return whether a card needs decisions: not if a slice is alone and never above its share."""
     first = shares[0].line
     return len(shares) > 1 or first.mode is Mode.SHARE or first.window is not None
 
@@ -268,11 +268,11 @@ def _is_shared(shares: list[_Share]) -> bool:
 def _write(share: _Share, grant: Grant) -> None:
     before = share.line
     if ((before.grant_ppm or before.core_ppm), before.window) == (grant.ppm, grant.window):
-        return  # also where nobody has written one: then its own share is its grant
+        return  # also without a written one: then its own share is its grant
     line = replace(before, grant_ppm=grant.ppm, window=grant.window)
     try:
         amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window)
     except (OSError, ElasticGPUError) as error:
-        log.warning("a slice's grant cannot be written", policy=str(share.policy), reason=str(error))
+        log.warning("cannot write a slice's grant", policy=str(share.policy), reason=str(error))
         return
     share.line = line

@@ -1,7 +1,7 @@
-"""Processes of this machine that write policy pages wait for each other.
+"""Make processes of this machine that write policy pages wait for each other.
 
-Who shares out time and who watches memory may be two of them. The directory that a slice's own is in is locked, because
-no program in a slice can open that one, and keep it locked.
+The process that shares out time and the one that watches memory may differ. They lock the parent of the slice's
+directory, because no program in a slice can open that one and keep it locked.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def alone(page: Path) -> Generator[None]:
-    """Nobody else writes a page of a slice beside this one inside the block."""
+    """Keep other processes from writing a page of a slice beside this one inside the block."""
     handle = os.open(page.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,22 +1,23 @@
-"""The node agent: publishes the node's cards, and prepares for each container exactly what the scheduler gave it.
+"""The node agent: publishes the node's cards, and gives each container exactly what the scheduler allocated.
 
-    app            puts it all together and runs it
-    config         what it is told when it starts
-    cards          what cards there are, and what the cluster is told of them
-    slots          kubelet's questions, whose slot it is, and what stands in its directory
-    serving        executors for containers that have no GPU device, and the ways to them
-    limits         holds each container to its slice while it runs
-    pods           what we ask the API server about this node's pods
-    metrics        the node's cards, and how long our calls take
-    slice_metrics  what each container may use and uses
+    app            assembles an agent and runs it
+    config         its settings
+    cards          the node's cards, and their objects in the cluster
+    dra            ResourceClaims instead of slots, on nodes where kube-scheduler gives out the cards
+    slots          kubelet's requests, owners of slots, and slot directories
+    serving        executors for containers without a GPU device, and the ways to them
+    limits         keeps each container inside its slice while it runs
+    farewell       the last act of an agent whose DaemonSet was removed
+    node_pods      reads this node's pods from the API server
+    startup_taint  keeps GPU pods off the node until it is ready
+    metrics        metrics of the node's cards, and of the agent's own calls
+    slice_metrics  limits and use of each container
 
-So a container starts: `slots.plugin` → `slots.owners` → `slots.preparer` → `serving` where it gets no device. From then
-on it is held by its policy page, which `limits` keep true.
+A container starts by `slots.plugin` → `slots.owners` → `slots.preparer` → `serving` if it gets no device. From then
+on its policy page limits it, and `limits` keep the page up to date.
 
-There is no state but the slot directories, and those are rebuilt from the pods: killed at any moment, the agent
-starts again and every later PreStartContainer makes its slot anew. What must go on meanwhile is its shim's
-(`egpu.apps.shim`). NOT here: choosing cards.
-"""
+The slot directories are the only state, and they are rebuilt from the pods. A killed agent starts again, and every
+later PreStartContainer makes its slot anew. The shim (`egpu.apps.shim`) runs meanwhile. NOT here: choosing cards."""
 
 from egpu.apps.agent.app import Agent, run
 from egpu.apps.agent.config import AgentConfig

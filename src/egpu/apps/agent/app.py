@@ -1,4 +1,4 @@
-"""Puts an agent together and runs it."""
+"""Assembles an agent and runs it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Any
 
 import structlog
 
-from egpu.adapters import listening, mounts
-from egpu.adapters.compute_policy import set_time_slice
+from egpu.adapters.cards.compute_policy import set_time_slice
+from egpu.adapters.cards.hardware import CardHardware, read_hardware
+from egpu.adapters.cards.memory_limits import MemoryLimits
+from egpu.adapters.cards.mig import NvmlInstances
+from egpu.adapters.cards.mps import MpsControl
+from egpu.adapters.cards.nvml import NvmlInventory
 from egpu.adapters.executors.confinement import LAYERS, Confinement
 from egpu.adapters.executors.images import Images
+from egpu.adapters.executors.libraries import found, library_path
 from egpu.adapters.executors.parents import Parent, ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.adapters.files import write_atomically
-from egpu.adapters.kubelet.podresources import PodResources
-from egpu.adapters.kubelet.registrar import Registrar
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
-from egpu.adapters.memory_limits import MemoryLimits
-from egpu.adapters.mig import NvmlInstances
-from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
-from egpu.adapters.mps import MpsControl
-from egpu.adapters.nvml import NvmlInventory
-from egpu.adapters.nvml_hardware import CardHardware, read_hardware
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
+from egpu.adapters.registrar import Registrar
 from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
 from egpu.adapters.shim.orders import Shim
-from egpu.apps.agent.cards.instances import RECORD_FILE, Instances, InstanceSource
+from egpu.api import names
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
-from egpu.apps.agent.cards.mps import MpsServers
+from egpu.apps.agent.cards.mig_instances import RECORD_FILE, Instances, InstanceSource
+from egpu.apps.agent.cards.mps_servers import MpsServers
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
-from egpu.apps.agent.config import AgentConfig
+from egpu.apps.agent.config import AgentConfig, pool_credentials
+from egpu.apps.agent.dra.allocator import Allocator
+from egpu.apps.agent.dra.way import ByPlugin, by_claims
+from egpu.apps.agent.farewell import Farewell
 from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.driver import DriverLimits
-from egpu.apps.agent.limits.ended import EndedPrograms
+from egpu.apps.agent.limits.ended_programs import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.pods import NodePods
+from egpu.apps.agent.node_pods import NodePods
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.pods import PodService, ServedContainer
-from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
+from egpu.apps.agent.serving.pod_service import PodService, ServedContainer
+from egpu.apps.agent.serving.slot_executors import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import DEVICES, Slots
+from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
@@ -56,20 +56,29 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
+from egpu.apps.agent.startup_taint import StartupTaint
 from egpu.core.provisioners.preparation import CardInstance
-from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
-from egpu.runtime.keeping import seldom_searched
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.errors import ElasticGPUError, NotSupported
+from egpu_base.http import listening
+from egpu_base.kubelet.podresources import PodResources
+from egpu_base.kubernetes import Client
+from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu_base.runtime.keeping import seldom_searched
+from egpu_base.runtime.supervisor import Supervisor
+from egpu_base.system import mounts
+from egpu_base.system.files import write_atomically
 
 log = structlog.get_logger(__name__)
 
 ADDRESS_FILE = "agent.address"
+ALLOCATOR_FILE = "allocator"
 SHIM_RETRY_SECONDS = 0.5
 XIDS_FILE = "xids.json"
 
 
 class Agent:
-    """Every part of one node's agent. `cards` and `client` come from outside, so that tests can give others."""
+    """All parts of one node's agent. `cards` and `client` are parameters so that tests can replace them."""
 
     def __init__(
         self,
@@ -80,12 +89,12 @@ class Agent:
         mig: InstanceSource | None = None,
         hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
     ) -> None:
-        """`hardware`: as of AgentMetrics."""
+        """`hardware`: as in AgentMetrics."""
         self.config = config
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
         self.devices = DeviceFiles(config.device_root, config.state_dir)
-        self.specs = SlotSpecs(config.cdi_directories, self.devices, mps_shm=config.mps_shm)
+        self.specs = SlotSpecs(config.cdi_directories, self.devices)
         self.injection = Injection(config.cdi)
         self.instances = None if mig is None else Instances(mig, config.state_dir / RECORD_FILE)
         credentials = pool_credentials(config)
@@ -98,9 +107,10 @@ class Agent:
         parent = self._shim or self._own_children()
         own_executors = ExecutorSupervisor(config.state_dir / "executors", SlotOwner, parent=parent, private=True)
         self.executors = SlotExecutors(own_executors, self.slots)
-        watched: list[ExecutorSupervisor[Any]] = [own_executors]
         pods = NodePods(client, config.node)
         events = EventRecorder(client, component="elastic-gpu-agent")
+        self.former = FormerUsers(self.slots, pods, cards.processes, executors=self.executors, events=events)
+        watched: list[ExecutorSupervisor[Any]] = [own_executors]
         self.mps = self._mps(events)
         self.bridges: SlotBridges | None = None
         self.serving: PodService | None = None
@@ -109,6 +119,7 @@ class Agent:
             served = ExecutorSupervisor(config.state_dir / "served", ServedContainer, parent=parent)
             watched.append(served)
             self.serving = self._serving(served, pods, credentials)
+            self.former.served = self.serving.leave
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         self.ended = EndedPrograms(self.slots)
         set_length = partial(set_time_slice, nvml_library=config.nvml_library)
@@ -120,19 +131,9 @@ class Agent:
             if shim_directory is not None and self._shim is not None
             else Registrar(self.plugin, config.kubelet_dir)
         )
-        self.publisher = Publisher(
-            client,
-            config.node,
-            self.inventory,
-            events=events,
-            interval_seconds=config.publish_seconds,
-            learn=self.injection.learn,
-            vocabularies=config.vocabularies,
-            instances=self.instances,
-            given=self._given_instances,
-            mps=self.mps.why_not,
-        )
         self.resizer = self._resizer()
+        self.allocator = self._allocator(events, pods)
+        self.publisher = self._publisher(events)
         self.sweeper = Sweeper(
             slots=self.slots,
             specs=self.specs,
@@ -140,6 +141,7 @@ class Agent:
             pods=pods,
             slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
+            end=self.former.end,
         )
 
     def _metrics(self, hardware: Callable[[], Mapping[str, CardHardware]] | None) -> AgentMetrics:
@@ -157,7 +159,8 @@ class Agent:
     def _mps(self, events: EventRecorder) -> MpsServers:
         starter = None if self._shim is None else self._shim.start_mps
         control = MpsControl(self.config.nvml_library, starter=starter)
-        return MpsServers(self.slots, self.config.state_dir / MPS_FOLDER, control, events=events)
+        directory, memory_mib = self.config.state_dir / MPS_FOLDER, self.config.mps_shm_mib
+        return MpsServers(self.slots, directory, control, events=events, memory_mib=memory_mib)
 
     def _serving(
         self, served: ExecutorSupervisor[ServedContainer], pods: NodePods, credentials: Credentials
@@ -169,55 +172,120 @@ class Agent:
             pods=pods,
             credentials=credentials,
             listen=self.config.pool_listen,
-            taken=self.mps.leave,
+            taken=self._take_cards,
         )
+
+    async def _take_cards(self, cards: Collection[str]) -> None:
+        """Make cards free for executors of other nodes' pods. Raises Unavailable."""
+        await self.former.leave_cards(cards)
+        await self.mps.leave(cards)
 
     def _own_children(self) -> Parent:
         config = self.config
         confinement = Confinement(config.confinement)
-        self._told(confinement.told, confinement.lacks)
+        self._publish_confinement(confinement.told, confinement.lacks)
         images = Images(config.state_dir / "images", config.image_cache_mib)
-        return ThisProcess(None if config.nvml_library is None else config.nvml_library.parent, confinement, images)
+        driver_dir = None if config.nvml_library is None else config.nvml_library.parent
+        folders = library_path(config.library_path, driver_dir)
+        log.info("libraries of executors", found=found(driver_dir, folders))
+        return ThisProcess(driver_dir, confinement, images, libraries=folders)
 
-    def _told(self, executors: str, lacks: Collection[str]) -> None:
-        """What holds executors here."""
+    def _publish_confinement(self, executors: str, lacks: Collection[str]) -> None:
+        """Publish the confinement of executors on this node."""
         self.metrics.executors_grouped.set("cgroup" not in lacks)
         for what in LAYERS:
             self.metrics.executors_lack.labels(what).set(what in lacks)
-        log.info("executors are held", by=executors)
+        log.info("confinement of executors", by=executors)
 
     def _plugin(self, kubelet: PodResources, pods: NodePods) -> SlotPlugin:
-        """What kubelet asks, and who fills its slots."""
+        """Return the plugin that answers kubelet, with the parts that fill its slots."""
         config = self.config
         return SlotPlugin(
             config,
             inventory=self.inventory,
             devices=self.devices,
-            owners=Owners(config.node, holdings=kubelet.pods, pods=pods, prepared=self.slots.owners_newest_first),
-            preparer=Preparer(
-                slots=self.slots,
-                state_dir=config.state_dir,
-                devices=self.devices,
-                inventory=self.inventory,
-                node=config.node,
-                executors=self.executors,
-                bridges=self.bridges,
-                instances=self.instances,
-                specs=self.specs,
-                injection=self.injection,
-                time_slices=self.time_slices,
-                driver_limits=DriverLimits(self.slots, config.cgroup_root, MemoryLimits(config.nvml_library).set),
-                mps=self.mps,
+            owners=Owners(
+                config.node, holdings=kubelet.pods, pods=pods, prepared=self.slots.newest_owners, slots=self.slots.held
             ),
+            preparer=self._preparer(self.specs, self.injection),
             metrics=self.metrics,
             specs=self.specs,
             injection=self.injection,
         )
 
+    def _preparer(self, specs: SlotSpecs, injection: Injection) -> Preparer:
+        config = self.config
+        return Preparer(
+            slots=self.slots,
+            state_dir=config.state_dir,
+            devices=self.devices,
+            inventory=self.inventory,
+            node=config.node,
+            executors=self.executors,
+            bridges=self.bridges,
+            instances=self.instances,
+            specs=specs,
+            injection=injection,
+            time_slices=self.time_slices,
+            driver_limits=DriverLimits(self.slots, config.cgroup_root, MemoryLimits(config.nvml_library).set),
+            mps=self.mps,
+            former=self.former,
+        )
+
+    def _allocator(self, events: EventRecorder, pods: NodePods) -> Allocator:
+        """Return the choice between the device plugin and the DRA driver, with the parts of both."""
+        ways = {
+            names.DEVICE_PLUGIN: ByPlugin(
+                self.registrar,
+                known=self.injection.known,
+                kept_off=lambda: self.publisher.kept_off,
+                others=self._card_holders,
+                slots=self.slots,
+                pods=pods,
+            ),
+            names.DRA: by_claims(
+                self.config,
+                self.client,
+                inventory=self.inventory,
+                slots=self.slots,
+                devices=self.devices,
+                preparer=self._preparer,
+                former=self.former,
+                slot_lock=self.plugin.slot_lock,
+                cordoned=lambda: self.publisher.cordoned,
+                node_uid=lambda: self.allocator.node_uid,
+                giving=lambda: self.allocator.by_claims,
+                withdraw_plugin=self.registrar.withdraw,
+            ),
+        }
+        return Allocator(self.config.state_dir / ALLOCATOR_FILE, ways, events=events)
+
+    def _card_holders(self) -> list[str]:
+        """Return what has cards besides this node's pods: claims, and pods of other nodes."""
+        served = [] if self.serving is None else self.serving.executors()
+        return [*self.publisher.holders, *(f"executor {one.name} of another node's pod" for one in served)]
+
     def _given_instances(self) -> frozenset[CardInstance]:
-        """The instances of MIG that this node's containers have."""
+        """Return the MIG instances of this node's containers."""
         shares = [share for record in self.slots.records() for share in record.allocation.cards]
         return frozenset(CardInstance(share.uuid, share.instance) for share in shares if share.instance is not None)
+
+    def _publisher(self, events: EventRecorder) -> Publisher:
+        return Publisher(
+            self.client,
+            self.config.node,
+            self.inventory,
+            events=events,
+            interval_seconds=self.config.publish_seconds,
+            learn=self.injection.learn,
+            vocabularies=self.config.vocabularies,
+            instances=self.instances,
+            given=self._given_instances,
+            mps=self.mps.why_not,
+            pods=self.resizer.pods,
+            allocator=self.allocator,
+            slots_first=True,
+        )
 
     def _resizer(self) -> SlotResizer:
         return SlotResizer(
@@ -233,24 +301,24 @@ class Agent:
         )
 
     def not_ready(self) -> str | None:
-        """Why containers cannot be prepared here now; None when they can."""
+        """Return why containers cannot be prepared now, or None."""
         if not self.inventory.version:
             return "the cards have not been read"
         if not self.publisher.published:
             return "the cards have not been published"
-        if not self.registrar.registered:
+        if not self.allocator.registered:
             return "not registered with kubelet"
         return None
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
-        can be mounted or written where it should be."""
+        """Run until the supervisor stops. Raises NotSupported if this node cannot isolate cards, or a directory
+        cannot be mounted or written."""
         await asyncio.to_thread(self.devices.nowhere)
         self.devices.discard_unused(self.slots.path(slot_id) / DEVICES for slot_id in self.slots.ids())
         if self.config.cdi != "never":
             await asyncio.to_thread(self.specs.open)
         if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
-            raise NotSupported(f"{self.config.slots_dir}: nothing can be mounted here; go without --mount-usage")
+            raise NotSupported(f"{self.config.slots_dir}: mounting is not allowed here; run without --mount-usage")
         sock = listening.open_socket(listening.Listen.parse(self.config.listen))
         address = str(listening.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
@@ -259,14 +327,16 @@ class Agent:
         supervisor.add("web", serve_monitoring(shown, sock))
         if self._shim is not None:
             shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
-            self._told(shim.held, shim.lacks)
+            self._publish_confinement(shim.held, shim.lacks)
         await self.executors.open()
         await self._recover()
         if self.serving is not None:
             await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
         supervisor.add("publisher", self.publisher.run())
-        supervisor.add("registrar", self._register())
+        supervisor.add("allocator", self.allocator.run())
+        taint = StartupTaint(self.client, self.config.node, self.not_ready, self.allocator)
+        supervisor.add("startup-taint", taint.run(), may_end=True)
         supervisor.add("sweeper", self.sweeper.run())
         supervisor.add("resizer", self.resizer.run())
         supervisor.add("compute", self.compute.run())
@@ -283,20 +353,15 @@ class Agent:
         await supervisor.run()
 
     async def _recover(self) -> None:
-        """A driver that does not answer now is asked again before anything is made on its cards."""
+        """Remove half-made MIG instances. After an error this is tried again before anything is made on a card."""
         if self.instances is not None:
             try:
                 await self.instances.recover()
             except ElasticGPUError as error:
-                log.warning("what may be half made of a card's instances stays for now", reason=str(error))
-
-    async def _register(self) -> None:
-        """kubelet asks as soon as it knows us, and keeps what it is answered for as long as the pod is there."""
-        await self.injection.known()
-        await self.registrar.run()
+                log.warning("half-made MIG instances of a card stay for now", reason=str(error))
 
     async def _join_pool(self, serving: PodService) -> None:
-        """Listen before anybody is told that we do."""
+        """Listen before the node is published as a member of the pool."""
         await serving.open()
         self.publisher.pool = PoolMember(
             address=self.config.pool_advertise or str(serving.listener.address),
@@ -305,24 +370,15 @@ class Agent:
         )
 
 
-def pool_credentials(config: AgentConfig) -> Credentials | None:
-    """This node's certificate of the pool; None when it takes no part. Raises InvalidInput when it has none there."""
-    if config.pool_pki is None:
-        return None
-    names = ("ca.crt", f"server-{config.node}.crt", f"server-{config.node}.key")
-    ca, certificate, key = (config.pool_pki / name for name in names)
-    missing = [str(path) for path in (ca, certificate, key) if not path.is_file()]
-    if missing:
-        made = f"egpu certificate server {config.node}"
-        raise InvalidInput("pool-pki", f"there is no {missing[0]}; {made} makes it, where the pool's authority is kept")
-    return Credentials(ca=ca, certificate=certificate, key=key)
-
-
 async def run(config: AgentConfig) -> None:
-    """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    """Run an agent until SIGTERM or SIGINT. Raises errors that end it."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
+        farewell = Farewell.of(config, client, offered=lambda: agent.publisher.offered)
+        supervisor = Supervisor()
+        supervisor.add("farewell", farewell.learn(), may_end=True)
         with seldom_searched():
-            await agent.run(Supervisor())
+            await agent.run(supervisor)
+        await farewell.end()

@@ -1,4 +1,4 @@
-"""/metrics of an agent: what each container may use and says it uses, the node's cards, and how long our calls take."""
+"""Metrics of an agent: limits and use of each container, the node's cards, and the duration of the agent's calls."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from egpu.adapters.cards.hardware import CardHardware
 from egpu.adapters.executors.process import Executor
-from egpu.adapters.nvml_hardware import CardHardware
 from egpu.adapters.slices.overruns import Finding
-from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import Key
-from egpu.apps.agent.serving.pods import ServedContainer
+from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.slice_metrics import SliceMetrics
 from egpu.apps.agent.slots.directories import Slots
-from egpu.errors import ElasticGPUError
-from egpu.runtime.beats import rest
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.errors import ElasticGPUError
+from egpu_base.runtime.beats import rest
+from egpu_base.system import proc
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
-    "temperature_celsius": ("temperature_celsius", "Of the chip, by the driver."),
-    "power_watts": ("power_watts", "What the card draws, by the driver."),
+    "temperature_celsius": ("temperature_celsius", "Temperature of the chip, by the driver."),
+    "power_watts": ("power_watts", "Power that the card draws, by the driver."),
     "busy_ratio": ("busy_ratio", "Part of the time in which any kernel ran, by the driver."),
-    "memory_used_bytes": ("memory_driver_bytes", "Memory in use, by the driver, its own included."),
+    "memory_used_bytes": ("memory_driver_bytes", "Memory in use, including the driver's own, by the driver."),
 }
-"""By field of CardHardware."""
+"""The gauges by field of CardHardware."""
 SAMPLE_SECONDS: Final = 5.0
 _CARD_LABELS = ("node", "node_ip", "device_index", "device_uuid", "model")
 
 
 class AgentMetrics(Collector):
-    """Collected when asked for."""
+    """Collects metrics at each scrape."""
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class AgentMetrics(Collector):
         served: Callable[[], list[Executor[ServedContainer]]] = list,
         hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
     ) -> None:
-        """`demand` says per card UUID how much of its time its containers use together, `findings` what the driver says
-        of containers' memory, `served` which executors other nodes' containers have here, `hardware` what the driver
-        says of the cards themselves; None: that is somebody else's to tell."""
+        """`demand` returns how much of a card's time its containers use together, by UUID. `findings` returns the
+        driver's figures for containers' memory, `served` the executors for other nodes' containers, `hardware` the
+        driver's figures for the cards (None: another exporter has them)."""
         self._read_hardware = hardware
         self._hardware: Mapping[str, CardHardware] = {}
         self._demand = demand
@@ -64,43 +65,43 @@ class AgentMetrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.allocate_seconds = Histogram(
-            "elasticgpu_agent_allocate_seconds", "Device plugin Allocate.", buckets=_SECONDS, registry=self.registry
+            "elasticgpu_agent_allocate_seconds", "Duration of Allocate.", buckets=_SECONDS, registry=self.registry
         )
         self.prepare_seconds = Histogram(
             "elasticgpu_agent_prepare_seconds",
-            "From PreStartContainer to a prepared slot.",
+            "Time from PreStartContainer to a prepared slot.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.executors_grouped = Gauge(
             "elasticgpu_agent_executors_grouped",
-            "1 where each executor has a control group for memory, processors and processes; 0 where none can be had.",
+            "1 if each executor has a control group for memory, processors and processes; 0 if it cannot have one.",
             registry=self.registry,
         )
         self.executors_lack = Gauge(
             "elasticgpu_agent_executors_lack",
-            "1 for each of cgroup, user, view and landlock that does not hold executors here.",
+            "1 for each of cgroup, user, view and landlock that does not confine executors on this node.",
             ["what"],
             registry=self.registry,
         )
         self.refusals = Counter(
-            "elasticgpu_agent_refusals", "Containers kept from starting.", ["reason"], registry=self.registry
+            "elasticgpu_agent_refusals", "Containers not allowed to start.", ["reason"], registry=self.registry
         )
         self.environment_preloads = Counter(
             "elasticgpu_agent_environment_preloads",
-            "Containers started with LD_PRELOAD, for images that read no /etc/ld.so.preload: a cleared environment "
-            "frees a program.",
+            "Containers started with LD_PRELOAD, for images that ignore /etc/ld.so.preload: a program that clears its "
+            "environment escapes the limits.",
             registry=self.registry,
         )
 
     async def run(self) -> None:
-        """For ever: what is used is looked at by our own clock, so that it is the same to whoever asks."""
+        """Sample use forever, at even times, so that all scrapers see the same values."""
         while True:
             self._slices.sample()
             if self._read_hardware is not None:
                 try:
                     self._hardware = await asyncio.to_thread(self._read_hardware)
-                except ElasticGPUError:  # the inventory says so; what is not known is not told
+                except ElasticGPUError:  # the inventory reports it; unknown values are left out
                     self._hardware = {}
             await rest(SAMPLE_SECONDS)
 
@@ -110,13 +111,22 @@ class AgentMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._slices.collect()
         yield from self._cards()
+        odd = CounterMetricFamily(
+            "elasticgpu_agent_odd_processes",
+            "Looks at processes whose entries in /proc could not be understood; the log names the first of each kind.",
+            labels=["node"],
+        )
+        odd.add_metric([self._node], proc.odd.total())
+        yield odd
         if self._read_hardware is not None:
             yield from self._of_hardware()
 
     def _cards(self) -> Iterator[Metric]:
         memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)
         healthy = _gauge("elasticgpu_card_healthy", "1 while the card may be given to containers.", _CARD_LABELS)
-        demand = _gauge("elasticgpu_card_demand_ratio", "Its containers' use of its time, added up.", _CARD_LABELS)
+        demand = _gauge(
+            "elasticgpu_card_demand_ratio", "Use of the card's time by all its containers together.", _CARD_LABELS
+        )
         used = self._demand()
         for card in self._inventory.cards.values():
             labels = [self._node, self._node_ip, str(card.index), card.uuid, card.model]

@@ -1,8 +1,7 @@
-"""What containers may use of this node's cards, and say that they use: read when Prometheus asks.
+"""Limits and use of this node's cards by containers, read at each Prometheus scrape.
 
-A slice is told of by the node that has its card, once: programs of other nodes that use this one's through the pool
-are here, and not there.
-"""
+The node that has the card reports a slice, once: programs of other nodes that use this one's cards through the pool
+are here, and not there."""
 
 from __future__ import annotations
 
@@ -14,52 +13,56 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.executors.process import Executor
-from egpu.adapters.nvml import CardReading
-from egpu.adapters.processes import seconds_since_boot
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.overruns import Finding
 from egpu.adapters.slices.pages import DeviceUsage, Usage, UsageReader
 from egpu.api.allocation import CardShare
-from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.limits.memory import Key
-from egpu.apps.agent.serving.pods import ServedContainer
+from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.bill import lost_gpu_seconds
 from egpu.core.view import SliceUsage
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.system.processes import seconds_since_boot
 
 LABELS: Final = ("namespace", "pod", "container", "node", "node_ip", "device_index", "device_uuid", "claim")
 _GAUGES: Final = {
-    "memory_limit_bytes": "Card memory the container may use.",
-    "memory_used_bytes": "Card memory the container says it uses.",
-    "memory_peak_bytes": "The most that it said it used at once, since its slice was made.",
+    "memory_limit_bytes": "Card memory that the container may use.",
+    "memory_used_bytes": "Card memory that the container reports as used.",
+    "memory_peak_bytes": "Highest card memory that the container reported, since its slice was made.",
     "core_limit_ratio": "Share of the card's time; 1 is a whole card.",
-    "core_used_ratio": "Share of the card's time used in the last whole five seconds.",
-    "memory_spill_limit_bytes": "What it may allocate beyond its limit, in managed memory.",
-    "memory_spilled_bytes": "Beyond its limit, in managed memory.",
-    "idle_seconds": "Since it last asked the card for anything, or since its slice was made.",
-    "age_seconds": "Since its slice was made: for so long its counters count.",
-    "lost_gpu_seconds": "What it was given of the card since its slice was made, and did not use.",
-    "usage_mismatch": "1 while its usage file is damaged, or it claims or holds more than it may.",
-    "memory_driver_bytes": "Card memory that its processes hold, by the driver.",
-    "memory_overhead_bytes": "Held and not counted by it (contexts, code, heaps): taken off its limit.",
+    "core_used_ratio": "Share of the card's time used in the last five whole seconds.",
+    "memory_spill_limit_bytes": "Memory that the container may allocate beyond its limit, as managed memory.",
+    "memory_spilled_bytes": "Memory beyond the limit, as managed memory.",
+    "idle_seconds": "Time since the container last used the card, or since its slice was made.",
+    "age_seconds": "Time since the slice was made: its counters count from then.",
+    "lost_gpu_seconds": "GPU time that the container was given and did not use, since its slice was made.",
+    "usage_mismatch": "1 if its usage file is damaged, or it reports or has more memory than it may.",
+    "memory_driver_bytes": "Card memory of its processes, by the driver.",
+    "memory_overhead_bytes": "Memory that its programs do not count (contexts, code, heaps): taken off its limit.",
 }
 _COUNTERS: Final = {
-    "gpu_seconds": "Time for which the card worked for it; 1 a second is a whole card.",
-    "throttled_seconds": "Time its launches were held back.",
-    "memory_refusals": "Allocations refused over the limit.",
+    "gpu_seconds": "Time for which the card worked for the container; 1 a second is a whole card.",
+    "throttled_seconds": "Time for which its launches were delayed.",
+    "memory_refusals": "Allocations refused at the limit.",
 }
 _OF_PROCESSES: Final = (
-    ("memory_mismatch_bytes", "What a process of it holds by the driver, less what it counted itself.", "pid"),
-    ("memory_used_bytes", "Card memory that a process says it uses; its pid is its container's.", "container_pid"),
+    ("memory_mismatch_bytes", "Card memory of a process by the driver, less what it counted itself.", "pid"),
+    (
+        "memory_used_bytes",
+        "Card memory that a process reports as used; the pid is the one inside its container.",
+        "container_pid",
+    ),
 )
 MAX_PROCESSES: Final = 32
-"""Told of one slice, those with most memory: a container may have a thousand."""
+"""Most processes that are reported for one slice, those with most memory: a container may have a thousand."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """A container's slices on cards of this node, with what it says of them."""
+class ContainerUse:
+    """A container's slices on cards of this node, with the use that it reports."""
 
     namespace: str
     pod: str
@@ -68,10 +71,10 @@ class Told:
     key: tuple[str, int]
     cards: tuple[CardShare, ...]
     limit_bytes: Mapping[str, int]
-    """What it may allocate, by card UUID, what may go beyond its share included."""
+    """The memory that it may allocate, by card UUID, including managed memory beyond its share."""
     usage: Usage
     age_seconds: float | None
-    """Since its slice was made; None where nobody wrote that down."""
+    """The age of its slice; None if that was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class _Sample:
 
 
 class SliceMetrics:
-    """Nothing is kept but the last sample of each slice's GPU time, and its rate."""
+    """Collects metrics. Stores only the last sample of each slice's GPU time, and its rate."""
 
     def __init__(
         self,
@@ -93,8 +96,8 @@ class SliceMetrics:
         findings: Callable[[], Mapping[Key, Finding]],
         cards: Callable[[], Mapping[str, CardReading]],
     ) -> None:
-        """`served`: the executors of other nodes' containers; `findings`: what the driver says of containers' memory;
-        `cards`: those of this node by UUID."""
+        """Take where to read. `served`: executors for other nodes' containers; `findings`: the driver's figures for
+        containers' memory; `cards`: this node's, by UUID."""
         self._slots = slots
         self._where = [node, node_ip]
         self._served = served
@@ -104,17 +107,17 @@ class SliceMetrics:
         self._rates: dict[Key, float] = {}
 
     def sample(self) -> None:
-        """At even times: what was used since the last sample is what all who ask until the next one are told."""
+        """Take a sample at even times. All scrapers until the next sample see the use between the last two."""
         before, now = self._samples, time.monotonic()
         self._samples = {
-            (*told.key, share.uuid): _Sample(now, used.gpu_ns)
-            for told in self._told(UsageReader.read_totals)
-            for share, used in zip(told.cards, told.usage.devices, strict=False)
+            (*use.key, share.uuid): _Sample(now, used.gpu_ns)
+            for use in self._uses(UsageReader.read_totals)
+            for share, used in zip(use.cards, use.usage.devices, strict=False)
         }
         self._rates = {key: _rate(before[key], one) for key, one in self._samples.items() if key in before}
 
     def collect(self) -> Iterator[Metric]:
-        """One family a series, with a line for each container and card."""
+        """Return one family per series, with a line for each container and card."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
             name: GaugeMetricFamily(f"elasticgpu_container_{name}", text, labels=LABELS)
             for name, text in _GAUGES.items()
@@ -126,38 +129,38 @@ class SliceMetrics:
             for name, text, label in _OF_PROCESSES
         )
         findings = self._findings()
-        for told in self._told(UsageReader.read):
-            for position, share in enumerate(told.cards):
-                labels = self._labels(told, share)
-                used = told.usage.devices[position] if position < len(told.usage.devices) else None
-                key = (*told.key, share.uuid)
+        for use in self._uses(UsageReader.read):
+            for position, share in enumerate(use.cards):
+                labels = self._labels(use, share)
+                used = use.usage.devices[position] if position < len(use.usage.devices) else None
+                key = (*use.key, share.uuid)
                 finding = findings.get(key)
-                values = _values(told, share, used, finding)
+                values = _values(use, share, used, finding)
                 for one in () if finding is None else finding.processes:
-                    counted = _counted_by(one.pid, told.usage, position)
+                    counted = _counted_by(one.pid, use.usage, position)
                     mismatch.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
-                for pid, used_bytes in _largest(told.usage, position):
+                for pid, used_bytes in _largest(use.usage, position):
                     process.add_metric([*labels, str(pid)], used_bytes)
                 if key in self._rates:
                     values["core_used_ratio"] = self._rates[key]
                 if used is not None:
-                    values |= _history(used, told.age_seconds, share, self._cards().get(share.uuid))
+                    values |= _history(used, use.age_seconds, share, self._cards().get(share.uuid))
                 for name, value in values.items():
                     families[name].add_metric(labels, value)
         yield from (*families.values(), mismatch, process)
 
-    def _labels(self, told: Told, share: CardShare) -> list[str]:
+    def _labels(self, use: ContainerUse, share: CardShare) -> list[str]:
         card = self._cards().get(share.uuid)
         index = share.index if card is None else card.index
-        return [told.namespace, told.pod, told.container, *self._where, str(index), share.uuid, told.claim]
+        return [use.namespace, use.pod, use.container, *self._where, str(index), share.uuid, use.claim]
 
-    def _told(self, read: Callable[[UsageReader], Usage]) -> Iterator[Told]:
+    def _uses(self, read: Callable[[UsageReader], Usage]) -> Iterator[ContainerUse]:
         now = seconds_since_boot()
         for record in self._slots.records():
             if record.server:
-                continue  # its cards are another node's, which tells of them
+                continue  # the other node, which has the cards, reports it
             given = record.allocation
-            yield Told(
+            yield ContainerUse(
                 namespace=record.namespace,
                 pod=record.pod,
                 container=record.container,
@@ -170,7 +173,7 @@ class SliceMetrics:
             )
         for executor in self._served():
             record, owner = executor.record, executor.record.owner
-            yield Told(
+            yield ContainerUse(
                 namespace=owner.namespace,
                 pod=owner.pod,
                 container=owner.container,
@@ -183,11 +186,11 @@ class SliceMetrics:
             )
 
 
-def _values(told: Told, share: CardShare, used: DeviceUsage | None, finding: Finding | None) -> dict[str, float]:
-    """By the names of _GAUGES and _COUNTERS, all but its rate."""
-    limit, with_spill = share.memory_mib * MIB_BYTES, told.limit_bytes[share.uuid]
-    # The interposer never lets it claim more than its limit: then somebody else wrote it. Holding more is memory got
-    # behind the interposer's back, or contexts on top of a limit that was used up.
+def _values(use: ContainerUse, share: CardShare, used: DeviceUsage | None, finding: Finding | None) -> dict[str, float]:
+    """Return the values by the names of _GAUGES and _COUNTERS, except the rate."""
+    limit, with_spill = share.memory_mib * MIB_BYTES, use.limit_bytes[share.uuid]
+    # The interposer never lets a program report more than its limit: then something else wrote it. Having more means
+    # memory that bypasses the interposer, or contexts on top of a limit that is used up.
     mismatch = used is None or 0 < limit < used.memory_bytes
     values = {"memory_limit_bytes": limit, "core_limit_ratio": share.core / 100,
               "memory_spill_limit_bytes": with_spill - limit}  # fmt: skip
@@ -204,28 +207,28 @@ def _values(told: Told, share: CardShare, used: DeviceUsage | None, finding: Fin
 def _history(
     used: DeviceUsage, age_seconds: float | None, share: CardShare, card: CardReading | None
 ) -> dict[str, float]:
-    """What can be said where it is known since when it counts."""
+    """Return the values that need the age of the slice."""
     if age_seconds is None:
         return {}
     idle = _idle_seconds(used.refilled_ns, age_seconds)
     values = {"age_seconds": age_seconds, "idle_seconds": idle}
     if card is not None:
         part = min(1.0, max(share.core / 100, share.memory_mib / card.memory_mib))
-        told = SliceUsage(
+        use = SliceUsage(
             peak_bytes=used.peak_bytes, gpu_seconds=used.gpu_ns / 1e9, idle_seconds=idle, age_seconds=age_seconds
         )
-        values["lost_gpu_seconds"] = lost_gpu_seconds(part, told, card_memory_mib=card.memory_mib)
+        values["lost_gpu_seconds"] = lost_gpu_seconds(part, use, card_memory_mib=card.memory_mib)
     return values
 
 
 def _idle_seconds(last_launch_ns: int, age_seconds: float) -> float:
-    """Never above its age: the moment is the container's claim, and may be any number."""
+    """Return the idle time, at most the age: the container reports it, and may write any number."""
     since = (time.monotonic_ns() - last_launch_ns) / 1e9
     return min(since, age_seconds) if last_launch_ns and since >= 0 else age_seconds
 
 
 def _counted_by(pid: int, usage: Usage, position: int) -> int:
-    """What a process (`pid` as the host has it) says that it holds, in the slot of its own that has its name."""
+    """Return the memory that a process (`pid` on the host) counts, in its own slot of the usage file."""
     name = membership.name_of(pid)
     return sum(
         process.memory_bytes + process.spill_bytes
@@ -237,8 +240,8 @@ def _counted_by(pid: int, usage: Usage, position: int) -> int:
 
 
 def _largest(usage: Usage, position: int) -> list[tuple[int, int]]:
-    """The processes with most memory of a card: pid, as its container has it, and bytes. Of one pid in several
-    namespaces the memory is added up."""
+    """Return the processes with most memory on a card: pid in the container, and bytes. Memory of one pid in several
+    namespaces is summed."""
     found = Counter[int]()
     for process in usage.processes:
         if process.device == position:
@@ -247,7 +250,7 @@ def _largest(usage: Usage, position: int) -> list[tuple[int, int]]:
 
 
 def _rate(before: _Sample, now: _Sample) -> float:
-    """GPU seconds per second between two readings, within 0..1: the file is the container's claim."""
+    """Return GPU seconds per second between two readings, within 0..1: the container writes the file."""
     if now.taken_at <= before.taken_at:
         return 0.0
     return min(1.0, max(0.0, (now.gpu_ns - before.gpu_ns) / 1e9 / (now.taken_at - before.taken_at)))

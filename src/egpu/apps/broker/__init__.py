@@ -1,16 +1,14 @@
-"""The broker: one pool over all servers. Takes requests, and gives leases.
+"""The broker: one pool over all servers. Takes requests, and grants leases.
 
-    app         puts it together: listens, and sends each caller to the right session
+    app         assembles a broker: listens, and passes each caller to its session
     sessions    a program's connection (acquire, attach, renew, resize, release, lists), and a server's (reports in,
                 orders out)
-    service     the pool (`egpu.core.leasing.pool`) with what waits for it to change
-    metrics     what it tells Prometheus
-    config      what it is told when it starts
+    service     the pool (`egpu.core.leasing.pool`), with callers that wait for it to change
+    metrics     the broker's Prometheus metrics
+    config      its settings
 
-There is no file: a broker that starts learns everything from its servers' reports (`egpu.core.leasing.pool` says why
-that is safe). Until SETTLE_SECONDS have passed, a lease that it does not know is "not known yet", and its holder asks
-again.
-"""
+The broker keeps no file: it learns everything from its servers' reports (`egpu.core.leasing.pool` says why that is
+safe). Until SETTLE_SECONDS have passed, an unknown lease is "not known yet", and its program asks again."""
 
 from egpu.apps.broker.app import Broker, run
 from egpu.apps.broker.config import BrokerConfig

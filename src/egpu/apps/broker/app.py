@@ -1,4 +1,4 @@
-"""Puts a broker together and runs it."""
+"""Assembles a broker and runs it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import asyncio
 import structlog
 from starlette.applications import Starlette
 
-from egpu.adapters import listening, web
-from egpu.adapters.monitoring import serve_monitoring, token_needed
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
@@ -19,9 +17,11 @@ from egpu.apps.broker.sessions import ClientSession, ServerSessions
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
-from egpu.errors import Refused
-from egpu.runtime.latest import Latest
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.errors import Refused
+from egpu_base.http import listening, web
+from egpu_base.monitoring import serve_monitoring, token_needed
+from egpu_base.runtime.latest import Latest
+from egpu_base.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +57,10 @@ class Broker:
         elif hello.role == "server":
             await self.servers.run(hello, connection, welcome)
         else:
-            raise Refused(f"a broker has no role {hello.role!r}; it has client and server")
+            raise Refused(f"a broker does not accept the role {hello.role!r}; use client or server")
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped."""
+        """Run until the supervisor stops."""
         await self.listener.open()
         log.info("broker starts", listen=str(self.address), tls=self.config.credentials.tls)
         if self.config.health:
@@ -72,8 +72,8 @@ class Broker:
         await supervisor.run()
 
     def monitoring_app(self) -> Starlette:
-        """Health for anybody; metrics for whoever shows the token that it was given, if it was: here is no API server
-        to say who may read them."""
+        """Return health for everybody, and metrics for clients with the configured token: there is no API server to
+        authorise them."""
         file = self.config.metrics_token_file
         if file is None:
             return Starlette(routes=web.open_routes(lambda: None))
@@ -88,5 +88,5 @@ class Broker:
 
 
 async def run(config: BrokerConfig) -> None:
-    """Run a broker until SIGTERM or SIGINT. Raises InvalidInput for what it cannot listen on or read."""
+    """Run a broker until SIGTERM or SIGINT. Raises InvalidInput for addresses and files that it cannot use."""
     await Broker(config).run(Supervisor())

@@ -1,4 +1,4 @@
-"""What a broker is told when it starts."""
+"""Settings of a broker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PORT = 7433
 @dataclass(frozen=True)
 class BrokerConfig:
     """`listen` for programs and servers alike; beyond loopback only with TLS. `health` serves /healthz and /readyz,
-    beyond loopback in TLS; "" for none. /metrics is there for whoever shows the bearer token in `metrics_token_file`,
-    read again for each; None: for nobody. For `settle_seconds` after its start a lease may be "not known yet"; for
-    `gather_seconds`, in which servers come back, there is no "no place" that would be final."""
+    beyond loopback in TLS; "" for none. /metrics needs the bearer token in `metrics_token_file`, read again for each
+    request; None: nobody gets it. For `settle_seconds` after its start a lease may be "not known yet". For
+    `gather_seconds`, in which servers return, "no place" is not final."""
 
     credentials: Credentials
     listen: str = f"127.0.0.1:{PORT}"

@@ -1,4 +1,4 @@
-"""What a broker tells Prometheus: cards and leases as they are when it asks, and how requests went."""
+"""Metrics of a broker: cards and leases at each scrape, and outcomes of requests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from egpu.adapters.pool import messages
-from egpu.api.quantities import MIB_BYTES
 from egpu.core.leasing.state import Lease
-from egpu.errors import DoesNotFit, ElasticGPUError, InvalidInput, Refused, TooSoon, Unavailable
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput, Refused, TooSoon, Unavailable
 
 BUCKETS_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _REASONS: Final[Mapping[type[ElasticGPUError], str]] = {
@@ -24,17 +24,17 @@ _REASONS: Final[Mapping[type[ElasticGPUError], str]] = {
     InvalidInput: "invalid",
     Unavailable: "unavailable",
 }
-"""Of a refusal; "failed" is any other."""
+"""The reasons of a refusal; "failed" is any other."""
 
 
 class Acquisitions:
-    """Requests for leases, as they end."""
+    """Counts requests for leases when they end."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._seconds = Histogram(
             "elasticgpu_pool_acquire_seconds",
-            "From a request to a lease whose executors run.",
+            "Time from a request to a lease whose executors run.",
             buckets=BUCKETS_SECONDS,
             registry=self.registry,
         )
@@ -44,7 +44,7 @@ class Acquisitions:
 
     @contextlib.contextmanager
     def one(self) -> Generator[None]:
-        """Around a request: its time where it is granted, else why not."""
+        """Measure one request: its time if it is granted, else the reason."""
         began = time.monotonic()
         try:
             yield
@@ -55,7 +55,7 @@ class Acquisitions:
 
 
 class Service(Protocol):
-    """As much of a `LeaseService` as is told of."""
+    """The part of a `LeaseService` that metrics need."""
 
     def lease_ages(self) -> Iterator[tuple[Lease, float]]: ...
 
@@ -63,7 +63,7 @@ class Service(Protocol):
 
 
 class PoolMetrics(Collector):
-    """Cards and leases, read when asked."""
+    """Cards and leases, read at each scrape."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -72,7 +72,7 @@ class PoolMetrics(Collector):
         leases = GaugeMetricFamily("elasticgpu_pool_leases", "Leases by state", labels=["state"])
         age = GaugeMetricFamily(
             "elasticgpu_pool_lease_age_seconds",
-            "Since this broker granted the lease, or heard of it from its server",
+            "Time since this broker granted the lease, or heard of it from its server",
             labels=["lease", "holder", "state"],
         )
         ages = list(self._service.lease_ages())
@@ -80,8 +80,8 @@ class PoolMetrics(Collector):
             leases.add_metric([state], sum(one.state == state for one, _ in ages))
         for one, seconds in ages:
             age.add_metric([one.id, one.holder, one.state], seconds)
-        free = GaugeMetricFamily("elasticgpu_pool_memory_free_bytes", "Memory not given out", labels=["server"])
-        core = GaugeMetricFamily("elasticgpu_pool_core_free_ratio", "Cards' compute not given out", labels=["server"])
+        free = GaugeMetricFamily("elasticgpu_pool_memory_free_bytes", "Memory that is not allocated", labels=["server"])
+        core = GaugeMetricFamily("elasticgpu_pool_core_free_ratio", "Compute that is not allocated", labels=["server"])
         for server in self._service.server_views():
             free.add_metric([server.server], server.memory_free_mib * MIB_BYTES)
             core.add_metric([server.server], server.core_free / 100)

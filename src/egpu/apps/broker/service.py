@@ -1,4 +1,4 @@
-"""The pool with what asyncio adds: who waits for a lease, who is to be told of an end, and when to tell servers."""
+"""The pool with asyncio: callers that wait for a lease, notices about its end, and orders to servers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from egpu.core.leasing.pool import MAX_LEASES, Pool
 from egpu.core.leasing.records import LeaseRequest, Report, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.policies.registry import Policies
-from egpu.errors import DoesNotFit, InvalidInput, NotFound, Unavailable
+from egpu_base.errors import DoesNotFit, InvalidInput, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 30.0
-"""How long executors may take to start before the lease is given up."""
+"""The time that executors may take to start before the lease is given up."""
 APPLY_SECONDS: Final = 5.0
 MAX_WITHIN_SECONDS: Final = 7 * 86_400.0
-"""How long new limits may take to be in force."""
+"""The longest time that new limits may take to be in force."""
 MAX_TEXT: Final = 256
-"""Characters of what a caller calls itself, its request and its machine."""
+"""Most characters of a caller's name, its request and its machine."""
 MAX_NAMED: Final = 8
-"""Leases that one line of the log names."""
+"""Most leases that one log line names."""
 EXECUTOR_SOCKET: Final = "lease.sock"
 
 
 class LeaseService:
-    """The only one that touches the pool. `push` is called with servers whose orders changed, at the end of a step."""
+    """The only user of the pool. `push` gets servers whose orders changed, at the end of a step."""
 
     def __init__(
         self,
@@ -60,19 +60,20 @@ class LeaseService:
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, asked: messages.Acquire, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
-        """Reserve, and wait until the executors run; what goes wrong on the way ends the lease.
+    async def acquire(self, asked: messages.Acquire, peer: str, on_end: Callable[[str, str], None]) -> messages.Granted:
+        """Reserve a lease, and wait until its executors run; an error meanwhile ends it.
 
-        Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable.
-        """
+        Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable."""
         with self.acquisitions.one():
-            return await self._acquired(asked, peer, told)
+            return await self._acquired(asked, peer, on_end)
 
-    async def _acquired(self, asked: messages.Acquire, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
+    async def _acquired(
+        self, asked: messages.Acquire, peer: str, on_end: Callable[[str, str], None]
+    ) -> messages.Granted:
         for what, text in (("holder", asked.holder), ("request", asked.request), ("host", asked.host)):
             check_plain(what, text, at_most=MAX_TEXT, empty=what == "host")
         lease = self._grant(asked, peer)
-        self._holding[lease.id] = told
+        self._holding[lease.id] = on_end
         self.step()
         try:
             await self._until(lease.id, lambda one: one.state == "active", START_SECONDS, "start its executors")
@@ -97,25 +98,25 @@ class LeaseService:
             )
         except DoesNotFit as error:
             if self._clock() < self._gathered:
-                raise Unavailable(f"{error}; this broker started a moment ago, servers may be on their way") from error
+                raise Unavailable(f"{error}; this broker started a moment ago; servers may still connect") from error
             raise
 
-    def attach(self, number: int, lease: str, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
-        """Raises NotFound, Unavailable."""
+    def attach(self, number: int, lease: str, peer: str, on_end: Callable[[str, str], None]) -> messages.Granted:
+        """Attach to a lease. Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self.pool.attach(lease, peer, self._clock())
-        self._holding[lease] = told
+        self._holding[lease] = on_end
         self.step()
         return self.granted(number, lease)
 
     def renew(self, number: int, lease: str, peer: str) -> messages.Granted:
-        """Raises NotFound, Unavailable."""
+        """Renew a lease. Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self.pool.renew(lease, self._clock())
         return self.granted(number, lease)
 
     async def resize(self, asked: messages.Resize, peer: str) -> messages.Granted:
-        """Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
+        """Resize a lease. Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
         self._owned(asked.lease, peer)
         within = asked.within_seconds
         if within is not None and not 0 <= within <= MAX_WITHIN_SECONDS:
@@ -128,19 +129,19 @@ class LeaseService:
         return self.granted(asked.number, asked.lease)
 
     def release(self, lease: str, peer: str, reason: str) -> None:
-        """Raises NotFound, Unavailable."""
+        """Release a lease. Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self._holding.pop(lease, None)
         self.end(lease, reason)
 
-    def let_go(self, lease: str, told: Callable[[str, str], None]) -> None:
-        """The connection that spoke for `lease` was closed, unless another one speaks for it by now."""
-        if self._holding.get(lease) == told:
+    def let_go(self, lease: str, on_end: Callable[[str, str], None]) -> None:
+        """Handle the end of the connection for `lease`, unless another connection has taken over."""
+        if self._holding.get(lease) == on_end:
             del self._holding[lease]
             self.pool.let_go(lease, self._clock())
 
     def granted(self, number: int, lease: str) -> messages.Granted:
-        """What its holder is told, with a fresh token. Raises NotFound when it ended meanwhile."""
+        """Return the answer for the lease's program, with a fresh token. Raises NotFound if it ended meanwhile."""
         found = self.pool.leases.get(lease)
         if found is None or found.state == "ending":
             raise NotFound(f"lease {lease} ended: {self.pool.why_ended(lease)}")
@@ -152,11 +153,11 @@ class LeaseService:
     # --- servers ------------------------------------------------------------------------------------------------------
 
     def report(self, report: Report) -> None:
-        """Raises Refused for what no server says, and beyond the bound of servers."""
+        """Take a server's report. Raises Refused for impossible reports, and beyond the limit of servers."""
         report, doubted = believed(report, self.pool, max_leases=MAX_LEASES)
         if doubted:
             log.warning(
-                "leases not believed", server=report.server, count=len(doubted), leases=doubted[:MAX_NAMED],
+                "reported leases ignored", server=report.server, count=len(doubted), leases=doubted[:MAX_NAMED],
             )  # fmt: skip
         self.pool.report(report, self._clock())
         self.step()
@@ -172,7 +173,7 @@ class LeaseService:
         )  # fmt: skip
 
     def cards(self) -> messages.Cards:
-        """What cards the pool has, those of servers that may be back in a moment among them."""
+        """Return the pool's cards, including those of servers that may return in a moment."""
         kinds = {server.simulated for server in self.pool.servers.values()}
         if not kinds:
             return "gathering" if self._clock() < self._gathered else "none"
@@ -194,7 +195,7 @@ class LeaseService:
         self.step()
 
     def step(self) -> None:
-        """After every change: tell servers, holders of ended leases, and whoever waits."""
+        """Tell servers, callers of ended leases, and waiting callers. Called after every change."""
         if self.pool.changed or self.pool.touched:
             self.pool.relink()
         if self.pool.changed:
@@ -205,8 +206,8 @@ class LeaseService:
         self.pool.touched.clear()
         for lease in touched:
             if lease in self._holding and self._ending(lease):
-                told = self._holding.pop(lease)
-                told(lease, self.pool.why_ended(lease) or "its servers are gone")
+                on_end = self._holding.pop(lease)
+                on_end(lease, self.pool.why_ended(lease) or "its servers are gone")
             for future in self._waiting.pop(lease, ()):
                 if not future.done():
                     future.set_result(None)
@@ -228,8 +229,9 @@ class LeaseService:
             if server is not None:
                 socket = f"{server.directory}/{lease.id}/{EXECUTOR_SOCKET}" if server.directory else ""
                 view = messages.PartView(
-                    server=name, address=server.address, host=server.host, socket=socket, cards=len(shares)
-                )
+                    server=name, address=server.address, host=server.host, socket=socket, cards=len(shares),
+                    libraries=server.libraries,
+                )  # fmt: skip
                 parts.append(view)
         running_parts = [part.running for part in lease.parts.values() if part.running is not None]
         return messages.LeaseView(
@@ -240,7 +242,7 @@ class LeaseService:
         )  # fmt: skip
 
     def lease_ages(self) -> Iterator[tuple[Lease, float]]:
-        """Each lease, and for how many seconds this broker has known it."""
+        """Return the seconds for which this broker has known each lease."""
         now = self._clock()
         return ((lease, now - lease.since) for lease in self.pool.leases.values())
 
@@ -255,13 +257,14 @@ class LeaseService:
                 core=100 * len(server.cards), core_free=0 if row is None else int(ledger.core_free[row].sum()),
                 memory_mib=sum(card.memory_mib for card in server.cards),
                 memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
-                confinement=server.confinement,
+                confinement=server.confinement, libraries=server.libraries,
             )  # fmt: skip
             views.append(view)
         return tuple(views)
 
     def _owned(self, lease: str, peer: str) -> None:
-        """Raises Refused for somebody else's lease, in the words that a lease nobody has gets: names are not told."""
+        """Return the caller's lease. Raises Refused for other callers' leases, in the words for a missing one: names
+        are not revealed."""
         found = self.pool.leases.get(lease)
         if found is None and not self.pool.why_ended(lease) and self._clock() < self._settled:
             raise Unavailable(f"lease {lease} is not known yet: this broker started a moment ago")
@@ -273,7 +276,7 @@ class LeaseService:
         return found is None or found.state == "ending"
 
     async def _until(self, lease: str, holds: Callable[[Lease], bool], seconds: float, what: str) -> None:
-        """Raises DoesNotFit when the lease ends meanwhile, Unavailable after `seconds`."""
+        """Wait for a condition. Raises DoesNotFit if the lease ends meanwhile, Unavailable after `seconds`."""
         deadline = self._clock() + seconds
         while True:
             found = self.pool.leases.get(lease)

@@ -15,7 +15,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import check_role, may_speak_for
 from egpu.api.text import check_plain, escaped
 from egpu.apps.broker.service import LeaseService
-from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput, Refused
+from egpu_base.errors import AlreadyExists, ElasticGPUError, InvalidInput, Refused
 
 log = structlog.get_logger(__name__)
 
@@ -23,10 +23,10 @@ MAX_CLIENT_MESSAGE_BYTES: Final = 8 * 1024
 MAX_PENDING: Final = 256
 """Requests of one connection whose answers its caller has not read; more wait in the socket."""
 MAX_UNTOLD: Final = 1024
-"""Ends of leases that a caller has not read: who leaves more unread does not read at all."""
+"""Unread notices of ended leases; a caller with more does not read at all."""
 MAX_REASON: Final = 200
 GATHER_SECONDS: Final = 0.002
-"""Orders hold everything that shall run: many changes at once go in one."""
+"""Orders have everything that shall run, so many changes at once are sent in one."""
 
 
 class ClientSession:
@@ -41,7 +41,7 @@ class ClientSession:
         self._outgoing: asyncio.Queue[messages.AnyMessage] = asyncio.Queue(MAX_PENDING + MAX_UNTOLD)
 
     async def run(self) -> None:
-        """Until the connection ends. Raises Unavailable, CorruptData."""
+        """Run until the connection ends. Raises Unavailable, CorruptData."""
         try:
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._write())
@@ -64,7 +64,7 @@ class ClientSession:
             self._connection.writer.transport.abort()
 
     async def _write(self) -> None:
-        """Say what there is to say. Who is asked a list makes it now: many of them, unread, would be large."""
+        """Write answers and notices. Lists are built now, because many unread ones would be large."""
         while True:
             said = await self._outgoing.get()
             if isinstance(said, messages.ListLeases):
@@ -104,21 +104,21 @@ class ClientSession:
                 self._service.release(asked.lease, self._peer, escaped(asked.reason[:MAX_REASON]))
                 return messages.Done(number=asked.number)
             case messages.ListLeases() | messages.ListServers():
-                return asked  # made when it is written
+                return asked  # built when it is written
             case _:
-                raise InvalidInput("message", f"{type(asked).__name__} is not for a broker")
+                raise InvalidInput("message", f"a broker does not accept {type(asked).__name__}")
 
 
 class ServerSessions:
-    """The connections of all servers, by name: a newer one replaces the older one of the same run of the daemon.
-    Another run waits until that one is away, which it is when its kernel closes its connection or it says nothing."""
+    """The connections of all servers, by name. A newer connection replaces an older one of the same run of the daemon.
+    Another run waits until the older one is gone: its kernel closes the connection, or it stays silent."""
 
     def __init__(self, service: LeaseService) -> None:
         self._service = service
         self._changed: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count(1)
         self._current: dict[str, tuple[int, str]] = {}
-        """The number of the connection, and which run of the server has it."""
+        """The number of the connection, and the server's run that has it."""
         service.push = self._push
 
     def _push(self, servers: set[str]) -> None:
@@ -127,8 +127,8 @@ class ServerSessions:
                 self._changed[server].set()
 
     async def run(self, hello: messages.Hello, connection: Connection, welcome: messages.Welcome) -> None:
-        """Until the connection ends. Raises Refused for a name that is not the caller's, AlreadyExists for one that
-        another server has, Unavailable, CorruptData."""
+        """Run until the connection ends. Raises Refused for a name that the caller may not use, AlreadyExists for one
+        in use by another server, Unavailable, CorruptData."""
         name = hello.name
         check_role(connection.peer, "server")
         if connection.peer.startswith("server/") and connection.peer != f"server/{name}":
@@ -146,7 +146,7 @@ class ServerSessions:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send_orders(name, connection, changed))
                 await self._receive(name, connection, still)
-                # What the connection before had been told may have been lost with it, whether or not we saw it end.
+                # Orders to the connection before may have been lost with it, whether or not the broker saw it end.
                 if still():
                     changed.set()
                 while still():
@@ -159,14 +159,14 @@ class ServerSessions:
                 log.info("server away", server=name)
 
     def _check_free(self, name: str, instance: str) -> None:
-        """Raises AlreadyExists."""
+        """Check that the name is free. Raises AlreadyExists."""
         if name not in self._current or self._current[name][1] == instance:
             return
         known = self._service.pool.servers.get(name)
         where = f", and serves at {known.address}" if known is not None else ""
         raise AlreadyExists(
-            f"another server is connected as {name}{where}: give this one a --name of its own, or end that one; "
-            f"its name is free when nothing was heard of it for {messages.SERVER_SILENCE_SECONDS:g} s"
+            f"another server is connected as {name}{where}: use another --name, or end that server; its name is free "
+            f"after {messages.SERVER_SILENCE_SECONDS:g} s of silence"
         )
 
     async def _receive(self, name: str, connection: Connection, still: Callable[[], bool]) -> None:
@@ -174,7 +174,7 @@ class ServerSessions:
             async with asyncio.timeout(messages.SERVER_SILENCE_SECONDS):
                 reported = await connection.expect(messages.Reported)
         except TimeoutError as error:
-            raise Refused(f"{name} said nothing for {messages.SERVER_SILENCE_SECONDS:g} s") from error
+            raise Refused(f"{name} was silent for {messages.SERVER_SILENCE_SECONDS:g} s") from error
         if reported.report.server != name:
             raise Refused(f"{name} reports as another server")
         if still():

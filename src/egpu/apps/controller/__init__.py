@@ -1,14 +1,17 @@
-"""The controller: carries claims through their life, sweeps up what was left behind, keeps the webhook reachable.
+"""The controller: manages the life of claims, removes leftovers, keeps the webhook reachable.
 
-    claim_controller  carries out what `egpu.core.claims` decides: phases, slices, reclaim, what is gone
+    claim_controller  carries out the decisions of `egpu.core.claims`: phases, slices, reclaim, missing objects
+    own_claims        claims of pods with templates
+    device_classes    DeviceClasses for claims of resource.k8s.io
+    remade_pods       pods that a kubelet refused for lack of room
     certificates      the webhook's certificate in a Secret, its authority in the configurations
-    cluster_metrics   cards, what is given of them, who waits, what is lost, for Prometheus
+    cluster_metrics   cards, allocations, waiting pods and losses, for Prometheus
+    withdrawal        amounts of nodes whose agent is gone
     webhooks          those configurations, as values
-    app               one controller put together
-    config            what it is told when it starts
+    app               assembles a controller
+    config            its settings
 
-NOT here: which cards a claim gets. That is the extender's alone.
-"""
+NOT here: choosing cards for a claim. Only the extender does that."""
 
 from egpu.apps.controller.app import Controller, run
 from egpu.apps.controller.config import ControllerConfig

@@ -1,4 +1,4 @@
-"""Puts a controller together and runs it."""
+"""Assembles a controller and runs it."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,16 @@ import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from starlette.applications import Starlette
 
-from egpu.adapters.kubernetes import Client, LeaseElection
-from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.listening import Listen, bound, open_socket
-from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.apps.controller.certificates import OurCertificates
 from egpu.apps.controller.claim_controller import ClaimController
 from egpu.apps.controller.cluster_metrics import ClusterMetrics
 from egpu.apps.controller.config import ControllerConfig
-from egpu.runtime.supervisor import Supervisor
+from egpu.apps.controller.withdrawal import Withdrawal
+from egpu_base.http.listening import Listen, bound, open_socket
+from egpu_base.kubernetes import Client, LeaseElection
+from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu_base.runtime.supervisor import Supervisor
 
 LEASE = "elastic-gpu-controller"
 
@@ -26,14 +27,16 @@ log = structlog.get_logger(__name__)
 
 
 class Controller:
-    """Every part of one controller. The client comes from outside, so that tests can give another."""
+    """All parts of one controller. The client is a parameter so that tests can replace it."""
 
     def __init__(self, config: ControllerConfig, client: Client) -> None:
         self.config = config
         self.guard = Guard(client)
         identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.election = LeaseElection(client, name=LEASE, namespace=config.namespace, identity=identity)
-        self.claims = ClaimController(client, EventRecorder(client, component="elastic-gpu-controller"))
+        events = EventRecorder(client, component="elastic-gpu-controller")
+        self.claims = ClaimController(client, events)
+        self.withdrawal = Withdrawal(client, events, nodes=lambda: self.claims.nodes, pods=lambda: self.claims.pods)
         self.certificates = OurCertificates(client, config)
         self._leading = False
         self.registry = CollectorRegistry()
@@ -41,26 +44,26 @@ class Controller:
         self.metrics = ClusterMetrics(team_label=config.team_label)
 
     def not_ready(self) -> str | None:
-        """Why it does not do its work now; a controller that waits for its turn is ready."""
+        """Return why it does not work now, or None; a controller that waits for its turn is ready."""
         if not self._leading:
             return None if self.config.leader_elect else "starting"
         if not self.certificates.ready.is_set():
-            return "the certificates are not in order yet"
+            return "the certificates are not ready yet"
         return self.claims.not_ready()
 
     def monitoring_app(self) -> Starlette:
-        """Health, and metrics for those who may read them."""
+        """Return health, and metrics for clients that may read them."""
         return monitoring_app(self.guard, self.not_ready, registry=self.registry, series=self.series)
 
     async def series(self) -> bytes:
-        """The cluster as it is; nothing from a replica that waits for its turn, which knows nothing. Written beside the
-        work: a view never changes."""
+        """Return the cluster's series; none from a replica that waits for its turn, which knows nothing. Written beside
+        the work, because a view never changes."""
         view = self.claims.view() if self._leading else None
         return b"" if view is None else await asyncio.to_thread(self.metrics.page, view)
 
     async def lead(self) -> None:
-        """Does the work until the lease is lost. Two at once would do no harm: every write carries the version it was
-        decided on."""
+        """Do the work until the lease is lost. Two controllers at once do no harm: every write carries the version of
+        its decision."""
         if self.config.leader_elect:
             await self.election.acquire(wait=True)
         self._leading = True
@@ -69,12 +72,15 @@ class Controller:
                 group.create_task(self.election.renew())
             group.create_task(self.certificates.run())
             group.create_task(self.claims.caches.run())
-            await self.claims.listed()  # nothing is gone before everything was listed
+            await self.claims.listed()  # nothing counts as gone before everything was listed
             await self.series()  # all lines, so that the first scrape does not wait for them
             log.info("ready")
-            for loop in (self.claims.claims, self.claims.gpus, self.claims.classes):
+            claims = self.claims
+            of_pods, of_classes = (claims.own_claims.loop, claims.remade_pods.loop), (claims.device_classes.loop,)
+            for loop in (claims.claims, claims.gpus, claims.classes, *of_pods, *of_classes):
                 group.create_task(loop.run())
             group.create_task(self.claims.sweep())
+            group.create_task(self.withdrawal.run())
 
     async def run(self, supervisor: Supervisor) -> None:
         sock = open_socket(Listen.parse(self.config.listen))
@@ -90,6 +96,6 @@ class Controller:
 
 
 async def run(config: ControllerConfig) -> None:
-    """Runs a controller until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    """Run a controller until SIGTERM or SIGINT. Raises errors that end it."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
         await Controller(config, client).run(Supervisor())

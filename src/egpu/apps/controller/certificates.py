@@ -1,10 +1,9 @@
-"""Keeps webhook and extender reachable: their certificates in Secrets, renewed in time, and the webhook's authority in
-the two webhook configurations.
+"""Certificates of webhook and extender in Secrets, renewed in time, and the webhook's authority in both webhook
+configurations.
 
-The order matters: the configurations get the new authority before any webhook can have loaded a certificate from it
-(the bundle holds the old one too), so at no moment does the API server distrust the webhook. Of the configurations,
-which whoever installs us makes, this changes the authority and nothing else.
-"""
+The order matters: the configurations get the new authority before any webhook can load a certificate from it (the
+bundle has the old one too). So the API server trusts the webhook at every moment. The installation owns the
+configurations; the controller changes only the authority in them."""
 
 import asyncio
 import base64
@@ -15,26 +14,26 @@ from datetime import UTC, datetime
 
 import structlog
 
-from egpu.adapters.certificates import Certificates, issue, renewal_reason
-from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Secret
-from egpu.api.objects import ObjectMeta
 from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.apps.controller.config import ControllerConfig
-from egpu.errors import AlreadyExists, Conflict, ElasticGPUError
+from egpu_base.api.kubernetes import Secret
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import AlreadyExists, Conflict, ElasticGPUError
+from egpu_base.kubernetes import Client
+from egpu_base.tls.certificates import Certificates, issue, renewal_reason
 
 CHECK_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 EXTENDER_NAME = "elastic-gpu-extender"
-"""What the extender's certificate says, whatever the address: kube-scheduler is told to expect it."""
+"""The name in the extender's certificate, whatever its address: kube-scheduler is configured to expect it."""
 SCHEDULER_NAME = "kube-scheduler"
 _KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "client.crt", "client.key")
-"""Of a Secret, in the order of the fields of Certificates."""
+"""The keys of a Secret, in the order of the fields of Certificates."""
 
 Configuration = MutatingWebhookConfiguration | ValidatingWebhookConfiguration
 Distribute = Callable[[bytes], Awaitable[None]]
-"""Makes an authority known to those who must trust it."""
+"""A function that gives an authority to the clients that must trust it."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,11 +49,11 @@ class IssuedSecret:
         self._issued_to = issued_to
 
     async def reconcile(self, distribute: Distribute | None = None) -> Certificates:
-        """What the Secret holds in the end. Raises Conflict and the like: come again."""
+        """Return the Secret's new content. Raises Conflict and other retryable errors."""
         secret = await self._client.find(Secret, self._name, namespace=self._namespace)
         held = None if secret is None else _read(secret)
         now = datetime.now(UTC)
-        reason = "there are none"
+        reason = "no certificates yet"
         if held is not None:
             reason = renewal_reason(held, self._hosts, now=now, client=self._issued_to)
             if reason is None:
@@ -82,11 +81,11 @@ class IssuedSecret:
         try:
             await self._client.create(Secret, new)
         except AlreadyExists as error:
-            raise Conflict(f"secret {name}: somebody else made it first") from error
+            raise Conflict(f"secret {name}: it was created meanwhile") from error
 
 
 class OurCertificates:
-    """`run` looks once a minute; `ready` is set after the first time that all was right."""
+    """All certificates of the installation. `run` checks them once a minute; `ready` is set after the first success."""
 
     def __init__(self, client: Client, config: ControllerConfig) -> None:
         self._client = client
@@ -106,14 +105,14 @@ class OurCertificates:
             try:
                 await self.reconcile()
             except ElasticGPUError as error:
-                log.warning("certificates not in order", reason=str(error))
+                log.warning("certificates not ready", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self.ready.set()
                 await asyncio.sleep(CHECK_SECONDS)
 
     async def reconcile(self) -> None:
-        """Brings the Secrets and the two configurations into order. Raises Conflict and the like: come again."""
+        """Update the Secrets and both configurations. Raises Conflict and other retryable errors."""
         if self._extender is not None:
             await self._extender.reconcile()
         if self._webhook is not None:
@@ -121,7 +120,7 @@ class OurCertificates:
             await self._distribute(held.ca_bundle)
 
     async def _distribute(self, ca_bundle: bytes) -> None:
-        """Into the webhook configurations. Raises NotFound where one is not installed."""
+        """Write the authority into the webhook configurations. Raises NotFound if one is not installed."""
         encoded = base64.b64encode(ca_bundle).decode()
         kinds: Sequence[type[Configuration]] = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
         for kind in kinds:
@@ -137,11 +136,11 @@ class OurCertificates:
             ]
             if operations:
                 await self._client.patch_json(kind, webhooks.NAME, operations)
-                log.info("the webhook's authority made known", kind=kind.__name__)
+                log.info("webhook authority written into the configuration", kind=kind.__name__)
 
 
 def _read(secret: Secret) -> Certificates:
-    """What is in the Secret, readable or not; what is missing is empty, and `renewal_reason` finds it so."""
+    """Return the Secret's content, readable or not. Missing parts are empty, so `renewal_reason` reports them."""
     data = secret.data or {}
 
     def part(key: str) -> bytes:

@@ -1,7 +1,6 @@
-"""Carries out what `egpu.core.claims` says about claims, cards and slices, one key at a time.
+"""Carries out the decisions of `egpu.core.claims` about claims, cards and slices, one key at a time.
 
-Only reading is decided here: what a cache may not show yet is asked for before anybody believes that it is gone.
-"""
+This module only decides how to read: an object that a cache may lack is requested before it counts as gone."""
 
 import asyncio
 import time
@@ -10,27 +9,32 @@ from typing import Any
 
 import structlog
 
-from egpu.adapters.kubernetes import Change, Client
-from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.kubernetes.followed import FollowedView
-from egpu.adapters.kubernetes.index import Index
 from egpu.api import names
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
-from egpu.api.wire import rfc3339
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.apps.controller.device_classes import DeviceClasses
+from egpu.apps.controller.own_claims import OwnClaims
+from egpu.apps.controller.remade_pods import RemadePods
 from egpu.core.claims import actions
 from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_of_card, why_sick
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
 from egpu.core.view import ClusterView
-from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
-from egpu.runtime.reconcile import DONE, Loop, Result
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import Object
+from egpu_base.api.wire import rfc3339
+from egpu_base.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
+from egpu_base.kubernetes import Change, Client
+from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.kubernetes.index import Index
+from egpu_base.runtime.reconcile import DONE, Loop, Result
 
 SWEEP_SECONDS = 60.0
-"""Every claim and slice is looked at this often even if nothing happened: what a lost event left behind is found."""
+"""Time between two looks at every claim and slice even if nothing happened: this finds what a lost event left behind.
+"""
 SWEEP_STEPS = 60
-"""Not all at once: what does happen would wait behind it."""
+"""Parts of such a sweep, so that events do not wait behind it."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,10 @@ class ClaimController:
         self._followed = followed = FollowedView(client)
         self.caches = followed.caches
         self._classes, self._gpus, self._claims = followed.classes, followed.gpus, followed.claims
-        self._pods, self._nodes = followed.pods, followed.nodes
+        self.pods, self.nodes = followed.pods, followed.nodes
+        self.own_claims = OwnClaims(client, events, pods=followed.pods, claims=followed.claims)
+        self.device_classes = DeviceClasses(client, events, classes=followed.classes)
+        self.remade_pods = RemadePods(client, events, pods=followed.pods)
         self._on_node = Index(followed.gpus, lambda gpu: gpu.spec.node_name)
         self._of_claim = Index(followed.gpus, lambda gpu: gpu.spec.claim_ref.uid if gpu.spec.claim_ref else None)
         self._users: dict[str, dict[str, Pod]] = {}
@@ -57,20 +64,20 @@ class ClaimController:
         self.classes: Loop[str] = Loop("classes", self.check_class, workers=1)
         self._claims.on_change(lambda change: self._claim(change.subject))
         self._gpus.on_change(self._gpu)
-        self._pods.on_change(self._pod)
+        self.pods.on_change(self._pod)
         self._classes.on_change(self._class)
-        self._nodes.on_change(self._node)
+        self.nodes.on_change(self._node)
 
     async def listed(self) -> None:
-        """Returns when all objects are here."""
+        """Return when all objects are listed."""
         await self._followed.listed()
 
     def not_ready(self) -> str | None:
-        """Why it does not do its work yet; None when it does."""
+        """Return why it does not work yet, or None."""
         return self._followed.not_ready()
 
     def view(self) -> ClusterView | None:
-        """The cluster by the objects seen last; None before all were listed."""
+        """Return the cluster by the newest objects; None before all were listed."""
         return None if self.not_ready() is not None else self._followed.view()
 
     # ------------------------------------------------------------------ what to look at
@@ -89,10 +96,17 @@ class ClaimController:
         self.gpus.queue.add(gpu.name)
         if gpu.spec.claim_ref is not None:
             self.claims.queue.add((gpu.spec.claim_ref.namespace, gpu.spec.claim_ref.name))
-        elif change.new is None or (change.old is not None and change.old.healthy != change.new.healthy):
-            for claim in self._claims:  # a card is gone, sick or well: its claims are lost, or say so
+        elif self._matters(change):
+            for claim in self._claims:  # they are lost or back, or report the card's health
                 if claim.status.allocation is not None and claim.status.allocation.node == gpu.spec.node_name:
                     self.claims.queue.add((claim.namespace, claim.name))
+
+    def _matters(self, change: Change[ElasticGPU]) -> bool:
+        """Return whether claims on the node must follow: a card came, is gone, or changed its health. While all objects
+        are listed for the first time, no card counts as new."""
+        if change.old is None or change.new is None:
+            return change.old is not None or self.not_ready() is None
+        return change.old.healthy != change.new.healthy
 
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.subject
@@ -123,7 +137,7 @@ class ClaimController:
             self.gpus.queue.add(name)
 
     async def sweep(self) -> None:
-        """Once in a while everything is looked at once more, a part at a time."""
+        """Queue everything from time to time, a part at a time."""
         while True:
             claims, gpus = [(claim.namespace, claim.name) for claim in self._claims], list(self._gpus.all_keys())
             for step in range(SWEEP_STEPS):
@@ -148,9 +162,11 @@ class ClaimController:
         slices = await self._known_slices(claim)
         users = await self._known_users(claim)
         absence = self._absences.look(claim.uid, self._missing(claim), now=time.monotonic())
+        lost = claim.status.phase == "Lost" and not users
+        idle = self._absences.look(f"users of {claim.uid}", "no pod uses it" if lost else None, now=time.monotonic())
         held = claim.status.allocation
         sick = sick_cards(claim, self._followed.cards(held.node)) if held is not None else ""
-        return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence, sick=sick))
+        return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence, idle=idle, sick=sick))
 
     async def reconcile_gpu(self, name: str) -> Result:
         gpu = self._gpus.get(name)
@@ -158,26 +174,26 @@ class ClaimController:
             return DONE
         await self._tell_users(gpu)
         claim = await self._claim_of(gpu)
-        # A node that registers late is waited for as well.
-        node = self._nodes.get(gpu.spec.node_name) or await self._client.find(Node, gpu.spec.node_name)
+        # This also waits for a node that registers late.
+        node = self.nodes.get(gpu.spec.node_name) or await self._client.find(Node, gpu.spec.node_name)
         missing = f"node {gpu.spec.node_name} is gone" if node is None else None
         absence = self._absences.look(gpu.uid, missing, now=time.monotonic())
         return await self._do(gpu, reconcile_gpu(gpu, claim, absence))
 
     async def _tell_users(self, gpu: ElasticGPU) -> None:
-        """Pods that have a part of a card hear that it fell sick, and that it is well again."""
+        """Tell pods with a part of a card that it became unhealthy, or healthy again."""
         if self._was_healthy.get(gpu.name) == gpu.healthy:
             return
         self._was_healthy[gpu.name] = gpu.healthy
-        for pod in users_of_card(gpu, self._pods):
+        for pod in users_of_card(gpu, self.pods):
             if sick := why_sick(gpu):
                 await self._events.warn(pod, "CardUnhealthy", sick)
             else:
-                await self._events.note(pod, "CardsHealthy", "its card takes work again")
+                await self._events.note(pod, "CardsHealthy", "its card takes new work again")
 
     async def _known_slices(self, claim: ElasticGPUClaim) -> list[ElasticGPU]:
-        """The claim's slices. One that the cache lacks is asked for: it may be too new, and a claim whose slice is gone
-        is lost for good."""
+        """Return the claim's slices. Slices that the cache lacks are requested: they may be too new, and a claim
+        without its slice is lost for good."""
         slices = self._of_claim.get(claim.uid)
         if claim.status.phase == "Bound":
             present = {gpu.name for gpu in slices}
@@ -187,9 +203,11 @@ class ClaimController:
         return slices
 
     async def _known_users(self, claim: ElasticGPUClaim) -> list[str]:
-        """Who uses the claim. Before it goes the API server is asked: the cache may lack a pod just placed."""
+        """Return the users of the claim. The API server is asked before the claim goes or gives up its share: the cache
+        may lack a pod just placed."""
         users = claim_users(claim, self._users.get(claim.key, {}).values())
-        if not users and claim.metadata.deletion_timestamp:
+        goes = claim.metadata.deletion_timestamp or (claim.status.phase == "Lost" and claim.status.allocation)
+        if not users and goes:
             return claim_users(claim, await self._client.list(Pod, namespace=claim.namespace))
         return users
 
@@ -199,10 +217,10 @@ class ClaimController:
             return None
         cards = [gpu.spec.physical_gpu for gpu in self._followed.cards(held.node)]
         published = {card.uuid for card in cards if card is not None}
-        return missing_from(claim, node_known=self._nodes.get(held.node) is not None, published=published)
+        return missing_from(claim, node_known=self.nodes.get(held.node) is not None, published=published)
 
     async def _claim_of(self, gpu: ElasticGPU) -> ElasticGPUClaim | None:
-        """The claim of a slice; asked for directly before anybody believes that it is gone."""
+        """Return the claim of a slice; requested directly before it counts as gone."""
         reference = gpu.spec.claim_ref
         if reference is None:
             return None
@@ -215,8 +233,8 @@ class ClaimController:
     # ------------------------------------------------------------------ how to do it
 
     async def _do(self, about: Object, todo: Iterable[actions.Action]) -> Result:
-        """All of them in their order. Each carries the version it was decided on: a changed object raises Conflict and
-        comes again."""
+        """Carry out the actions in order. Each carries the version of its decision: a changed object raises Conflict
+        and is retried."""
         result = DONE
         for action in todo:
             log.info("acting", action=type(action).__name__, object=about.key)
@@ -225,7 +243,7 @@ class ClaimController:
                     others = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
                     finalizers = [*others, names.CLAIM_FINALIZER] if protected else others
                     await self._patch(claim, {"metadata": {"finalizers": finalizers}})
-                case actions.PatchClaimStatus(claim):
+                case actions.PatchClaimStatus(claim) | actions.GiveUpShare(claim):
                     await self._patch(claim, action.merge_patch(), subresource="status")
                 case actions.SetCondition(claim, condition):
                     now = rfc3339(time.time())
@@ -251,10 +269,11 @@ class ClaimController:
         return result
 
     async def _own_slice(self, wanted: ElasticGPU) -> None:
-        """The slice is there already: ours from before, or in the way. Raises Conflict: the cache will show it."""
+        """Check a slice that already exists: created by us earlier, or in the way. Raises Conflict: the cache will show
+        it."""
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None or found.spec.slice != wanted.spec.slice:
-            raise Conflict(f"slice {wanted.name} is there and different")
+            raise Conflict(f"slice {wanted.name} exists and is different")
 
     async def _patch(self, claim: ElasticGPUClaim, patch: Mapping[str, Any], subresource: str | None = None) -> None:
         body = {**patch, "metadata": {**_at(claim), **patch.get("metadata", {})}}
@@ -263,7 +282,7 @@ class ClaimController:
                 ElasticGPUClaim, claim.name, body, namespace=claim.namespace, subresource=subresource
             )
         except NotFound:
-            return  # gone: nothing left to do for it
+            return  # gone: nothing left to do
         self._claims.absorb(answer)
 
     async def _patch_slice(self, gpu: ElasticGPU, patch: Mapping[str, Any], subresource: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What `egpu controller` can be told."""
+"""Settings of `egpu controller`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """`webhook_service` (NAME[:PORT] in `namespace`) says where the API server finds the webhook; without it, the
-    webhook's certificate and the webhook configurations are left alone. `extender_tls_secret` names the Secret for the
-    certificates of extender and kube-scheduler; without it nobody makes them. `team_label` is the label of pods and
-    claims by which the bill is told, beside their namespace.
-    """
+    """`webhook_service` (NAME[:PORT] in `namespace`) is the webhook's address for the API server; without it the
+    controller manages neither its certificate nor the webhook configurations. `extender_tls_secret` names the Secret
+    for the certificates of extender and kube-scheduler; without it the controller issues none. `team_label` is the
+    label of pods and claims that groups the bill, beside their namespace."""
 
     kubeconfig: Path | None = None
     listen: str = "127.0.0.1:8082"

@@ -1,10 +1,9 @@
 """The two webhook configurations, as values: scripts/generate_webhooks.py writes them into deploy/, and the controller
-puts the authority of the webhook's certificate into what is installed.
+writes the authority of the webhook's certificate into the installed ones.
 
-`failurePolicy: Fail`, because a GPU pod that nobody normalised must not start. That can never block a cluster:
-`matchConditions` let the API server send only pods that speak of our resources or annotations, and Kubernetes' own
-namespaces are excluded.
-"""
+`failurePolicy: Fail`, because a GPU pod without a normalised demand must not start. This cannot block a cluster:
+`matchConditions` make the API server send only pods with our resources or annotations, and Kubernetes' own namespaces
+are excluded."""
 
 import json
 from collections.abc import Sequence
@@ -12,9 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.foreign import FOREIGN
-from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement
-from egpu.api.objects import ObjectMeta
+from egpu.api.foreign import FOREIGN, FRACTIONS
 from egpu.api.vocabularies import POD_RESOURCES, VOCABULARIES
 from egpu.api.webhooks import (
     MatchCondition,
@@ -26,7 +23,9 @@ from egpu.api.webhooks import (
     WebhookClientConfig,
 )
 from egpu.core.admission import FIXED_ANNOTATIONS
-from egpu.errors import InvalidInput
+from egpu_base.api.kubernetes import LabelSelector, LabelSelectorRequirement
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import InvalidInput
 
 NAME = "elastic-gpu"
 SERVICE = "elastic-gpu-webhook"
@@ -34,17 +33,17 @@ NAMESPACE = "elastic-gpu-system"
 EXCLUDED = ("kube-node-lease", "kube-public", "kube-system")
 TIMEOUT_SECONDS = 10
 PLAIN_TIMEOUT_SECONDS = 2
-"""How long a pod that wants nothing of us waits at most."""
+"""Longest delay of a pod that does not use Elastic GPU."""
 ALL_DEVICES = f"{names.GROUP}/all-devices"
-"""Label of namespaces whose pods may see all cards of their node, as in `deploy/admission/visible-devices.yaml`."""
+"""The label of namespaces whose pods may see all cards of their node, as in `deploy/admission/visible-devices.yaml`."""
 MAY_GIVE_OUT = f'authorizer.group("{names.GROUP}").resource("allocations").check("write").allowed()'
-"""Whether whoever asks has the right that extender and controller have, as in `deploy/admission/allocations.yaml`."""
+"""A check of the permission that extender and controller have, as in `deploy/admission/allocations.yaml`."""
 LABELS = {"app.kubernetes.io/part-of": "elastic-gpu"}
 MANAGED = {**LABELS, "app.kubernetes.io/managed-by": "elastic-gpu-controller"}
 
 
 def hosts(service: str, namespace: str) -> list[str]:
-    """The names that the serving certificate must carry, of a service NAME[:PORT]. Raises InvalidInput."""
+    """Return the names for the serving certificate of a service NAME[:PORT]. Raises InvalidInput."""
     name, _, port = service.partition(":")
     if not name or (port and not port.isdigit()):
         raise InvalidInput("webhook-service", f"{service!r} is not NAME or NAME:PORT")
@@ -60,8 +59,8 @@ def mutating() -> MutatingWebhookConfiguration:
 
 
 def _plain_pods() -> Webhook:
-    """Pods that ask for nothing, but whose environment may hold, out of sight, what shows them cards. They go on
-    without us when we do not answer."""
+    """Return the webhook for pods that ask for nothing, but whose environment from elsewhere may show them cards. If
+    the webhook does not answer, these pods pass."""
     hidden = MatchCondition(name="hidden-environment", expression=has_hidden_environment())
     others = MatchCondition(name="asks-for-no-gpu", expression=f"!({asks_for_a_gpu()})")
     hook = _of_pods("mutate.plain-pods", "/mutate", operations=["CREATE"], when=hidden)
@@ -78,8 +77,8 @@ def _plain_pods() -> Webhook:
 
 
 def validating() -> ValidatingWebhookConfiguration:
-    """Bindings of pods without a GPU never come here, so the webhook cannot hold them up; nor do those of the extender,
-    which the API server knows by its right, and each of which would wait for us."""
+    """Return the validating configuration. The webhook gets no Bindings of pods without a GPU, so it cannot delay them.
+    It gets none of the extender's either: the API server knows its permission, and each would wait for the webhook."""
     changed = ["CREATE", "UPDATE"]
     ours = RuleWithOperations(
         operations=changed,
@@ -105,7 +104,7 @@ def validating() -> ValidatingWebhookConfiguration:
 def _of_pods(
     name: str, path: str, *, operations: list[str], when: MatchCondition, resources: Sequence[str] = ("pods",)
 ) -> Webhook:
-    """Of what is outside of Kubernetes' own namespaces, and `when` is true of it."""
+    """Return a webhook for pods outside of Kubernetes' own namespaces that match `when`."""
     rule = RuleWithOperations(
         operations=operations, api_groups=[""], api_versions=["v1"], resources=list(resources), scope="Namespaced"
     )
@@ -133,7 +132,7 @@ def _asking() -> MatchCondition:
 
 
 def asks_for_a_gpu() -> str:
-    """The CEL expression that is true for pods that the webhook must see, and for no others."""
+    """Return the CEL expression that is true for exactly those pods that the webhook must see."""
     nodes_only = [vocabulary.node_only for vocabulary in VOCABULARIES if vocabulary.node_only]
     beginnings = [one.name for one in FOREIGN if one.prefix]
     shortest = [one for one in beginnings if not any(one != other and one.startswith(other) for other in beginnings)]
@@ -148,12 +147,14 @@ def asks_for_a_gpu() -> str:
         asks = f"has(c.resources) && (({names_one('limits')}) || ({names_one('requests')}))"
         return f"(has(object.spec.{field}) && object.spec.{field}.exists(c, {asks}))"
 
-    annotated = _annotated(f"{names.GROUP}/", *names.CLAIM_PREFIXES)
+    annotated = _annotated(
+        f"{names.GROUP}/", *names.CLAIM_PREFIXES, names.CLAIM_TEMPLATE_PREFIX, *names.RESIZE_PREFIXES, *FRACTIONS
+    )
     return " || ".join([any_container("containers"), any_container("initContainers"), f"({annotated})"])
 
 
 def has_hidden_environment() -> str:
-    """The CEL expression that is true for pods with a container that takes variables from elsewhere (`envFrom`)."""
+    """Return the CEL expression that is true for pods with a container that has `envFrom`."""
 
     def any_container(field: str) -> str:
         return f"(has(object.spec.{field}) && object.spec.{field}.exists(c, has(c.envFrom)))"
@@ -162,7 +163,7 @@ def has_hidden_environment() -> str:
 
 
 def gives_out_cards() -> str:
-    """The CEL expression that is true for Bindings that write annotations only the scheduler may write."""
+    """Return the CEL expression that is true for Bindings that write annotations only the scheduler may write."""
     return _annotated(*FIXED_ANNOTATIONS)
 
 

@@ -1,25 +1,24 @@
-"""The cluster as a web page: read-only, for each as much as the API server lets him list.
+"""The cluster as web pages: read-only, and for each user as much as the API server lets that user list.
 
-    app          puts it together and runs it
-    config       what it is told when it starts
-    knowledge    what it knows: objects followed by watches, and the view of them
-    sources      who publishes what slices use, asked in turn
-    sight        what one user may list, asked of the API server
-    visible      of a view, what somebody sees who may list only some of it
-    advice       what would recover what the bill says is lost
-    history      each card's last half hour, in memory
-    explaining   why a pod waits, kept for a moment
-    fitting      would it fit? A demand typed into a form, explained as a pod's would be
-    drawing      cards as bars, and the colours of namespaces
-    rendering    values to HTML
-    sessions     who has given his token to the login form
-    pages        what each page and each of its live parts shows
-    server       routes, who gets in, and the headers of every answer
+    app            assembles a dashboard and runs it
+    config         its settings
+    knowledge      objects followed by watches, and the view of them
+    usage_sources  asks agents or Prometheus what slices use, in turn
+    access         what one user may list, asked of the API server
+    visible        the part of a view that a user with limited access sees
+    advice         ways to recover what the bill reports as lost
+    history        each card's last half hour, in memory
+    explaining     why a pod waits, cached for a moment
+    fitting        would it fit? explains a demand from a form as if it were a pod's
+    drawing        cards as bars, and the colours of namespaces
+    rendering      values to HTML
+    sessions       users who have given their token to the login form
+    pages          the values of each page and of its live parts
+    server         routes, authentication, and the headers of every answer
 
-Pages are made here, whole; a live part of one is asked for every few seconds, and sent only where it has changed.
-`static` and `templates` are beside this file; `static/vendor` is others' work. NOT here: why a pod waits
-(`egpu.core.explain`).
-"""
+The server makes whole pages. The browser asks for each live part every few seconds, and gets it only if it has changed.
+`static` and `templates` are beside this file; `static/vendor` has other projects' files. NOT here: why a pod waits
+(`egpu.core.explain`)."""
 
 from egpu.apps.dashboard.app import run
 from egpu.apps.dashboard.config import DashboardConfig

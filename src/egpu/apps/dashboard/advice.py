@@ -1,4 +1,4 @@
-"""What would recover what the bill says is lost, for those who may see everything: looked for beside the answers."""
+"""Ways to recover what the bill reports as lost, for users who may see everything. Computed beside the answers."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -6,20 +6,20 @@ from typing import Final
 
 import structlog
 
-from egpu.api.kubernetes import Pod
 from egpu.core.bill import Bill, Line, Remedy, bill_of, own_remedy, remedies
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView
-from egpu.errors import ElasticGPUError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
 
 ADVICE_SECONDS: Final = 60.0
-"""Looking for room is dear, and what is lost is lost in hours."""
+"""Pause between two searches: searching for room is expensive, and losses take hours."""
 
 log = structlog.get_logger(__name__)
 
 
 class Advice:
-    """`run` for ever; it looks only while somebody asks."""
+    """Searches in `run`, but only while a user asks."""
 
     def __init__(self, cache: SchedulerCache, *, pods: Iterable[Pod], view: Callable[[], ClusterView]) -> None:
         self._cache = cache
@@ -29,19 +29,19 @@ class Advice:
         self._rooms: Mapping[str, Remedy] = {}
 
     def remedy(self, line: Line) -> Remedy:
-        """The cheapest that is known by now: for a pod that waits, soon after somebody has asked."""
+        """Return the cheapest remedy known by now; for a waiting pod it follows soon after the first request."""
         self._asked.set()
         found = self._rooms.get(line.pending.uid) if line.pending is not None else None
         return found or own_remedy(line)
 
     async def run(self) -> None:
-        """For ever. Between two pods others have their turn: one look may take a large part of a second."""
+        """Run forever. Other work runs between two pods: one search may take a large part of a second."""
         while True:
             await self._asked.wait()
             try:
                 self._rooms = await self._look()
-            except ElasticGPUError as error:  # what was asked for has changed meanwhile
-                log.warning("no room looked for", reason=str(error))
+            except ElasticGPUError as error:  # it has changed since it was requested
+                log.warning("search for room failed", reason=str(error))
             self._asked.clear()
             await asyncio.sleep(ADVICE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What a dashboard is told when it starts."""
+"""Settings of a dashboard."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class DashboardConfig:
-    """`node_policy` and `card_policy` are the extender's; in `namespace` is its `lease`, with the job mix that it has
-    learned. `kubeconfig` None: the pod's service account, $KUBECONFIG or ~/.kube/config. `usage`: where agents publish
-    what slices use, or a Prometheus that has scraped them; `token_file` has the bearer token that they ask for.
-    `ask_agents`: those of this installation are asked, wherever their pods are."""
+    """`node_policy` and `card_policy` are the extender's; its `lease` in `namespace` has the learned job mix.
+    `kubeconfig` None: the pod's service account, $KUBECONFIG or ~/.kube/config. `usage`: addresses of agents that
+    publish use, or of a Prometheus that scrapes them; `token_file` has the bearer token for them. `ask_agents`: ask
+    this installation's agents, wherever their pods are."""
 
     kubeconfig: Path | None = None
     listen: str = "127.0.0.1:8085"

@@ -1,21 +1,21 @@
-"""Cards as bars, and the colours of namespaces: numbers for templates to put into SVG."""
+"""Cards as bars, and the colours of namespaces: numbers for SVG in templates."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.api.quantities import MIB_BYTES
 from egpu.core.view import CardView, SliceView
+from egpu_base.api.quantities import MIB_BYTES
 
 COLOURS: Final = 8
-"""Hues in the style sheet, `ns-0` to `ns-7`; one more, `ns-none`, is of those whose namespace one may not know."""
+"""Hues in the style sheet, `ns-0` to `ns-7`; `ns-none` is for slices whose namespace the user may not see."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A slice on a card's bar, in percent of the card: where it begins, what was given, what is used of it (None:
-    nobody says), and whether that is far below."""
+    """A slice on a card's bar, in percent of the card: its start, its allocation, its use (None: unknown), and whether
+    the use is far below."""
 
     start: float
     given: float
@@ -26,8 +26,8 @@ class Bar:
 
 
 def colours(namespaces: Iterable[str]) -> Mapping[str, str]:
-    """A class of the style sheet for each namespace: its own as long as there are no more than hues, and mostly the
-    same whoever else is there."""
+    """Return a class of the style sheet for each namespace: a different one while there are enough hues, and mostly the
+    same, whatever other namespaces there are."""
     found: dict[str, str] = {"": "ns-none"}
     taken = set[int]()
     for name in sorted({one for one in namespaces if one}):
@@ -39,12 +39,12 @@ def colours(namespaces: Iterable[str]) -> Mapping[str, str]:
 
 
 def core_bars(card: CardView, hues: Mapping[str, str]) -> list[Bar]:
-    """Of compute."""
+    """Return the bars of compute."""
     return list(_bars(card, hues, memory=False))
 
 
 def memory_bars(card: CardView, hues: Mapping[str, str]) -> list[Bar]:
-    """Of memory."""
+    """Return the bars of memory."""
     return list(_bars(card, hues, memory=True))
 
 
@@ -52,7 +52,7 @@ def _bars(card: CardView, hues: Mapping[str, str], *, memory: bool) -> Iterator[
     start = 0.0
     for one in card.slices:
         if one.init:
-            continue  # it may have what the others of its pod have after it
+            continue  # the pod's other containers use the same share after it
         if memory:
             total = card.card.memory_mib
             given = 100.0 if one.exclusive else 100 * one.memory_mib / total if total else 0.0
@@ -68,21 +68,23 @@ def _bars(card: CardView, hues: Mapping[str, str], *, memory: bool) -> Iterator[
 
 
 def slice_name(one: SliceView) -> str:
-    """`namespace/pod container`, `namespace/claim`, or that it is somebody else's."""
+    """Return `namespace/pod container` or `namespace/claim`, or that the slice belongs to another user."""
     if not one.name:
-        return "somebody else"
+        return "another user"
     named = f"{one.namespace}/{one.name}" if one.namespace else one.name
     return f"{named} {one.container}".rstrip()
 
 
 def in_words(card: CardView) -> str:
-    """What the bars of a card show, for who does not see them."""
+    """Describe a card's bars for users who cannot see them."""
     total = card.card.memory_mib
     memory = round(100 * card.memory_given_mib / total) if total else 0
-    parts = [f"card {card.card.index} of {card.node}: {card.core_given} % of compute and {memory} % of memory given"]
+    parts = [
+        f"card {card.card.index} of {card.node}: {card.core_given} % of compute and {memory} % of memory allocated"
+    ]
     if card.core_used_ratio is not None:
         parts.append(f"{100 * card.core_used_ratio:.0f} % of compute used")
-    parts += [slice_name(one) + (", far below what it was given" if one.wasted else "") for one in card.slices]
+    parts += [slice_name(one) + (", far below its allocation" if one.wasted else "") for one in card.slices]
     if not card.card.healthy:
         parts.append("cordoned" if card.card.cordoned else f"takes no new work: {card.card.why_not}")
     return "; ".join(parts)

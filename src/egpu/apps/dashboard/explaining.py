@@ -5,13 +5,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from egpu.api.kubernetes import Pod
 from egpu.core.explain import Explanation
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.scene import Scene
+from egpu_base.api.kubernetes import Pod
 
 REST: Final = 10.0
-"""An answer is good for so many times as long as it took: a tenth of the time goes into answers at most."""
+"""An answer is valid for this many times the time that it took: answers take at most a tenth of the time."""
 MAX_KEPT: Final = 64
 
 
@@ -22,7 +22,7 @@ class _Answer(NamedTuple):
 
 
 class Explanations:
-    """Kept for a while, those of the pods that were asked about last."""
+    """Explanations of the pods that were requested last, cached for a while."""
 
     def __init__(self, scene: Callable[[], Scene], clock: Callable[[], float] = time.monotonic) -> None:
         self._scene = scene
@@ -30,7 +30,7 @@ class Explanations:
         self._kept: OrderedDict[str, _Answer] = OrderedDict()
 
     def of(self, pod: Pod) -> Explanation:
-        """As it is, or was a moment ago; of a pod that has changed, as it is."""
+        """Return the explanation as of now or a moment ago; of a changed pod, as of now."""
         known, began = self._kept.pop(pod.uid, None), self._clock()
         if known is None or known.version != pod.metadata.resource_version or began >= known.until:
             explanation, ended = explain_with_preemption(pod, self._scene()), self._clock()

@@ -1,4 +1,4 @@
-"""Would it fit? A demand as somebody types it, answered as `egpu explain` answers for a pod. Nothing is made."""
+"""Would it fit? Explains a demand from a form as `egpu explain` explains a pod. Creates nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -6,14 +6,14 @@ from typing import Final
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import Container, Pod, PodSpec, ResourceRequirements
-from egpu.api.objects import ObjectMeta
-from egpu.api.quantities import Quantity
 from egpu.core.admission import validate_pod_create
 from egpu.core.demand.pods import read_pod
 from egpu.core.explain import Explanation
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.scene import Scene
+from egpu_base.api.kubernetes import Container, Pod, PodSpec, ResourceRequirements
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.quantities import Quantity
 
 CONTAINER: Final = "app"
 NAMESPACE: Final = "default"
@@ -23,7 +23,7 @@ MAX_FIELD_CHARACTERS: Final = 256
 
 @dataclass(frozen=True)
 class Kind:
-    """A way of asking: the resources that the form's fields mean. "" where a field is none of its."""
+    """A way of asking: the resources for the form's fields; "" for fields that it does not use."""
 
     label: str
     core: str = ""
@@ -44,7 +44,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """The fields as they were typed; `kind` is one of KINDS."""
+    """The fields as typed; `kind` is one of KINDS."""
 
     kind: str = "vcuda"
     core: str = ""
@@ -55,7 +55,7 @@ class Form:
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "Form":
-        """From a page's query; what is too long or no kind counts as not given."""
+        """Read a page's query; too long or unknown values count as missing."""
         typed = {one.name: query.get(one.name, "").strip() for one in fields(cls)}
         kept = {name: value for name, value in typed.items() if value and len(value) <= MAX_FIELD_CHARACTERS}
         if kept.get("kind") not in KINDS:
@@ -64,7 +64,7 @@ class Form:
 
     @property
     def resources(self) -> dict[str, Quantity]:
-        """As a pod's limits."""
+        """Return the fields as a pod's limits."""
         kind = KINDS[self.kind]
         return {
             resource: value
@@ -80,7 +80,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Answer:
-    """`problems`: what is wrong with what was typed, in sentences; else what the placement code says."""
+    """The answer. `problems`: errors in the input, in sentences; else the result of the placement code."""
 
     problems: tuple[str, ...] = ()
     explanation: Explanation | None = None
@@ -88,7 +88,7 @@ class Answer:
 
 
 def would_fit(form: Form, scene: Callable[[], Scene], *, largest_mib: int | None) -> Answer | None:
-    """None where nothing was asked. `largest_mib`: memory of the largest card, None where there is none."""
+    """Return the answer, or None without a question. `largest_mib`: memory of the largest card, None without cards."""
     limits = form.resources
     if not limits:
         return None

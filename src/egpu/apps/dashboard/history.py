@@ -1,4 +1,4 @@
-"""What each card gave and what was used of it: the last half hour, in memory, in whole percent."""
+"""Allocation and use of each card: the last half hour, in memory, in whole percent."""
 
 from collections.abc import Generator
 from typing import Final
@@ -6,27 +6,27 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from egpu.api.quantities import MIB_BYTES
-from egpu.core.placement.usage import CardKey
+from egpu.core.placement.card_usage import CardKey
 from egpu.core.view import CardView, ClusterView, NodeView
+from egpu_base.api.quantities import MIB_BYTES
 
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 360
-"""Half an hour; with 1,440 bytes a card, 40,000 cards take some 60 MB."""
+"""Half an hour; with 1,440 bytes per card, 40,000 cards take some 60 MB."""
 STEP: Final = 100
-"""Nodes that are looked at at once."""
+"""Nodes that are sampled in one step."""
 UNKNOWN: Final = 255
-"""Where nobody said what is used; percentages end at MOST."""
+"""An unknown use; percentages end at MOST."""
 MOST: Final = 200
 SERIES: Final = ("core given", "core used", "memory given", "memory used")
 
 
 class _Rings:
-    """Of the cards of one node: `values` of shape (samples, cards, series), and where a card's column is and with which
-    sample it began."""
+    """Samples of one node's cards: `values` of shape (samples, cards, series), and each card's column with its first
+    sample."""
 
     def __init__(self, node: NodeView, count: int, before: "_Rings | None") -> None:
-        """`before`: what was kept until now, `count` samples in all."""
+        """`before`: the samples until now, `count` in all."""
         self.node = node
         self.values = np.full((SAMPLES, len(node.cards), len(SERIES)), UNKNOWN, np.uint8)
         self.places: dict[str, tuple[int, int]] = {}
@@ -38,14 +38,14 @@ class _Rings:
         self.latest = _latest(node)
 
     def sample(self, node: NodeView, place: int) -> None:
-        """The same cards as before."""
+        """Add a sample of the same cards."""
         if node is not self.node:
             self.node, self.latest = node, _latest(node)
         self.values[place] = self.latest
 
 
 class History:
-    """`sample` at even times; a card that is gone is forgotten."""
+    """Samples at even times. A card that is gone is forgotten."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Rings] = {}
@@ -53,8 +53,8 @@ class History:
         self._count = 0
 
     def sample(self, view: ClusterView, seconds: float) -> Generator[None]:
-        """Keep what `view` shows, STEP nodes at a time: between two steps others may have their turn. `seconds` is the
-        time of day, to be shown."""
+        """Store a sample of `view`, STEP nodes at a time, with other work in between. `seconds` is the time of day, for
+        display."""
         place, known = self._count % SAMPLES, self._nodes
         kept: dict[str, _Rings] = {}
         for number, node in enumerate(view.nodes):
@@ -70,7 +70,7 @@ class History:
         self._count += 1
 
     def of(self, key: CardKey) -> tuple[list[float], list[list[float | None]]]:
-        """Times of day in seconds, oldest first, and for each of SERIES the percentages, None where nobody said."""
+        """Return times of day in seconds, oldest first, and for each of SERIES the percentages, None if unknown."""
         rings = self._nodes.get(key.node)
         column, first = rings.places.get(key.uuid, (0, self._count)) if rings is not None else (0, self._count)
         if rings is None or first == self._count:
@@ -87,7 +87,7 @@ def _uuids(node: NodeView) -> list[str]:
 
 
 def _latest(node: NodeView) -> npt.NDArray[np.uint8]:
-    """Shape (cards, series)."""
+    """Return the newest values, shape (cards, series)."""
     figures = [_percentages(card) for card in node.cards]
     return np.array(figures, np.uint8).reshape(len(figures), len(SERIES))
 

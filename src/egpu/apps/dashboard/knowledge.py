@@ -1,4 +1,4 @@
-"""What the dashboard knows: objects followed by watches, the ledger that follows from them, and the view of it."""
+"""The dashboard's knowledge: objects followed by watches, the ledger that follows from them, and the view of both."""
 
 import asyncio
 import time
@@ -8,15 +8,12 @@ from typing import Final, TypeVar
 
 import structlog
 
-from egpu.adapters.kubernetes import Change, Client
 from egpu.adapters.kubernetes.followed import FollowedView
 from egpu.adapters.kubernetes.job_mix import kept_mix
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import Object
 from egpu.apps.dashboard.advice import Advice
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
-from egpu.apps.dashboard.sources import Sources
+from egpu.apps.dashboard.usage_sources import UsageSources
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.registry import Policies
@@ -24,14 +21,17 @@ from egpu.core.policies.shapes import Mix
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 from egpu.core.view import ClusterView, SliceKey, SliceUsage
-from egpu.errors import ElasticGPUError
-from egpu.runtime.latest import Latest
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import Object
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes import Change, Client
+from egpu_base.runtime.latest import Latest
 
 VIEW_SECONDS: Final = 1.0
-"""A view serves everybody who asks within so long."""
+"""The time for which one view serves all requests."""
 MIX_SECONDS: Final = 60.0
 REST: Final = 4.0
-"""After what is used was read, so many times the processor time that the process has spent meanwhile."""
+"""Pause after reading use, as a multiple of the processor time that the process has spent meanwhile."""
 
 T = TypeVar("T", bound=Object)
 
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class Knowledge:
-    """`run` for ever; `view` when nothing is `not_ready`."""
+    """Runs forever in `run`; `view` works when `not_ready` returns None."""
 
     def __init__(self, client: Client, config: DashboardConfig) -> None:
         self._client = client
@@ -50,9 +50,9 @@ class Knowledge:
         self.pods, self.claims, self.nodes = followed.pods, followed.claims, followed.nodes
         self.history = History()
         self._namespaces: Counter[str] = Counter()
-        """How many pods and claims each has."""
+        """The number of pods and claims in each namespace."""
         self._population = Population(self.pods.by_uid)
-        self.sources = Sources(config)
+        self.sources = UsageSources(config)
         self.pods.on_change(self._count)
         self.pods.on_change(self._populate)
         self.pods.on_change(self.sources.pod_changed)
@@ -78,26 +78,26 @@ class Knowledge:
 
     @property
     def view(self) -> ClusterView:
-        """The cluster, at most VIEW_SECONDS old."""
+        """Return the cluster, at most VIEW_SECONDS old."""
         now = time.monotonic()
         if self._view is None or now - self._view[0] >= VIEW_SECONDS:
             self._view = now, self._followed.view()
         return self._view[1]
 
     def not_ready(self) -> str | None:
-        """Why nothing is shown yet; None when it is."""
+        """Return why nothing is shown yet, or None."""
         return self._followed.not_ready()
 
     def scene(self) -> Scene:
-        """What an explanation looks at. Disruption budgets are not read: nobody is evicted from here."""
+        """Return the input of an explanation. Disruption budgets are not read, because the dashboard evicts nothing."""
         return Scene(self.cache, self.nodes.snapshot(), self._population, (), self.policies)
 
     def namespaces(self) -> set[str]:
-        """Those that have pods or claims."""
+        """Return the namespaces with pods or claims."""
         return {name for name, count in self._namespaces.items() if count}
 
     async def run(self) -> None:
-        """For ever: follows objects, prices and the job mix, and keeps history."""
+        """Run forever: follow objects, prices and the job mix, and keep history."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.caches.run())
             group.create_task(self._prices.run())
@@ -114,20 +114,20 @@ class Knowledge:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _follow_usage(self) -> None:
-        """Of a large cluster it is much to read: then there is a rest for the pages."""
+        """Read use forever. In a large cluster that is much, so pages get a pause in between."""
         while self._config.usage or self._config.ask_agents:
             before = time.process_time()
             await self.use(await self.sources.ask())
             await asyncio.sleep(max(SAMPLE_SECONDS, REST * (time.process_time() - before)))
 
     async def use(self, usage: Mapping[SliceKey, SliceUsage]) -> None:
-        """Take in what slices use by now; whoever asks for a page does not wait for all nodes."""
+        """Read what slices use now; no page request waits for all nodes."""
         for _ in self._followed.live.use(usage):
             await asyncio.sleep(0)
-        self._view = None  # the one that is kept for a second does not show it
+        self._view = None  # the cached view does not show it
 
     async def _follow_mix(self) -> None:
-        """Places are scored as the extender scores them, by the job mix that it keeps."""
+        """Follow the extender's job mix, so that places are scored as the extender scores them."""
         await self.caches.synced()
         ranking = self.cache.ranking
         while True:

@@ -1,5 +1,4 @@
-"""What each page shows, and each of its live parts: from what is known and what somebody may list to the values of a
-template."""
+"""The values of each page and of its live parts, from the dashboard's knowledge and the user's access."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,28 +9,28 @@ from typing import Any, Final
 
 from egpu.api.objects import ElasticGPUClaim
 from egpu.apps.dashboard import drawing
+from egpu.apps.dashboard.access import Access
 from egpu.apps.dashboard.explaining import Explanations
 from egpu.apps.dashboard.fitting import KINDS, Form, would_fit
 from egpu.apps.dashboard.history import SERIES
 from egpu.apps.dashboard.knowledge import Knowledge
-from egpu.apps.dashboard.sight import Sight
 from egpu.apps.dashboard.visible import Seen, SeenNode, SeenView
 from egpu.core.bill import Bill, bill_of, own_remedy, summed
 from egpu.core.bill.lines import SECONDS_PER_HOUR
 from egpu.core.explain import Explanation
-from egpu.core.placement.usage import CardKey
+from egpu.core.placement.card_usage import CardKey
 from egpu.core.view import CardView, ClusterView, NodeView
-from egpu.errors import MissingExtra, NotFound
+from egpu_base.errors import MissingExtra, NotFound
 
 CARDS_A_PAGE: Final = 128
-"""On the map: an update stays below 50 kB on the wire."""
+"""Cards on one page of the map: an update stays below 50 kB on the wire."""
 ROWS: Final = 100
-"""Of a table; a search finds the others."""
+"""Rows of a table; a search finds the others."""
 REASONS: Final = 20
 """Nodes whose refusal is shown card by card; the others are counted by reason."""
 SHAPES: Final = 20
 NAMESPACE: Final = "namespace"
-"""By what the bill is summed up, if by no label."""
+"""The default grouping of the bill, if no label is chosen."""
 
 Query = Mapping[str, str]
 Values = dict[str, Any]
@@ -39,24 +38,24 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Looking:
-    """Somebody who looks: what he may list, what he asked for, and what he sees of the cluster."""
+    """A user's request: what the user may list, asks for, and sees of the cluster."""
 
-    sight: Sight
+    access: Access
     query: Query
     view: ClusterView | SeenView
 
     @cached_property
     def search(self) -> str:
-        """What rows are to have in them, in small letters."""
+        """The searched text, in lower case."""
         return " ".join(self.query.get("q", "").lower().split())[:256]
 
     def has(self, *texts: str) -> bool:
-        """Whether one of them has in it what is searched for."""
+        """Return whether one of the texts contains the searched text."""
         return any(self.search in text.lower() for text in texts)
 
 
 class Pages:
-    """`parts`: each live part by name; it has a template of its own."""
+    """All pages. `parts`: each live part by name, with a template of its own."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._known = knowledge
@@ -72,24 +71,24 @@ class Pages:
             "pod": self._pod,
         }
 
-    def looking(self, sight: Sight, query: Query) -> Looking:
-        return Looking(sight, query, self._seen.of(self._known.view, self._known.claims, sight))
+    def looking(self, access: Access, query: Query) -> Looking:
+        return Looking(access, query, self._seen.of(self._known.view, self._known.claims, access))
 
     # --- live parts -------------------------------------------------------------------------------------------------
 
     def _summary(self, one: Looking) -> Values:
         totals = one.view.totals
-        told = totals.told and one.sight.pods is None
+        known = totals.told and one.access.pods is None
         return {
             "totals": totals,
             "nodes": len(one.view.nodes),
             "not_ready": sum(not node.ready for node in one.view.nodes),
-            "core_used": 100 * totals.core_used_ratio if told else None,
-            "memory_used_mib": totals.memory_used_bytes >> 20 if told else None,
+            "core_used": 100 * totals.core_used_ratio if known else None,
+            "memory_used_mib": totals.memory_used_bytes >> 20 if known else None,
             "pending": len(one.view.pending),
             "claims": one.view.claims,
             "wasted": totals.wasted,
-            "silent": self._known.sources.silent if one.sight.nodes else 0,
+            "silent": self._known.sources.silent if one.access.nodes else 0,
             "asked": self._known.sources.asked,
             "problems": one.view.problems,
         }
@@ -109,7 +108,7 @@ class Pages:
             "pages": len(pages),
             "q": one.query.get("q", ""),
             "legend": [(name, hues[name]) for name in there],
-            "may": one.sight.cards,
+            "may": one.access.cards,
         }
 
     def _pending(self, one: Looking) -> Values:
@@ -123,7 +122,7 @@ class Pages:
         ]  # fmt: skip
         claims = [
             claim for claim in sorted(self._known.claims, key=lambda claim: claim.key)
-            if one.sight.claim(claim.namespace)
+            if one.access.claim(claim.namespace)
             and one.has(claim.key, _phase(claim), claim.spec.class_name)
         ]  # fmt: skip
         pending = [pod for pod in one.view.pending if one.has(f"{pod.namespace}/{pod.name}", pod.reason)]
@@ -139,9 +138,10 @@ class Pages:
         }
 
     def _bill(self, one: Looking) -> Values:
-        """Of what he sees. What would make room for a pod names others' pods and nodes: for who may list them all."""
+        """Return the bill of what the user sees. Remedies name other users' pods and nodes, so only users who may list
+        everything get them."""
         by = one.query.get("by", "").strip()[:256] or NAMESPACE
-        remedy = self._known.advice.remedy if one.sight.everything else own_remedy
+        remedy = self._known.advice.remedy if one.access.everything else own_remedy
         lines = [
             line for line in bill_of(one.view).lines
             if not one.search or one.has(f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
@@ -171,40 +171,40 @@ class Pages:
 
     def _pod(self, one: Looking) -> Values:
         namespace, name = one.query.get("namespace", ""), one.query.get("name", "")
-        pod = self._known.pods.get(name, namespace) if one.sight.pod(namespace) else None
+        pod = self._known.pods.get(name, namespace) if one.access.pod(namespace) else None
         if pod is None:
-            raise NotFound(f"there is no pod {namespace}/{name}, or you may not list it")
+            raise NotFound(f"pod {namespace}/{name} does not exist, or you may not list it")
         slices = [
             each
             for each in one.view.slices()
             if any((user.namespace, user.pod) == (namespace, name) for user in each.users)
         ]
-        explanation = self._explanations.of(pod) if one.sight.nodes and one.sight.cards else None
+        explanation = self._explanations.of(pod) if one.access.nodes and one.access.cards else None
         return {
             "pod": pod,
             "waits": next((each for each in one.view.pending if each.uid == pod.uid), None),
             "slices": [(each, each.wasted) for each in slices],
-            **_explained(explanation, one.sight),
+            **_explained(explanation, one.access),
         }
 
     # --- pages that are not live ------------------------------------------------------------------------------------
 
     def fit(self, one: Looking) -> Values:
-        """The form, and its answer."""
+        """Return the form and its answer."""
         form = Form.read(one.query)
-        values: Values = {"form": form, "kinds": KINDS, "may": one.sight.cards and one.sight.nodes}
+        values: Values = {"form": form, "kinds": KINDS, "may": one.access.cards and one.access.nodes}
         if not values["may"]:
-            return {**values, "answer": None, **_explained(None, one.sight)}
+            return {**values, "answer": None, **_explained(None, one.access)}
         largest = int(self._known.cache.ledger.memory_mib.max(initial=0)) or None
         try:
             answer = would_fit(form, self._known.scene, largest_mib=largest)
         except MissingExtra as error:
             answer = None
             values["problem"] = str(error)
-        return {**values, "answer": answer, **_explained(answer and answer.explanation, one.sight)}
+        return {**values, "answer": answer, **_explained(answer and answer.explanation, one.access)}
 
     def policy(self, one: Looking) -> Values:
-        """What places are chosen by."""
+        """Return the policy that chooses places."""
         mix = self._known.cache.ranking.learned
         shapes = mix.mix()
         popular = sorted(shapes.weights.items(), key=lambda pair: -pair[1])[:SHAPES]
@@ -214,15 +214,15 @@ class Pages:
             "enough": mix.enough,
             "shapes": [(shape, 100 * weight / shapes.total) for shape, weight in popular],
             "others": max(0, len(shapes.weights) - SHAPES),
-            "may": one.sight.nodes and one.sight.cards and one.sight.pods is None,
+            "may": one.access.nodes and one.access.cards and one.access.pods is None,
         }
 
     def history(self, one: Looking) -> Values:
-        """A card's, as JSON: `times`, `names`, and `series` of percentages. What is used, who may not list everybody's
-        pods gets of none."""
+        """Return a card's history for JSON: `times`, `names`, and `series` of percentages. Use is left out for users
+        who may not list all pods."""
         card = self.card(one)
         times, series = self._known.history.of(CardKey(card.node, card.card.uuid))
-        shown = [place for place, name in enumerate(SERIES) if one.sight.pods is None or name.endswith("given")]
+        shown = [place for place, name in enumerate(SERIES) if one.access.pods is None or name.endswith("given")]
         return {
             "times": times,
             "names": [SERIES[place] for place in shown],
@@ -230,13 +230,13 @@ class Pages:
         }
 
     def card(self, one: Looking) -> CardView:
-        """The one that is asked for. Raises NotFound."""
+        """Return the requested card. Raises NotFound."""
         node, uuid = one.query.get("node", ""), one.query.get("uuid", "")
         found = one.view.node(node)
         for card in found.cards if found is not None else ():
             if card.card.uuid == uuid:
                 return card
-        raise NotFound(f"there is no card {uuid} on node {node}, or you may not list cards")
+        raise NotFound(f"card {uuid} on node {node} does not exist, or you may not list cards")
 
     def _drawn(self, card: CardView, hues: Mapping[str, str]) -> Values:
         return {
@@ -247,18 +247,18 @@ class Pages:
         }
 
 
-def _explained(found: Explanation | None, sight: Sight) -> Values:
-    """An explanation's values; whom it would evict is said to those alone who may list everybody's pods."""
+def _explained(found: Explanation | None, access: Access) -> Values:
+    """Return an explanation's values. Only users who may list all pods see whom it would evict."""
     if found is None:
         return {"explanation": None, "refusals": (), "more_refusals": []}
-    if sight.pods is not None:
+    if access.pods is not None:
         found = replace(found, preemption="")
     rest = Counter(refusal.reason for refusal in found.refusals[REASONS:])
     return {"explanation": found, "refusals": found.refusals[:REASONS], "more_refusals": rest.most_common(REASONS)}
 
 
 def _pages(nodes: Sequence[NodeView | SeenNode]) -> list[list[NodeView | SeenNode]]:
-    """Whole nodes, CARDS_A_PAGE cards or the one node that has more; never no page."""
+    """Divide into pages of whole nodes, with CARDS_A_PAGE cards or one node that has more; at least one page."""
     pages: list[list[NodeView | SeenNode]] = [[]]
     cards = 0
     for node in nodes:

@@ -1,8 +1,7 @@
-"""Routes, who gets in, and the headers of every answer.
+"""Routes, authentication, and the headers of every answer.
 
-Open are /healthz and /readyz, the form that takes a token, and the files of `static`, in which nothing is of a cluster.
-All else needs a bearer token, in a header or by the form, and shows what its owner may list.
-"""
+/healthz and /readyz, the login form, and the files of `static` are open, and have no data of a cluster. Everything else
+needs a bearer token, in a header or by the form, and shows what its owner may list."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,15 +18,15 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.kubernetes.reviews import MAX_TOKEN_CHARACTERS, bearer_token
-from egpu.adapters.web import body_within, open_routes
+from egpu.apps.dashboard.access import Gatekeeper
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.pages import Looking, Pages
 from egpu.apps.dashboard.rendering import digest, link, render
 from egpu.apps.dashboard.sessions import Sessions
-from egpu.apps.dashboard.sight import Gatekeeper
-from egpu.errors import ElasticGPUError, NotFound
+from egpu_base.errors import ElasticGPUError, NotFound
+from egpu_base.http.web import body_within, open_routes
+from egpu_base.kubernetes import Client
+from egpu_base.kubernetes.reviews import MAX_TOKEN_CHARACTERS, bearer_token
 
 STATIC: Final = Path(__file__).parent / "static"
 REFRESH_SECONDS: Final = 2
@@ -48,7 +47,7 @@ PAGES: Final = {
     "/card": ("Card", ("card",)),
     "/pod": ("Pod", ("pod",)),
 }
-"""Each page that is all live parts: its title, and they."""
+"""Pages that consist of live parts: title and parts."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +55,7 @@ Answer = Callable[[Request, Looking], Response]
 
 
 class DashboardServer:
-    """`app` is what is served."""
+    """The dashboard's HTTP server: `app`."""
 
     def __init__(self, client: Client, knowledge: Knowledge, *, secure: bool = False) -> None:
         """`secure`: it is served in TLS, and the browser sends its cookie nowhere else."""
@@ -91,14 +90,14 @@ class DashboardServer:
                 looking = await self._looking(request)
                 return _sign_in(request) if looking is None else answer(request, looking)
             except NotFound as error:
-                return _told(request, 404, "Not found", str(error))
+                return _message(request, 404, "Not found", str(error))
             except ElasticGPUError as error:
-                return _told(request, 503, "Not now", str(error))
+                return _message(request, 503, "Not available now", str(error))
 
         return guarded
 
     async def _looking(self, request: Request) -> Looking | None:
-        """Who asks and what he sees; None for somebody who shows no valid token."""
+        """Return what the user sees, or None without a valid token."""
         header = request.headers.get("authorization")
         if header is not None:
             token = bearer_token(header)
@@ -107,21 +106,21 @@ class DashboardServer:
         if token is None:
             return None
         if (reason := self._known.not_ready()) is not None:
-            raise HTTPException(503, f"this dashboard has just been started: {reason}")
-        sight = await self._gatekeeper.sight(token, self._known.namespaces())
-        return None if sight is None else self._pages.looking(sight, request.query_params)
+            raise HTTPException(503, f"this dashboard has just started: {reason}")
+        access = await self._gatekeeper.access(token, self._known.namespaces())
+        return None if access is None else self._pages.looking(access, request.query_params)
 
     async def _login_form(self, request: Request) -> Response:
         return HTMLResponse(render("login.html", {"problem": ""}))
 
     async def _login(self, request: Request) -> Response:
-        """Takes a token that the API server knows."""
+        """Accept a token that the API server knows."""
         if _of_another_site(request):
-            raise HTTPException(403, "a form of another site")
+            raise HTTPException(403, "this form came from another site")
         form = parse_qs((await body_within(request, MAX_FORM_BYTES)).decode(errors="replace"))
         token = bearer_token(f"Bearer {form.get('token', [''])[0]}")
         try:
-            known = token is not None and await self._gatekeeper.sight(token, ()) is not None
+            known = token is not None and await self._gatekeeper.access(token, ()) is not None
         except ElasticGPUError as error:
             return HTMLResponse(render("login.html", {"problem": f"the API server does not answer: {error}"}), 503)
         if token is None or not known:
@@ -137,8 +136,8 @@ class DashboardServer:
         return answer
 
     def _give_cookie(self, answer: Response, request: Request, number: str, *, max_age: int | None = None) -> None:
-        """Without a path of its own it is of the path that the form was served from: what else is behind the same proxy
-        does not get it."""
+        """Set a cookie without a path: it gets the path of the form, so other services behind the same proxy do not get
+        it."""
         answer.set_cookie(
             _cookie(request),
             number,
@@ -158,17 +157,17 @@ class DashboardServer:
         return _html("page.html", looking, title=title, path=request.url.path, parts=live, chart=chart)
 
     def _part(self, request: Request, looking: Looking) -> Response:
-        """204 where it would be what the page has already."""
+        """Return a part, or 204 if the page has it already."""
         part = request.path_params["part"]
         if part not in self._pages.parts:
-            raise NotFound(f"there is no part {part}")
+            raise NotFound(f"part {part} does not exist")
         live, seen = self._live(part, looking)
         if seen == request.query_params.get("seen"):
             return Response(status_code=204)
         return HTMLResponse(render("part.html", {"part": live}))
 
     def _live(self, part: str, looking: Looking) -> tuple[dict[str, Any], str]:
-        """What the template of a live part is given, and its digest."""
+        """Return the values of a live part's template, and their digest."""
         content = render(f"parts/{part}.html", self._pages.parts[part](looking))
         seen = digest(content)
         asked = {key: value for key, value in looking.query.items() if key != "seen"} | {"seen": seen}
@@ -190,7 +189,7 @@ class DashboardServer:
 
 
 class _Headed:
-    """Adds HEADERS to every answer; nothing but what never changes is kept by anybody."""
+    """Adds HEADERS to every answer; only files that never change may be cached."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -209,13 +208,14 @@ class _Headed:
 
 
 def _cookie(request: Request) -> str:
-    """Cookies are of a host, whatever the port: one name for each dashboard of a machine."""
+    """Return the cookie's name. Cookies belong to a host, whatever the port: each dashboard of a machine needs its own
+    name."""
     return f"egpu-{request.url.port or 443}"
 
 
 def _of_another_site(request: Request) -> bool:
-    """Whether a form of somebody else's page is sent here. Browsers say so themselves; older ones name the page's host,
-    which a proxy may have changed on the way."""
+    """Return whether a form of another site is sent here. Browsers report it; older ones name the page's host, which a
+    proxy may have changed."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -224,24 +224,25 @@ def _of_another_site(request: Request) -> bool:
 
 
 def _sign_in(request: Request) -> Response:
-    """The form, for a browser that asks for a page; who sends a token of his own, or asks for a part, gets a word."""
+    """Return the form for a browser that asks for a page; requests with their own token, or for a part, get a short
+    text."""
     headers = {"WWW-Authenticate": "Bearer"}
     if "hx-request" in request.headers:
         headers["HX-Redirect"] = f".{LOGIN}"  # the page goes there, not a part of it
     elif "authorization" not in request.headers and "text/html" in request.headers.get("accept", ""):
         return HTMLResponse(render("login.html", {"problem": ""}), 401, headers)
-    return Response("a bearer token of the cluster is needed\n", 401, headers, "text/plain")
+    return Response("this dashboard needs a bearer token of the cluster\n", 401, headers, "text/plain")
 
 
 def _html(template: str, looking: Looking, **values: Any) -> Response:
-    return HTMLResponse(render(template, {"user": looking.sight.user, "sight": looking.sight, **values}))
+    return HTMLResponse(render(template, {"user": looking.access.user, "access": looking.access, **values}))
 
 
-def _told(request: Request, status: int, title: str, reason: str) -> Response:
-    if "hx-request" in request.headers or request.url.path.count("/") > 1:  # whose addresses are not those of a page
+def _message(request: Request, status: int, title: str, reason: str) -> Response:
+    if "hx-request" in request.headers or request.url.path.count("/") > 1:  # relative links would be wrong
         return Response(f"{reason}\n", status, media_type="text/plain")
-    return HTMLResponse(render("told.html", {"title": title, "reason": reason}), status)
+    return HTMLResponse(render("message.html", {"title": title, "reason": reason}), status)
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:
-    return _told(request, error.status_code, "This does not work", str(error.detail))
+    return _message(request, error.status_code, "Request refused", str(error.detail))

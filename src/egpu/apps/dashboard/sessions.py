@@ -1,8 +1,7 @@
-"""Who has given his token to the login form: the browser keeps a number, the token stays here.
+"""Sessions of the login form: the browser keeps a number, the token stays here.
 
-A cookie goes to every port of a host, so to whatever else somebody runs on the same machine: what is in it must be
-worth nothing but a look at this dashboard.
-"""
+A cookie goes to every port of a host, and so to other services on the same machine: its content must give nothing but
+access to this dashboard."""
 
 import secrets
 import time
@@ -10,9 +9,9 @@ from collections import OrderedDict
 from typing import Final
 
 MAX_SESSIONS: Final = 1024
-"""Beyond, the one that was not used for longest ends."""
+"""The most sessions at a time; one more ends the session that was unused for longest."""
 SESSION_SECONDS: Final = 12 * 3600.0
-"""Without being used."""
+"""A session ends after this time without use."""
 
 
 class Sessions:
@@ -22,7 +21,7 @@ class Sessions:
         self._tokens: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def begin(self, token: str) -> str:
-        """A new session's number, which nobody can guess."""
+        """Begin a session, and return its number, which cannot be guessed."""
         number = secrets.token_urlsafe(32)
         self._tokens[number] = time.monotonic(), token
         if len(self._tokens) > MAX_SESSIONS:
@@ -30,7 +29,7 @@ class Sessions:
         return number
 
     def token(self, number: str) -> str | None:
-        """The token; None where there is no such session, or none any more."""
+        """Return the token, or None if the session does not exist (any more)."""
         since, token = self._tokens.pop(number, (0.0, ""))
         if not token or time.monotonic() - since > SESSION_SECONDS:
             return None
@@ -38,5 +37,5 @@ class Sessions:
         return token
 
     def end(self, number: str) -> None:
-        """Forget it."""
+        """Forget a session."""
         self._tokens.pop(number, None)

@@ -1,19 +1,19 @@
-"""Answers about thousands of nodes, written at once: a struct for each of them costs more than all that was decided."""
+"""Answers about thousands of nodes, written as bytes: a struct per node would cost more than the whole decision."""
 
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from egpu.api.extender import in_words
 from egpu.apps.extender.name_lists import NameLists
 from egpu.apps.extender.placing import Refused
 from egpu.core.arrays import IntArray
 from egpu.core.placement.node_names import NodeNames
+from egpu_base.api.extender import in_words
 
 
 def reasons(lists: NameLists, nodes: NodeNames, refused: Sequence[Refused], *, resolvable: bool) -> bytes:
-    """An object with the reason of each refused node whose refusal is, or is not, resolvable."""
+    """Return an object with the reason of each refused node whose refusal is, or is not, resolvable."""
     parts = [
         lists.each(nodes.subset(one.which), b":" + msgspec.json.encode(in_words(one.reason)))
         for one in refused
@@ -23,11 +23,10 @@ def reasons(lists: NameLists, nodes: NodeNames, refused: Sequence[Refused], *, r
 
 
 def priorities(lists: NameLists, nodes: NodeNames, scores: IntArray) -> bytes:
-    """A HostPriorityList. `scores` from 0 to MAX_SCORE, of shape (nodes,).
+    """Return a HostPriorityList. `scores` range from 0 to MAX_SCORE, shape (nodes,).
 
-    Beside others, what has 0 is left out: that is what kube-scheduler takes for the score of a node that is not there.
-    Where all have 0, all are there, for it puts equals in a random order only as an extender scores them. Source:
-    prioritizeNodes in pkg/scheduler/schedule_one.go of Kubernetes 1.36.
-    """
+    Nodes with score 0 are left out, because kube-scheduler takes 0 for a missing node. If all have 0, all are listed:
+    kube-scheduler puts equal nodes in random order only if an extender scores them. Source: prioritizeNodes in
+    pkg/scheduler/schedule_one.go of Kubernetes 1.36."""
     rated = scores > 0 if scores.any() else np.ones(len(nodes), dtype=np.bool_)
     return b"[%b]" % lists.scored(nodes.subset(rated), scores[rated], b'{"Host":', b',"Score":', b"}")

@@ -1,9 +1,8 @@
-"""What people see of a card in `kubectl get egpu`: how much of it is given out, to whom, and whether it is bound.
+"""The status of a card in `kubectl get egpu`: how much is allocated, to whom, and whether the card is bound.
 
-Written here because the ledger knows it. Only cards whose row of the ledger changed are looked at, a few at a time,
-and only those written that differ, so a busy cluster costs no more writes a second than a small one: the columns then
-lag behind. They are for people; nothing is decided by them.
-"""
+The extender writes it because it has the ledger. It looks only at changed rows of the ledger, a few at a time, and
+writes only cards that differ. So a busy cluster costs no more writes a second than a small one, and its columns lag
+behind. They are for people; nothing is decided by them."""
 
 import asyncio
 from typing import Any, Final
@@ -11,35 +10,35 @@ from typing import Any, Final
 import structlog
 from msgspec.structs import replace
 
-from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUStatus
 from egpu.apps.extender.view import View
 from egpu.core.placement.cache import SchedulerCache
-from egpu.errors import ElasticGPUError, NotFound
+from egpu_base.errors import ElasticGPUError, NotFound
+from egpu_base.kubernetes import Client
 
 ROUND_SECONDS: Final = 1.0
 MOST_WRITES: Final = 5
 """Cards written in one round."""
 MOST_ROWS: Final = 64
-"""Nodes looked at in one round: after a start they are all new."""
+"""Nodes looked at in one round. After a start, all nodes are new."""
 PAUSE_SECONDS: Final = 0.002
-"""Between two nodes, for kube-scheduler's questions to be answered."""
+"""Pause between two nodes, in which kube-scheduler's requests are answered."""
 MOST_NAMED: Final = 3
-"""Holders that are named; a table has no room for more."""
+"""Most holders that are named; a table has no room for more."""
 
 log = structlog.get_logger(__name__)
 
 
 class CardStatusWriter:
-    """`run` until it is cancelled; one of these in a cluster, that of the extender that leads."""
+    """Runs in the extender that leads, until cancelled."""
 
     def __init__(self, client: Client, view: View) -> None:
         self._client = client
         self._view = view
         self._seen = -1
         self._changed: dict[int, None] = {}
-        """Rows to look at, those that have waited longest first."""
+        """Rows to look at; those that have waited longest come first."""
 
     async def run(self) -> None:
         while True:
@@ -47,11 +46,11 @@ class CardStatusWriter:
             try:
                 await self.write_some()
             except ElasticGPUError as error:
-                log.info("cards not brought up to date", reason=str(error))
+                log.info("card status not written", reason=str(error))
 
     async def write_some(self) -> int:
-        """Writes what differs, within the bounds of a round, and says how many cards were written. Raises what the API
-        server answers; that node's cards are looked at again."""
+        """Write cards that differ, within the bounds of a round, and return how many. Raises the API server's errors;
+        the cards of that node are then looked at again."""
         ledger, written = self._view.cache.ledger, 0
         self._changed |= dict.fromkeys(ledger.changes.since(self._seen).tolist())
         self._seen = ledger.changes.version
@@ -69,18 +68,18 @@ class CardStatusWriter:
         return written
 
     async def _write(self, gpu: ElasticGPU, status: ElasticGPUStatus) -> None:
-        told: dict[str, Any] = {"given": status.given, "heldBy": status.held_by}
+        shown: dict[str, Any] = {"given": status.given, "heldBy": status.held_by}
         if status.phase != gpu.status.phase:
-            told["phase"] = status.phase
-        patch = {"metadata": {"uid": gpu.uid}, "status": told}
+            shown["phase"] = status.phase
+        patch = {"metadata": {"uid": gpu.uid}, "status": shown}
         try:
             self._view.gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, patch, subresource="status"))
         except NotFound:
-            return  # gone meanwhile
+            return  # deleted meanwhile
 
 
 def card_status(gpu: ElasticGPU, cache: SchedulerCache) -> ElasticGPUStatus:
-    """What the status of a published card should say: its agent's word on its health, and the ledger's on its use."""
+    """Return a card's status: health from its agent, use from the ledger."""
     card = gpu.spec.physical_gpu
     assert card is not None
     held = cache.ledger.card_holders(gpu.spec.node_name, card.uuid)

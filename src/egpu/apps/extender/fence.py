@@ -1,33 +1,35 @@
 """Why two extenders can never give out the same card twice.
 
 The ledger of one process cannot double-book. The danger is another extender process: an old one that was killed, paused
-or cut off, whose writes are still under way, and whose next decision rests on an old ledger. Nothing in Kubernetes
-makes bindings of two *different* pods to one card conflict, so three rules together do:
+or cut off. Its writes may still be under way, and its next decision rests on an old ledger. Kubernetes accepts bindings
+of two *different* pods to one card, so three rules together prevent it:
 
-1. Every write of a placement carries the uid and the resourceVersion of the pod or claim *as read before* rule 2's
-   question. The API server refuses it when the object has changed since.
-2. Between that read and that write the process asks the API server (not its own clock) whether it still
-   holds the lease.
-3. A process that takes the lease over first touches every claim, and every pod that waits for a placement or asks for
-   another size (it writes something new into the annotation `elasticgpu.io/fence`), then lists everything, and only
-   then serves.
+1. Every write of a placement carries the uid and the resourceVersion of the pod or claim *as read before* the question
+   of rule 2. The API server refuses the write if the object has changed since.
+2. Between that read and that write, the process asks the API server (not its own clock) whether it still has the lease.
+3. A process that takes over the lease first touches every claim, and every pod that waits for a placement or asks for
+   another size: it writes a new value into the annotation `elasticgpu.io/fence`. Then it lists everything, then serves.
 
-Take any write W of an old process, of an object read at version r. The old process was told "you hold the lease" (2)
-after r was read, so r is older than the takeover, and older than the touch (3). If W reaches the API server after the
-touch, its version r is stale: 409, nothing happened. If W comes before the touch, the object is placed when the new
-process lists it (the list is later than the touch): it is in the new ledger. There is no third case, no clock is
-compared, and it holds for a SIGKILLed process whose request is still in a socket buffer as well as for one that was
-frozen for an hour.
+Take any write W of an old process, of an object read at version r. The old process was told that it has the lease (2)
+after r was read, so r is older than the takeover, and older than the touch (3). If W arrives after the touch, its
+version r is stale: 409, and nothing happens. If W arrives before the touch, the new process lists the object as placed,
+because it lists after the touch. There is no third case, and no clock is compared. The argument covers a killed process
+whose request is still in a socket buffer, and one that was frozen for an hour.
 
-An object that cannot even be touched, because it is as large as objects may be, is left out: W is larger than a touch,
-and refused as well. Nobody's object keeps an extender from leading.
+An object that is too large to be touched is skipped: W is larger than a touch, so it is refused as well. No object can
+keep an extender from leading.
 
-A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it can
-only ask about the lease later still, and is told no.
+A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it asks
+about the lease even later, and is told no.
 
-Nothing of this asks how long ago the answer came: one question does for every object that had been read when it was
-sent. Of a crowd of pods that wait, the first one asks.
-"""
+An extender that follows its kube-scheduler's Lease (`FollowingElection`) still takes its own Lease, and all of the
+above is about that one. The followed Lease only decides *who* takes it, at once: the extender beside the leading
+kube-scheduler. So nothing is assumed about kube-scheduler's clock, nor about the end of an extender that was killed in
+the same pod: each process has its own identity. Rule 2 asks about both Leases, so an extender also refuses to act for a
+kube-scheduler that another one has replaced.
+
+Rule 2 does not limit the age of the answer: one question covers every object that had been read when it was sent. Of a
+crowd of waiting pods, only the first asks."""
 
 import asyncio
 import math
@@ -37,12 +39,12 @@ from typing import Final, TypeVar
 
 import structlog
 
-from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
 from egpu.core.placement.requests import awaits_placement
-from egpu.errors import Conflict, NotFound, Refused, RetryableError
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
+from egpu_base.kubernetes import Client, LeaseElection
 
 FENCE: Final = f"{names.GROUP}/fence"
 TOUCHES_AT_ONCE: Final = 32
@@ -54,13 +56,12 @@ log = structlog.get_logger(__name__)
 
 
 async def touch(client: Client, one: T, why: str) -> T:
-    """Moves the object's resourceVersion on, whatever its author has written into it; returns it as it is then. `why`:
-    for people, a few letters.
+    """Change the object's resourceVersion, whatever its author has written into it, and return the new object. `why`: a
+    few letters for people.
 
-    The annotation is another each time: what does not change is not written. Annotations have a limit all together,
-    which an author may have used up; labels have none. Raises NotFound, Conflict for another object of the name,
-    Refused for one that cannot grow.
-    """
+    The annotation gets a new value each time, because the API server does not write what does not change. The total
+    size of annotations is limited, and the author may have used it up; labels have no such limit. Raises NotFound,
+    Conflict for another object of the name, Refused for one that cannot grow."""
     mark = f"{why}-{time.time_ns()}"
     try:
         return await _patch(client, one, {"annotations": {FENCE: mark}})
@@ -80,28 +81,27 @@ class Fence:
         self._client = client
         self._election = election
         self._asked_at = -math.inf
-        """When the latest question was sent that was answered well, by `time.monotonic`."""
+        """The time at which the latest question with a good answer was sent, by `time.monotonic`."""
 
     async def take_over(self) -> None:
-        """Rule 3, for a process that has just got the lease: touches everything that waits for a placement.
+        """Apply rule 3 for a process that has just got the lease: touch everything that waits for a placement.
 
-        Goes on until all is touched: the webhook, which a touch passes through, may be starting too.
-        """
+        Repeats until all is touched: the webhook, which sees each touch, may still be starting."""
         while True:
             try:
                 pods = [pod for pod in await self._client.list(Pod) if awaits_placement(pod) or may_be_resized(pod)]
                 claims = await self._client.list(ElasticGPUClaim)
                 await self._touch([*pods, *claims])
             except RetryableError as error:
-                log.warning("not fenced yet", reason=str(error))
+                log.warning("takeover not complete yet", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 log.info("fenced", pods=len(pods), claims=len(claims))
                 return
 
     async def check(self, read_at: float = math.inf) -> None:
-        """Rule 2 for what was read at `read_at`, by `time.monotonic`, or just now. Raises LeadershipLost, or
-        Unavailable when nobody can be asked: then nothing may be written."""
+        """Apply rule 2 to what was read at `read_at`, by `time.monotonic`, or just now. Raises LeadershipLost, or
+        Unavailable if the API server does not answer: then nothing may be written."""
         if read_at < self._asked_at:
             return
         asked_at = time.monotonic()
@@ -116,14 +116,16 @@ class Fence:
                 try:
                     await touch(self._client, one, "lead")
                 except (NotFound, Conflict):
-                    log.debug("gone before it was fenced", object=one.key)  # deleted: no write can place it
+                    log.debug("object deleted before it was touched", object=one.key)  # no write can place it
                 except Refused as error:
-                    log.warning("cannot be fenced, nor placed", object=one.key, reason=str(error))
+                    log.warning(
+                        "object cannot be touched, so it cannot be placed either", object=one.key, reason=str(error)
+                    )
 
-        # Not a TaskGroup: the first error shall be seen as it is. The others' touches do no harm and are repeated.
+        # Not a TaskGroup: callers must see the first error itself. The other touches do no harm and are repeated.
         await asyncio.gather(*(fence(one) for one in objects))
 
 
 def may_be_resized(pod: Pod) -> bool:
-    """Whether the pod runs and its own annotations ask for a size: what it has of a claim, the claim counts."""
-    return bool(pod.spec.node_name) and any(key.startswith(names.RESIZE_PREFIX) for key in pod.annotations)
+    """Return whether the pod runs and its own annotations ask for a size. A claim counts what pods have of it."""
+    return bool(pod.spec.node_name) and any(key.startswith(names.RESIZE_PREFIXES) for key in pod.annotations)

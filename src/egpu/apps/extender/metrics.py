@@ -1,4 +1,4 @@
-"""What one extender tells Prometheus: its own registry, so that two can live in one process (a test, say)."""
+"""Metrics of one extender, in its own registry, so that two extenders can live in one process (a test, for example)."""
 
 from collections.abc import Iterable
 
@@ -18,12 +18,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(LedgerCollector(view))
-        self.filter_seconds = self._histogram("filter", "Time of one filter call")
-        self.prioritize_seconds = self._histogram("prioritize", "Time of one prioritize call")
-        self.bind_seconds = self._histogram("bind", "Time of one bind call, the API server's answer included")
+        self.filter_seconds = self._histogram("filter", "Duration of one filter call")
+        self.prioritize_seconds = self._histogram("prioritize", "Duration of one prioritize call")
+        self.bind_seconds = self._histogram("bind", "Duration of one bind call, including the API server's answer")
         self.filters = Counter(
             "elasticgpu_extender_filters_total",
-            "Filter calls by outcome: fits, or refused by every node asked about",
+            "Filter calls by outcome: fits, or refused by every node in the request",
             ["outcome"],
             registry=self.registry,
         )
@@ -31,11 +31,11 @@ class Metrics:
             "elasticgpu_extender_binds_total", "Bind calls by outcome", ["outcome"], registry=self.registry
         )
         self.claims_bound = Counter(
-            "elasticgpu_extender_claims_bound_total", "Immediate claims given their cards", registry=self.registry
+            "elasticgpu_extender_claims_bound_total", "Immediate claims that got their cards", registry=self.registry
         )
         self.pods_woken = Counter(
             "elasticgpu_extender_pods_woken_total",
-            "Waiting pods that kube-scheduler was told to look at again, because there is room",
+            "Waiting pods that kube-scheduler was asked to schedule again because there is room",
             registry=self.registry,
         )
         self.pods_evicted = Counter(
@@ -48,7 +48,7 @@ class Metrics:
 
 
 class LedgerCollector(Collector):
-    """The ledger's totals, read when asked."""
+    """The ledger's totals, read at each scrape."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -59,7 +59,7 @@ class LedgerCollector(Collector):
         for name, what, value in (
             ("cards", "Cards known to the scheduler", cards),
             ("holders", "Pods, claims and retained slices that hold cards", len(ledger.holders())),
-            ("overcommitted_cards", "Cards with more given out than they have", len(ledger.overcommits())),
+            ("overcommitted_cards", "Cards with more allocated than they have", len(ledger.overcommits())),
         ):
             family = GaugeMetricFamily(f"elasticgpu_extender_{name}", what)
             family.add_metric([], value)

@@ -1,8 +1,7 @@
-"""Lists of names of nodes in JSON, as numbers.
+"""Lists of node names in JSON, as numbers.
 
-What was named keeps its number, and a list of such names alone is read and written without a string for each. Any other
-list is read as any JSON is, and its names are known then.
-"""
+A known name keeps its number, and a list of known names is read and written without a string per name. Any other list
+is read as normal JSON, and its names are known from then on."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,16 +11,16 @@ import msgspec
 from egpu.adapters.name_table import NameTable
 from egpu.core.arrays import IntArray
 from egpu.core.placement.node_names import KnownNodes, NodeNames
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 NAMES_LIMIT: Final = 32_768
-"""Names known at once, unless more than half as many are asked about."""
+"""Most names known at once, unless one request has more than half as many."""
 MAX_NAME: Final = 253
-"""Characters of the name of a node: Kubernetes allows no more."""
+"""Longest node name, in characters: Kubernetes allows no more."""
 
 
 class NameLists:
-    """`read` and `write` lists; what was named keeps its number."""
+    """Reads and writes lists. A known name keeps its number."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(list[str])
@@ -30,12 +29,12 @@ class NameLists:
     def _forget(self) -> None:
         self._known = KnownNodes()
         self._table = NameTable()
-        """The same names, under the same numbers."""
+        """The same names under the same numbers, in native code."""
 
     def named(self, names: Sequence[str]) -> NodeNames:
-        """These. Raises InvalidInput for a name that no node can have."""
+        """Return the numbers of these names. Raises InvalidInput for a name that no node can have."""
         if any(len(name) > MAX_NAME for name in names):
-            raise InvalidInput("NodeNames", f"a name is longer than {MAX_NAME} characters")
+            raise InvalidInput("NodeNames", f"a node name is longer than {MAX_NAME} characters")
         if len(self._known) > max(NAMES_LIMIT, 2 * len(names)):
             self._forget()
         found = NodeNames(names, self._known)
@@ -44,23 +43,23 @@ class NameLists:
         return found
 
     def read(self, text: bytes) -> NodeNames:
-        """Those of a list, which is JSON. Raises msgspec.MsgspecError where it is not one of strings, and as
-        `named` does."""
+        """Return the nodes of a JSON list. Raises msgspec.MsgspecError for anything but a list of strings, and
+        InvalidInput as `named` does."""
         numbers = self._table.read(text)
         if numbers is None:
             return self.named(self._decoder.decode(text))
         return NodeNames.numbered(numbers, self._known)
 
     def write(self, nodes: NodeNames) -> bytes:
-        """As a JSON list, as Go writes it."""
+        """Return a JSON list in Go's format."""
         return b"[%b]" % self.each(nodes)
 
     def each(self, nodes: NodeNames, after: bytes = b"") -> bytes:
-        """Each name as JSON, with `after` behind it, and commas between."""
+        """Return each name as JSON followed by `after`, separated by commas."""
         return self._table.write(self._ours(nodes).numbers, after)
 
     def scored(self, nodes: NodeNames, scores: IntArray, before: bytes, between: bytes, after: bytes) -> bytes:
-        """Each name as JSON with its score, of shape (nodes,), and what stands around them, with commas between."""
+        """Return each name as JSON with its score, shape (nodes,), and the text around both, separated by commas."""
         return self._table.write_scored(self._ours(nodes).numbers, scores, before, between, after)
 
     def _ours(self, nodes: NodeNames) -> NodeNames:

@@ -1,4 +1,4 @@
-"""Filter, prioritize and preempt: questions to the ledger that change nothing."""
+"""Filter, prioritize and preempt: requests that read the ledger and change nothing."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -6,13 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from egpu.api.extender import (
-    ExtenderPreemptionArgs,
-    ExtenderPreemptionResult,
-    MetaPod,
-    MetaVictims,
-)
-from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
 from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.gangs.membership import Gang
@@ -23,22 +16,29 @@ from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.victims import is_placed
-from egpu.errors import CorruptData, InvalidInput, MissingExtra
+from egpu_base.api.extender import (
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    MetaPod,
+    MetaVictims,
+)
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import CorruptData, InvalidInput, MissingExtra
 
 MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
 MAX_EXPLAINED = 8
-"""Nodes with cards whose reasons one filter call works out (0.05 ms each): an event shows fewer than ten. Of a pod that
-has room elsewhere no event shows any: then it is one, and none where more than so many are refused."""
-NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
+"""Nodes with cards for which one filter call works out reasons (0.05 ms each); an event shows fewer than ten. A pod
+that fits elsewhere gets no such event: then it is one node, and none if more nodes than this refuse."""
+NOT_EXPLAINED = "its cards cannot take the pod now; run `egpu explain pod` for the reason"
 FULL = "its cards cannot take the pod now"
-"""In place of that, where hundreds of nodes say it and nobody reads it."""
+"""A shorter reason for hundreds of nodes, which nobody reads."""
 Listener = Callable[[str, NodeNames, BoolArray], None]
 
 
 class Refused(NamedTuple):
-    """Nodes that do not fit for one reason: `which` of those asked about, shape (nodes,). `resolvable`: they might if
-    other pods left."""
+    """Nodes that refuse for one reason: `which` of the nodes in the request, shape (nodes,). `resolvable`: evicting
+    pods may help."""
 
     which: BoolArray
     reason: str
@@ -46,15 +46,15 @@ class Refused(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Which of the nodes fit, shape (nodes,), and why others do not."""
+    """The nodes that fit, shape (nodes,), and the reasons of the others."""
 
     ok: BoolArray
     refused: tuple[Refused, ...] = ()
 
 
 class Placing:
-    """Answers kube-scheduler's questions from the view. Each listener is told after each filter which of the nodes
-    asked about have room for a pod, by its UID."""
+    """Answers kube-scheduler's requests from the view. After each filter, each listener gets the pod's UID and the
+    nodes with room for it."""
 
     def __init__(self, view: View, policies: Policies, *listeners: Listener) -> None:
         self._view = view
@@ -62,7 +62,7 @@ class Placing:
         self._listeners = listeners
 
     def filter(self, pod: Pod, nodes: NodeNames) -> Verdict:
-        """Which nodes have room for the pod; one without a GPU demand passes everywhere."""
+        """Return the nodes that have room for the pod. A pod without a GPU demand fits everywhere."""
         with self._view.cache.reservations.lifted(pod):
             verdict = self._verdict(pod, nodes)
         for answered in self._listeners:
@@ -81,7 +81,7 @@ class Placing:
         return self._filter_one(request, nodes)
 
     def _filter_one(self, request: Request, nodes: NodeNames) -> Verdict:
-        """Reasons for as many as an event shows, and one for all nodes without cards, which is the same."""
+        """Give reasons for as many nodes as an event shows. All nodes without cards share one reason."""
         filtered = self._view.cache.filter(request, nodes)
         if filtered.ok.all():
             return Verdict(filtered.ok)
@@ -101,14 +101,12 @@ class Placing:
         return Verdict(filtered.ok, tuple(refused))
 
     def _filter_gang(self, gang: Gang, pod: Pod, nodes: NodeNames) -> Verdict:
-        """The one node on which the pod's gang would have it, when all of the gang fits now.
+        """Return the one node that the gang's placement chooses for the pod, if all of the gang fits now.
 
-        Nothing here is resolvable: making room for one member by preemption would evict pods for a gang that may still
-        not fit.
-        """
+        No refusal is resolvable: preemption for one member would evict pods for a gang that may still not fit."""
         cache = self._view.cache
         if (held := cache.ledger.holding(Holder("pod", pod.uid))) is not None:
-            # Bound with another member just now: so says the bind that follows, too.
+            # Just bound with another member. The bind that follows reports it as well.
             return Verdict(_only(nodes, held.node))
         known = cache.ledger
         cache.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
@@ -121,27 +119,29 @@ class Placing:
         return Verdict(ok, (Refused(~ok, elsewhere, resolvable=True),))
 
     def prioritize(self, pod: Pod, nodes: NodeNames) -> IntArray:
-        """0 to 10 for each of the nodes, shape (nodes,); all 0 for a pod without a GPU demand."""
+        """Return a score from 0 to 10 for each node, shape (nodes,); 0 for a pod without a GPU demand."""
         scores = np.zeros(len(nodes))
         with contextlib.suppress(InvalidInput, CorruptData):
             request = self._view.cache.request(pod)
             if request.demand.containers:
-                # The bind says what is missing.
+                # The bind reports what is missing.
                 with contextlib.suppress(MissingExtra), self._view.cache.reservations.lifted(pod):
                     scores = self._view.cache.ranking.rated(request, nodes, self._policies)
         return np.rint(MAX_SCORE * scores).astype(np.int64)
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """The candidate nodes whose victims hold no cards (there, it is CPU or memory that was short) and on which the
-        pod has its cards; victims unchanged. Pods with cards are evicted by ourselves alone, with regard to budgets
-        and gangs (`egpu.apps.extender.preempting`): kube-scheduler would choose them by the sums of a node."""
+        """Return the candidate nodes whose victims have no cards, and on which the pod's cards are free; victims
+        unchanged.
+
+        There, CPU or memory was short. Only the extender evicts pods with cards, because it respects budgets and gangs
+        (`egpu.apps.extender.preemptor`). kube-scheduler would choose them by the totals of a node."""
         cache = self._view.cache
         try:
             request, gang = cache.request(args.pod), cache.gangs.of(args.pod)
         except (InvalidInput, CorruptData):
             return ExtenderPreemptionResult()
         if gang is not None:
-            return ExtenderPreemptionResult()  # room for one member would not be room for all
+            return ExtenderPreemptionResult()  # room for one member is not room for all
         cardless = {node: doomed for node, doomed in _meta_victims(args).items() if not self._have_cards(doomed)}
         with cache.reservations.lifted(args.pod):
             fits = cache.filter(request, list(cardless)).fits
@@ -152,7 +152,7 @@ class Placing:
         return any(pod is not None and is_placed(pod) for pod in known)
 
     def explain(self, name: str, namespace: str) -> Any | None:
-        """Why the pod waits, card by card, and whom it would evict; or why it is where it is. None: there is no such
+        """Explain why the pod waits, card by card, and whom it would evict; or why it is on its node. None: no such
         pod."""
         pod: Pod | None = self._view.pods.get(name, namespace)
         if pod is None:
@@ -176,7 +176,7 @@ def _nowhere(nodes: NodeNames, reason: str) -> Verdict:
 
 
 def _meta_victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:
-    """By UID, whichever way they were sent."""
+    """Return the victims by UID, whichever form the request has."""
     if args.node_name_to_meta_victims is not None:
         return args.node_name_to_meta_victims
     return {

@@ -1,8 +1,7 @@
-"""What kube-scheduler asks about a pod, and about which nodes.
+"""Reads kube-scheduler's requests: a pod, and the nodes that it may go to.
 
-kube-scheduler names every node that a pod may go to, with every question. Those that it asks to prioritize are those
-that were just filtered, as the filter wrote them: such a list is recognised by its bytes.
-"""
+kube-scheduler sends the names of all possible nodes with every request. A prioritize request names the nodes that were
+just filtered, in the filter's own format: such a list is recognised by its bytes."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,17 +10,18 @@ from typing import Final
 
 import msgspec
 
-from egpu.api.extender import ExtenderQuestion
-from egpu.api.kubernetes import Pod
 from egpu.apps.extender.name_lists import NameLists
 from egpu.core.placement.node_names import NodeNames
-from egpu.errors import InvalidInput
+from egpu_base.api.extender import ExtenderQuestion
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidInput
 
 LISTS_LIMIT: Final = 16
-"""Lists of nodes that are recognised; 15,000 names take half a MB. Lists of other letters are told apart at once."""
+"""Lists of nodes that are recognised; 15,000 names take half a MB. Lists that differ in a letter are told apart at
+once."""
 
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What msgspec raises for what it cannot read."""
+"""Errors of msgspec for unreadable input."""
 
 
 class _Items(msgspec.Struct):
@@ -34,8 +34,8 @@ class _FullNodes(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Question:
-    """A pod, and the nodes that it is about. `full_nodes`: those as they were sent, for a caller that sends whole nodes
-    and wants those that fit back, unshortened."""
+    """A pod, and the nodes of the request. `full_nodes`: the nodes as sent, for a caller that sends whole Node objects
+    and wants the fitting ones back in full."""
 
     pod: Pod
     nodes: NodeNames
@@ -49,10 +49,10 @@ class Questions:
         self._asked = msgspec.json.Decoder(ExtenderQuestion)
         self._lists = lists
         self._expected: deque[tuple[bytes, NodeNames]] = deque(maxlen=LISTS_LIMIT)
-        """The newest first."""
+        """The newest list comes first."""
 
     def read(self, body: bytes) -> Question:
-        """Raises InvalidInput."""
+        """Return the request. Raises InvalidInput."""
         try:
             asked = self._asked.decode(body)
             if asked.nodes is not None:
@@ -63,7 +63,7 @@ class Questions:
             raise InvalidInput("body", f"not ExtenderArgs: {error}") from error
 
     def expect(self, text: bytes, nodes: NodeNames) -> None:
-        """It will be asked about `nodes`, in these words."""
+        """Expect a later request about `nodes`, in these words."""
         self._expected.appendleft((text, nodes))
 
     def _nodes(self, text: bytes) -> NodeNames:

@@ -16,13 +16,12 @@ def scheduler_config(
     leader_elect: bool = False,
     pki: str = "/etc/kubernetes/elastic-gpu",
 ) -> dict[str, Any]:
-    """The configuration as plain values, ready to be written as YAML or JSON.
+    """Return the configuration as plain values, ready for YAML or JSON.
 
-    The extender's timeout leaves room for one binding; `percentageOfNodesToScore: 100` because otherwise an extender
-    sees 42 / 10 / 5 % of the nodes at 1,000 / 5,000 / 15,000 nodes; the slot is not `ignoredByScheduler`, which would
-    rule preemption out. `pki`: a directory of kube-scheduler's, with ca.crt, client.crt and client.key of the Secret
-    that the controller writes. The extender's certificate names the extender, whatever its address is.
-    """
+    The extender's timeout leaves room for one binding. `percentageOfNodesToScore` is 100, because otherwise an extender
+    sees 42 / 10 / 5 % of the nodes at 1,000 / 5,000 / 15,000 nodes. The slot is not `ignoredByScheduler`, which would
+    rule out preemption. `pki` is kube-scheduler's directory with ca.crt, client.crt and client.key, from the Secret
+    that the controller writes. The certificate names the extender, whatever its address is."""
     extender: dict[str, Any] = {
         "urlPrefix": f"https://{address}",
         "filterVerb": "filter",

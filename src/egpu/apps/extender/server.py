@@ -10,33 +10,33 @@ import numpy as np
 import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters.monitoring import Guard, monitoring_app
-from egpu.adapters.posts import Answer, AtOnce, Post, Posts
-from egpu.api.extender import (
+from egpu.apps.extender.answers import priorities, reasons
+from egpu.apps.extender.binder import Binder
+from egpu.apps.extender.filter_results import FilterResults
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.name_lists import NameLists
+from egpu.apps.extender.placing import Placing, Verdict
+from egpu.apps.extender.questions import Question, Questions
+from egpu_base.api.extender import (
     ExtenderBindingArgs,
     ExtenderBindingResult,
     ExtenderFilterAnswer,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
 )
-from egpu.apps.extender.answers import priorities, reasons
-from egpu.apps.extender.binding import Binder
-from egpu.apps.extender.filtered import Filtered
-from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.name_lists import NameLists
-from egpu.apps.extender.placing import Placing, Verdict
-from egpu.apps.extender.questions import Question, Questions
-from egpu.errors import ElasticGPUError, InvalidInput
+from egpu_base.errors import ElasticGPUError, InvalidInput
+from egpu_base.http.post_server import Answer, AtOnce, Post, Posts
+from egpu_base.monitoring import Guard, monitoring_app
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""15,000 names of nodes, of 253 characters each, and a pod of 3 MiB are 7 MB; the victims of a preemption on 1,500
-nodes are as much again."""
+"""15,000 node names of 253 characters and a pod of 3 MiB are 7 MB; the victims of a preemption on 1,500 nodes are as
+much again."""
 MAX_BIND_BYTES = 16 * 1024
 MAX_HELD_BYTES = 4 * MAX_BODY_BYTES
-"""Of all bodies at one time. A kube-scheduler sends one after the other, but for bindings."""
+"""The limit for all bodies at one time. A kube-scheduler sends one after the other, except bindings."""
 
 _BAD_INPUT: Final = (InvalidInput, RecursionError)
 A = TypeVar("A")
@@ -45,13 +45,13 @@ log = structlog.get_logger(__name__)
 
 
 class ExtenderServer:
-    """The routes; every answer is JSON, every malformed request a 400 that says what is wrong."""
+    """The routes. Every answer is JSON; every malformed request gets a 400 with the reason."""
 
     def __init__(
         self,
         placing: Placing,
         binder: Binder,
-        filtered: Filtered,
+        filtered: FilterResults,
         *,
         metrics: Metrics,
         not_ready: Callable[[], str | None],
@@ -65,12 +65,12 @@ class ExtenderServer:
         self._questions = Questions(self._lists)
 
     def posts(self) -> Posts:
-        """What kube-scheduler asks."""
+        """Return the routes for kube-scheduler."""
         questions = {
             "filter": self.filter,
             "prioritize": self.prioritize,
             "preempt": self.preempt,
-            # The policy file of the vGPU article calls its one verb so.
+            # The policy file of the vGPU article uses this name for its one verb.
             "predicates": self.filter,
         }
         paths = {verb: Post(AtOnce(_guarded(answer)), MAX_BODY_BYTES) for verb, answer in questions.items()}
@@ -78,10 +78,16 @@ class ExtenderServer:
         aliases = {f"scheduler/{verb}": post for verb, post in paths.items()}
         return Posts({f"/{path}": post for path, post in (paths | aliases).items()}, at_most_bytes=MAX_HELD_BYTES)
 
-    def monitoring_app(self, guard: Guard) -> Starlette:
-        """Health, metrics, and explanations."""
+    def monitoring_app(self, guard: Guard, unhealthy: Callable[[], str | None]) -> Starlette:
+        """Return health, metrics, and explanations. /readyz shows `unhealthy`; /leadz shows for everyone whether this
+        replica answers kube-scheduler (503 with the reason if not)."""
         explain = Route("/explain", guard.around(self.explain), methods=["GET"])
-        return monitoring_app(guard, self._not_ready, registry=self._metrics.registry, more=[explain])
+        more = [explain, Route("/leadz", self.leading, methods=["GET"])]
+        return monitoring_app(guard, unhealthy, registry=self._metrics.registry, more=more)
+
+    async def leading(self, _: Request) -> Response:
+        reason = self._not_ready()
+        return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", 200 if reason is None else 503)
 
     def filter(self, body: bytes) -> Answer:
         asked = self._questions.read(body)
@@ -141,7 +147,7 @@ class ExtenderServer:
     async def explain(self, request: Request) -> Response:
         name, namespace = request.query_params.get("pod"), request.query_params.get("namespace", "default")
         if not name:
-            return _page({"Error": "pod: give ?namespace=NAMESPACE&pod=NAME"}, status=400)
+            return _page({"Error": "pod: add ?namespace=NAMESPACE&pod=NAME"}, status=400)
         found = self._placing.explain(name, namespace)
         if found is None:
             return _page({"error": f"there is no pod {namespace}/{name}"}, status=404)
@@ -159,13 +165,13 @@ def _guarded(answer: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:
 
 
 def _bad(error: InvalidInput | RecursionError) -> Answer:
-    """A 400 with its reason."""
+    """Return a 400 with its reason."""
     reason = "body: nested too deeply" if isinstance(error, RecursionError) else str(error)
     return _json({"Error": reason}, status=400)
 
 
 def _binding(body: bytes) -> ExtenderBindingArgs:
-    """Raises InvalidInput."""
+    """Decode the body. Raises InvalidInput."""
     args = _decode(body, ExtenderBindingArgs)
     for name, value in (
         ("PodName", args.pod_name),

@@ -1,25 +1,25 @@
-"""What the extender knows: the API server's objects, followed by watches into the core's ledger. Nothing else."""
+"""The extender's knowledge: the API server's objects, followed by watches into the core's ledger. Nothing else."""
 
 import contextlib
 import math
 import time
 from collections.abc import Callable
 
-from egpu.adapters.kubernetes import Change, Client
 from egpu.adapters.kubernetes.followed import FollowedCache
 from egpu.api import names
-from egpu.api.disruption import PodDisruptionBudget
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
-from egpu.errors import CorruptData, InvalidInput
+from egpu_base.api.disruption import PodDisruptionBudget
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.errors import CorruptData, InvalidInput
+from egpu_base.kubernetes import Change, Client
 
 
 class View(FollowedCache):
-    """The caches and the ledger they cache."""
+    """The caches, and the ledger that they feed."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -32,25 +32,26 @@ class View(FollowedCache):
         self._listeners: list[Callable[[], None]] = []
 
     def on_room(self, listener: Callable[[], None]) -> None:
-        """`listener` is called when cards may have become free or new ones appeared."""
+        """Call `listener` when cards may have become free or new ones appeared."""
         self._listeners.append(listener)
 
     def usable_nodes(self) -> list[str]:
-        """Nodes on which a claim may be bound before any pod is there to be scheduled."""
+        """Return the nodes on which a claim may be bound before it has a pod."""
         return sorted(self._usable)
 
     def read_at(self, pod: Pod) -> float:
-        """When this version of a pod that waits was read, by `time.monotonic`; endless for any other."""
+        """Return the time at which this version of a waiting pod was read, by `time.monotonic`; infinity for other
+        pods."""
         known = self.waiting.get(pod.uid)
         same = known is not None and known.metadata.resource_version == pod.metadata.resource_version
         return self._read_at[pod.uid] if same else math.inf
 
     def scene(self, policies: Policies) -> Scene:
-        """What a plan to evict somebody looks at."""
+        """Return the input of an eviction plan."""
         return Scene(self.cache, self.nodes.snapshot(), self.population, list(self.budgets), policies)
 
     def made_room(self) -> None:
-        """Cards may have become free, or new ones have appeared."""
+        """Tell all listeners that cards may have become free or new ones appeared."""
         for listener in self._listeners:
             listener()
 
@@ -76,7 +77,7 @@ class View(FollowedCache):
     def _claim(self, change: Change[ElasticGPUClaim]) -> None:
         super()._claim(change)
         if change.old is None or change.new is None or _gives(change.old) != _gives(change.new):
-            self.made_room()  # pods may have waited for the claim, or for it to be bound
+            self.made_room()  # pods may have waited for the claim, or for its binding
 
     def _pod(self, change: Change[Pod]) -> None:
         uid, new = change.subject.uid, change.new
@@ -89,8 +90,8 @@ class View(FollowedCache):
             self._read_at.pop(uid, None)
         else:
             self.waiting[uid], self._read_at[uid] = new, time.monotonic()
-            with contextlib.suppress(InvalidInput, CorruptData):  # whoever asks for it is told
-                self.cache.request(new)  # kube-scheduler asks for it in a moment, and waits for the answer then
+            with contextlib.suppress(InvalidInput, CorruptData):  # a later request gets the error
+                self.cache.request(new)  # kube-scheduler asks for it in a moment, and would then wait for the answer
         had_reserved = uid in self.cache.reservations
         super()._pod(change)
         if new is None:
@@ -104,15 +105,15 @@ class View(FollowedCache):
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:
-    """What claims may wait for; what else a card's status says is written from here."""
+    """Return what claims may wait for. The extender itself writes the rest of the card's status."""
     return gpu.spec, gpu.healthy
 
 
 def _gives(claim: ElasticGPUClaim) -> tuple[ClaimAllocation | None, ClaimPhase | None]:
-    """What pods may wait for: its cards, and, of one that several use, that it keeps them."""
+    """Return what pods may wait for: the claim's cards, and for a shared claim that it keeps them."""
     return claim.status.allocation, claim.status.phase
 
 
 def _ready(node: Node) -> bool:
-    """Ready, or nobody has said anything yet."""
+    """Return whether the node is ready, or has not reported yet."""
     return all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")

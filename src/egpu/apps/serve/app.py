@@ -1,4 +1,4 @@
-"""Puts a node daemon together and runs it."""
+"""Assembles a node daemon and runs it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from functools import partial
 
 import structlog
 
+from egpu.adapters.cards.nvml import CardReading, NvmlInventory
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
+from egpu.adapters.executors.libraries import found, is_simulated, library_path
 from egpu.adapters.executors.networks import can_be_linked
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.local import election
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.local.sharing import MachineSharing
-from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection, framed
@@ -34,22 +35,22 @@ from egpu.apps.serve.links import Links
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
-from egpu.errors import AlreadyExists, ElasticGPUError, NotFound, Refused
-from egpu.runtime.looking import looking
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.errors import AlreadyExists, ElasticGPUError, NotFound, Refused
+from egpu_base.runtime.looking import looking
+from egpu_base.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
 REPORT_GAP_SECONDS = 0.01
-"""Between two reports, however much changes."""
+"""The least time between two reports, however much changes."""
 REPORT_REST = 100.0
-"""And how many times as long as one takes, while nothing does: what leases use is looked at again."""
+"""While nothing changes, the pause between two reports is at least this many times the time that one takes."""
 REPORT_AGAIN_SECONDS = 0.4 * messages.SERVER_SILENCE_SECONDS
-"""So often the broker hears of us at least, whatever a report takes, and however often it would say the same."""
+"""The longest time between two reports, whatever a report costs, and even if it would say the same."""
 RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 TAKEN_SECONDS = 2 * messages.SERVER_SILENCE_SECONDS
-"""So long a daemon that starts asks for a name that another has. What was killed, or the network has cut off, is away
-sooner than this: who still has the name then is another server, and alive."""
+"""The time for which a starting daemon asks for a name that is in use. A server that was killed or cut off has lost the
+name by then, so the name's owner is another server, and alive."""
 
 
 class Server:
@@ -60,9 +61,11 @@ class Server:
         self.instance = secrets.token_hex(8)
         self.confinement = Confinement(config.confinement)
         self.images = Images(config.images_dir, config.image_cache_mib)
+        folders = library_path(config.library_path, config.driver_dir)
+        self.libraries = found(config.driver_dir, folders)
         executors = ExecutorSupervisor(
-            config.leases_dir, LeaseOwner, parent=ThisProcess(config.driver_dir, self.confinement, self.images),
-            ready_seconds=READY_SECONDS,
+            config.leases_dir, LeaseOwner, ready_seconds=READY_SECONDS,
+            parent=ThisProcess(config.driver_dir, self.confinement, self.images, libraries=folders),
         )  # fmt: skip
         self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
         self.links: Links | None = None
@@ -80,8 +83,9 @@ class Server:
         self._leases_link = self._sharing.enter(config.leases_dir)
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped. Executors stay, for the daemon that follows; who presses Ctrl-C wants
-        his cards back. Raises InvalidInput, NativeMissing, Unavailable; AlreadyExists: another server has our name."""
+        """Run until the supervisor stops. Executors stay for the next daemon, but Ctrl-C ends them, because the user
+        wants the cards back. Raises InvalidInput, NativeMissing, Unavailable; AlreadyExists: another server has the
+        name."""
         self._set_cards(await asyncio.to_thread(self._inventory.read))
         await self.leases.adopt()
         await self.listener.open()
@@ -93,6 +97,7 @@ class Server:
             executors=self.confinement.told,
             images=self.images.told,
             links=self.links is not None,
+            libraries=self.libraries,
         )
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())
@@ -116,7 +121,7 @@ class Server:
                 try:
                     self._set_cards(await asyncio.to_thread(self._inventory.read))
                 except ElasticGPUError as error:
-                    log.warning("the cards cannot be read", reason=str(error))
+                    log.warning("cards cannot be read", reason=str(error))
         finally:
             await asyncio.to_thread(self._inventory.close)
 
@@ -124,7 +129,7 @@ class Server:
         self.leases.cards = {card.uuid: card for card in cards}
 
     async def _watch_memory(self) -> None:
-        """Hold leases to what the driver says that their executors hold, for ever."""
+        """Compare leases with the driver's figures for their executors, forever."""
         watch = MemoryWatch(self._inventory)
         loop = asyncio.get_running_loop()
 
@@ -136,7 +141,7 @@ class Server:
         await looking(look)
 
     async def _share_time(self) -> None:
-        """Share out the time of this machine's cards, for ever, while it falls to this process."""
+        """Share the time of this machine's cards, forever, while this process is elected to."""
         sharing = MachineSharing(self._sharing, slices=self._time_slices)
         try:
             await looking(sharing.step)
@@ -144,7 +149,7 @@ class Server:
             self._sharing.leave()
 
     def _time_slices(self) -> Iterator[TimeSlice]:
-        """All that share this machine's cards; of our leases we are told when a program uses them."""
+        """Yield all slices that share this machine's cards; the daemon knows which of its own leases are unused."""
         for one in self._sharing.slices():
             place = one.policy.parent
             own = place.parent == self._leases_link
@@ -161,7 +166,7 @@ class Server:
                 taken_since = min(taken_since, time.monotonic())
                 if not self._was_connected and time.monotonic() - taken_since >= TAKEN_SECONDS:
                     raise
-                log.warning("another server has our name", reason=str(group.exceptions[0]))
+                log.warning("another server has the same name", reason=str(group.exceptions[0]))
             except* ElasticGPUError as group:
                 log.info("not connected to the broker", reason=str(group.exceptions[0]))
             failures = 0 if self.connected else failures + 1
@@ -169,7 +174,7 @@ class Server:
             await asyncio.sleep(RECONNECT_SECONDS[min(failures, len(RECONNECT_SECONDS) - 1)])
 
     async def _link(self) -> None:
-        """One connection to the broker, until it ends."""
+        """Use one connection to the broker, until it ends."""
         hello = messages.Hello(role="server", name=self.config.name, instance=self.instance)
         address = parse_address(self.config.broker, "--broker")
         connection, _ = await dial(address, self.config.credentials, hello, expect="broker")
@@ -188,7 +193,7 @@ class Server:
             await connection.close()
 
     async def _report(self, connection: Connection) -> None:
-        took_seconds, told_at, told, frame = 0.0, -math.inf, None, b""
+        took_seconds, sent_at, sent, frame = 0.0, -math.inf, None, b""
         while True:
             with contextlib.suppress(TimeoutError):
                 rest_seconds = max(self.config.report_seconds, REPORT_REST * took_seconds)
@@ -197,17 +202,17 @@ class Server:
             self.leases.changed.clear()
             began = time.thread_time()
             report = self.report()
-            if report != told:
-                told, told_at, frame = report, -math.inf, framed(messages.Reported(report=report))
-            if time.monotonic() - told_at >= REPORT_AGAIN_SECONDS:
+            if report != sent:
+                sent, sent_at, frame = report, -math.inf, framed(messages.Reported(report=report))
+            if time.monotonic() - sent_at >= REPORT_AGAIN_SECONDS:
                 await connection.send_frame(frame)
-                told_at = time.monotonic()
+                sent_at = time.monotonic()
             took_seconds = time.thread_time() - began
-            # A report says everything: with many leases it takes long, and changes are gathered for as long.
+            # A report has everything: with many leases it takes long, and changes are collected for as long.
             await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * took_seconds))
 
     def report(self) -> Report:
-        """What the broker is told now."""
+        """Return the report for the broker."""
         epoch, version = self.leases.read
         return Report(
             server=self.config.name,
@@ -220,7 +225,8 @@ class Server:
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
             collectives=self.links is not None,
-            simulated=self.config.driver_dir is not None,
+            simulated=is_simulated(self.config.driver_dir),
+            libraries=self.libraries,
             epoch=epoch,
             version=version,
         )
@@ -228,16 +234,16 @@ class Server:
     # --- programs and servers -----------------------------------------------------------------------------------------
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
-        """Connect a program that proves its lease to the lease's executor, and another server's networks to ours."""
+        """Connect a program with a valid token to its executor, and another server's networks to this server's."""
         if hello.role == "link":
             if self.links is None:
-                raise Refused(f"{self.config.name} has no networks to be linked: it runs without --collectives")
+                raise Refused(f"{self.config.name} has no networks to link; start it with --collectives")
             await self.links.come_in(connection, hello)
             return
         if hello.role != "data":
             raise Refused(
-                f"a server has no role {hello.role!r}; programs come for data, servers for links, everything else is "
-                "the broker's"
+                f"a server does not accept the role {hello.role!r}: programs connect for data, servers for links, "
+                "all others to the broker"
             )
         executor = self.leases.executor(hello.lease)
         if executor is None:

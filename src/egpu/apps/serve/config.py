@@ -1,4 +1,4 @@
-"""What a node daemon is told when it starts."""
+"""Settings of a node daemon."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from egpu.adapters.pool.security import Credentials
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """`broker` HOST:PORT; `listen` for data connections, `advertise` how programs elsewhere reach it (default: where it
-    listens). `sharing_dir` is where it finds others of this machine that share out its cards' time (None: it is alone).
-    `driver_dir` and `nvml_library` are a simulated machine's; None for this machine's own driver.
-    `link_mbps` 0: as fast as the machine's fastest interface says."""
+    """`broker` HOST:PORT; `listen` for data connections; `advertise` is its address for programs elsewhere (default:
+    the listening address). `sharing_dir` is where it finds other processes that share the time of this machine's cards
+    (None: it is alone). `driver_dir` and `nvml_library` are the driver's; None for this machine's own. `library_path`
+    are further folders of NVIDIA's libraries.
+    `link_mbps` 0: the speed of the machine's fastest interface."""
 
     name: str
     broker: str
@@ -24,6 +25,7 @@ class ServeConfig:
     listen: str = "127.0.0.1:0"
     advertise: str = ""
     driver_dir: Path | None = None
+    library_path: tuple[Path, ...] = ()
     nvml_library: Path | None = None
     link_mbps: int = 0
     inventory_seconds: float = 10.0

@@ -1,8 +1,7 @@
-"""Networks of our executors, and their links with those of the same caller on other servers, as the broker orders.
+"""Networks of executors, and their links with those of the same caller on other servers, as the broker orders.
 
-Of two servers the one whose name comes first calls the other, over the pool's own connections. Each checks that the
-other is whom its orders name for that caller; so a link needs the broker's word on both sides, and no more.
-"""
+Of two servers the one whose name comes first connects to the other, over the pool's own connections. Each checks that
+its orders name the other for that caller. So a link needs the broker's order on both sides, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,23 +21,23 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.links import LinkProcess
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials
-from egpu.adapters.processes import Process
 from egpu.api.text import escaped
 from egpu.core.leasing.links import network_address
-from egpu.errors import ElasticGPUError, Refused, Unavailable
+from egpu_base.errors import ElasticGPUError, Refused, Unavailable
+from egpu_base.system.processes import Process
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = (0.1, 0.2, 0.5, 1.0)
 MAX_NAME: Final = 64
-"""Of what a stranger calls itself, in our words."""
+"""Longest part of a stranger's name that messages quote."""
 Key = tuple[str, str]
 """A caller, and the other server."""
 
 
 class Links:
-    """`running` says by caller which process of ours has its network."""
+    """Links networks. `running` returns, by caller, a process of this server in its network."""
 
     def __init__(self, name: str, credentials: Credentials, running: Callable[[], Mapping[str, Process]]) -> None:
         self._name = name
@@ -51,7 +50,7 @@ class Links:
         self._opening = asyncio.Lock()
         self._calling: dict[Key, asyncio.Task[None]] = {}
         self._answering: dict[Key, asyncio.Task[None]] = {}
-        self._told = asyncio.Event()
+        self._orders_changed = asyncio.Event()
 
     def order(self, orders: messages.Orders) -> None:
         wanted = {(one.caller, one.server): one.address for one in orders.links}
@@ -59,11 +58,11 @@ class Links:
             callers = {record.peer for record in orders.leases}
             wanted |= {key: address for key, address in self._wanted.items() if key[0] in callers and key not in wanted}
         self._wanted = wanted
-        self._told.set()
+        self._orders_changed.set()
 
     async def open(self, caller: str, process: Process) -> None:
-        """Have the caller's network, in which this process is, ready for links: with its address. NCCL looks for that
-        once, when a program first uses it, and whatever is linked later has to find it there."""
+        """Prepare the caller's network, in which this process is, for links: give it an address. NCCL reads the
+        addresses once, when a program first uses it, so later links must find it there."""
         async with self._opening:
             network = await asyncio.to_thread(open_network, process)
             if network is None:
@@ -77,19 +76,19 @@ class Links:
                     await known.close()
                 self._processes[caller] = await LinkProcess.start(network, network_address(self._name))
             except ElasticGPUError as error:
-                log.warning("a network has no device: its links wait", caller=caller, reason=str(error))
+                log.warning("network without a device: its links wait", caller=caller, reason=str(error))
             finally:
                 os.close(network)
 
     async def run(self) -> None:
-        """Have what is ordered, for ever."""
+        """Keep the ordered links, forever."""
         try:
             while True:
                 await self._step()
-                self._told.clear()
+                self._orders_changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
-                        await self._told.wait()
+                        await self._orders_changed.wait()
         finally:
             tasks = [*self._calling.values(), *self._answering.values()]
             for task in tasks:
@@ -102,7 +101,7 @@ class Links:
     async def _step(self) -> None:
         for caller, process in self._running().items():
             await self.open(caller, process)
-        # Asked again: an executor that began meanwhile has its network ready.
+        # Asked again: an executor that started meanwhile has its network ready.
         for caller in self._processes.keys() - self._running().keys():
             async with self._opening:
                 await self._processes.pop(caller).close()
@@ -126,7 +125,7 @@ class Links:
             await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
 
     async def _call(self, caller: str, server: str) -> None:
-        """One link, until it ends."""
+        """Run one link, until it ends."""
         hello = messages.Hello(role="link", name=self._name, caller=caller)
         address = parse_address(self._wanted[caller, server], "server")
         expected = f"server/{server}"
@@ -134,12 +133,12 @@ class Links:
         await self._carry(connection, caller, server, last=None)
 
     async def come_in(self, connection: Connection, hello: messages.Hello) -> None:
-        """Another server calls, until the link ends. Raises Refused for whom the orders do not name, Unavailable."""
+        """Serve another server's link, until it ends. Raises Refused if the orders do not name it, Unavailable."""
         key = (hello.caller, hello.name)
         if connection.peer not in (f"server/{hello.name}", LOCAL_PEER):
             raise Refused(f"{connection.peer} is not server {escaped(hello.name[:MAX_NAME])}")
         if key not in self._wanted or hello.name >= self._name:
-            raise Refused("the broker has named no such link")
+            raise Refused("the broker has not ordered this link")
         task = asyncio.current_task()
         assert task is not None
         before = self._answering.pop(key, None)
@@ -153,7 +152,7 @@ class Links:
                 del self._answering[key]
 
     async def _carry(self, connection: Connection, caller: str, server: str, *, last: messages.Message | None) -> None:
-        """Who calls speaks first: what the other side said before we handed over would be lost."""
+        """Carry a link. The side that connects speaks first: earlier data of the other side would be lost."""
         try:
             process = self._processes.get(caller)
             if process is None:
@@ -165,5 +164,5 @@ class Links:
                 log.info("linked", caller=caller, server=server)
                 await connection.hand_over(ours, last=last)
         finally:
-            if last is None:  # the listener closes those that came in
+            if last is None:  # the listener closes incoming connections
                 await connection.close()

@@ -1,4 +1,4 @@
-"""What runs on this machine against what the broker ordered."""
+"""Compares this machine's executors with the broker's orders."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from typing import Any
 import msgspec
 import structlog
 
+from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.adapters.inotify import FileWatch
-from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool import messages
-from egpu.adapters.processes import Process
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Overrun
 from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
-from egpu.errors import ElasticGPUError
+from egpu_base.errors import ElasticGPUError
+from egpu_base.system.inotify import FileWatch
+from egpu_base.system.processes import Process
 
 log = structlog.get_logger(__name__)
 
 READY_SECONDS = 20.0
 ENDING_SECONDS = 1.0
-"""An executor that closed its events is ending: for so long it is looked at again and again."""
+"""The time for which an executor that closed its events, and so is ending, is polled."""
 ALL_SECONDS = 30.0
 REST = 200.0
-"""Between two looks at all executors, whatever they said, and how many times as long as one takes that is at least."""
+"""Pause between two looks at all executors, and at least how many times the time that one look takes."""
 WATCHED_AT_ONCE = 50
 END_AGAIN_SECONDS = 1.0
-END_ALL_SECONDS = 30.0
+END_ALL_SECONDS = 10.0
+"""The time after which Ctrl-C gives up on executors that the kernel does not end, for example in a driver call."""
+END_ALL_POLL_SECONDS = 0.05
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is kept beside a lease's executor; its cards and limits are the executor's own."""
+    """The data stored beside a lease's executor; its cards and limits are the executor's own."""
 
     lease: LeaseIdentity
     fit_by: float | None = None
@@ -49,11 +51,12 @@ class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 LeaseExecutor = Executor[LeaseOwner]
 _State = tuple[LeaseExecutor, ExecutorRecord[LeaseOwner], int]
-"""An executor, what it was told, and how much it has said."""
+"""An executor, its order, and its progress."""
 
 
 class LeaseSupervisor:
-    """`changed` is set when there is something new to report. `read` is the order that was read last."""
+    """Runs the leases' executors. `changed` is set when there is something new to report. `read` is the order that was
+    read last."""
 
     def __init__(self, executors: ExecutorSupervisor[LeaseOwner], *, watch_seconds: float) -> None:
         self._executors = executors
@@ -65,10 +68,10 @@ class LeaseSupervisor:
         self.cards: dict[str, CardReading] = {}
         self._followed: dict[str, LeaseExecutor] = {}
         self._idle: dict[str, tuple[_State, RunningLease]] = {}
-        self._told = asyncio.Event()
-        """There is something for `watch` to see."""
+        self._wake = asyncio.Event()
+        """Set when `watch` has something to see."""
         self.prepare: Callable[[str, Process], Awaitable[None]] | None = None
-        """What the network of a caller needs before a program comes: by the caller and a process in it."""
+        """Prepares the network of a caller before a program comes: gets the caller and a process in the network."""
         self.changed = asyncio.Event()
         self.read = ("", 0)
 
@@ -78,16 +81,16 @@ class LeaseSupervisor:
         self.changed.set()
 
     def is_unused(self, lease: str) -> bool:
-        """Whether no program uses a lease of which we have the executor. From any thread."""
+        """Return whether no program uses a lease whose executor runs here. From any thread."""
         executor = self._executors.running.get(lease)
         return executor is not None and executor.sessions == 0
 
     def executor(self, lease: str) -> LeaseExecutor | None:
-        """The executor of a lease that may be used."""
+        """Return the executor of a lease that may be used."""
         return self._executors.usable(lease)
 
     def report(self) -> tuple[RunningLease, ...]:
-        """All that runs, starts, ends or failed. Reads the usage files."""
+        """Return all running, starting, ending and failed leases. Reads the usage files."""
         running = self._executors.running
         starting = [
             RunningLease(record=record, occupied_mib=tuple(share.memory_mib for share in record.cards))
@@ -95,22 +98,22 @@ class LeaseSupervisor:
         ]
         self._idle = {name: idle for name, idle in self._idle.items() if name in running}
         started = [executor for lease, executor in running.items() if lease not in self._starting]
-        return (*map(self._told_of, started), *starting, *self._failed.values())
+        return (*map(self._report_of, started), *starting, *self._failed.values())
 
-    def _told_of(self, executor: LeaseExecutor) -> RunningLease:
-        """What the broker is told of an executor. While no program uses it that is the same, however often it is
-        asked, until it says something or gets another record."""
+    def _report_of(self, executor: LeaseExecutor) -> RunningLease:
+        """Return the report of one executor. It stays the same while no program uses the executor, until the executor
+        sends an event or gets another record."""
         state = executor, executor.record, executor.said_bytes
         idle = self._idle.get(executor.name)
         if idle is not None and idle[0] == state:
             return idle[1]
-        told = _running(executor)
+        report = _running(executor)
         if not executor.sessions:
-            self._idle[executor.name] = state, told
-        return told
+            self._idle[executor.name] = state, report
+        return report
 
     def networks(self) -> dict[str, Process]:
-        """By caller one that runs, and so is in the caller's network."""
+        """Return, by caller, a running process in the caller's network."""
         found: dict[str, Process] = {}
         for one in self._executors.running.values():
             if one.record.network not in ("", *found) and one.process.is_alive():
@@ -118,11 +121,11 @@ class LeaseSupervisor:
         return found
 
     def watched(self) -> list[WatchedSlice]:
-        """The slices that run, to be compared with what the driver says. From any thread."""
+        """Return the running slices, for comparison with the driver. From any thread."""
         return [executor.watched(lease) for lease, executor in list(self._executors.running.items())]
 
     def end_over_limit(self, overrun: Overrun) -> None:
-        """Begin to end a lease that holds more memory than it may."""
+        """Begin to end a lease that has more memory than it may."""
         lease = str(overrun.slice.key)
         executor = self._executors.running.get(lease)
         # Another executor may have the name by now, and this one may be ending already.
@@ -131,7 +134,7 @@ class LeaseSupervisor:
             self._spawn(self._end(executor, str(overrun), over_limit=True))
 
     def order(self, orders: messages.Orders) -> None:
-        """Begin to make what runs what is wanted."""
+        """Begin to make the executors match the orders."""
         self._wanted = {record.lease: record for record in orders.leases}
         self.read = (orders.epoch, orders.version)
         for lease in self._failed.keys() - self._wanted.keys():
@@ -148,46 +151,53 @@ class LeaseSupervisor:
         self.changed.set()
 
     async def end_all(self) -> None:
-        """End every lease, those being started too; what does not end in END_ALL_SECONDS stays, and is said."""
+        """End every lease, including starting ones. Those that do not end in END_ALL_SECONDS stay, and are logged.
+
+        All are killed first, and each is removed once it is dead: none waits for another, and the more that are dead,
+        the fewer processes each removal has to look at.
+        """
         self._wanted = {}
-        for lease, executor in self._executors.running.items():
-            if lease not in self._starting and not self._executors.is_ending(lease):
-                self._spawn(self._end(executor))
-        try:
+        running = self._executors.running
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_ALL_SECONDS):
-                while self._tasks:
-                    await asyncio.wait(self._tasks)
-        except TimeoutError:
-            log.warning("leases did not end", leases=sorted(self._executors.running), seconds=END_ALL_SECONDS)
+                await asyncio.to_thread(self._executors.kill_all)
+                while running or self._tasks:
+                    for lease, executor in running.items():
+                        is_ours = lease not in self._starting and not self._executors.is_ending(lease)
+                        if is_ours and not executor.is_alive():
+                            self._spawn(self._end(executor))
+                    await asyncio.sleep(END_ALL_POLL_SECONDS)
+        if running:
+            log.warning("leases did not end", leases=sorted(running), seconds=END_ALL_SECONDS)
 
     async def watch(self) -> None:
-        """Look at who said something or ended, for ever, and now and then at all. Raises Unavailable."""
+        """Handle executors that sent an event or ended, forever; look at all from time to time. Raises Unavailable."""
         loop, clock = asyncio.get_running_loop(), time.monotonic
         self._followed.clear()
         running = self._executors.running
         ending: dict[str, float] = {}
         all_at = clock()
         with FileWatch() as events:
-            loop.add_reader(events.fileno(), self._told.set)
+            loop.add_reader(events.fileno(), self._wake.set)
             try:
                 while True:
-                    self._told.clear()
-                    told = self._follow(events) | events.read()
-                    ending |= {name: clock() + ENDING_SECONDS for name, closed in told.items() if closed}
+                    self._wake.clear()
+                    signalled = self._follow(events) | events.read()
+                    ending |= {name: clock() + ENDING_SECONDS for name, closed in signalled.items() if closed}
                     ending = {name: until for name, until in ending.items() if name in running and until > clock()}
                     if clock() >= all_at:
                         took_seconds = await self._look_at_all(list(running))
                         all_at = clock() + max(ALL_SECONDS, REST * took_seconds)
                     else:
-                        await self._look_at_all([*told, *(ending.keys() - told)])
+                        await self._look_at_all([*signalled, *(ending.keys() - signalled)])
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._watch_seconds if ending else all_at - clock()):
-                            await self._told.wait()
+                            await self._wake.wait()
             finally:
                 loop.remove_reader(events.fileno())
 
     def _follow(self, events: FileWatch) -> dict[str, bool]:
-        """Watch what executors say that run by now; returns those that were not watched before."""
+        """Watch the events of executors that run by now, and return those that were not watched before."""
         running = self._executors.running
         for name, executor in list(self._followed.items()):
             if running.get(name) is not executor:  # another may have its name by now
@@ -195,13 +205,13 @@ class LeaseSupervisor:
                 events.forget(name)
         new = running.keys() - self._followed.keys()
         for name in new:
-            with contextlib.suppress(OSError):  # of one that is ending
+            with contextlib.suppress(OSError):  # the file of an executor that is ending
                 events.add(name, running[name].events)
                 self._followed[name] = running[name]
         return dict.fromkeys(new, False)
 
     async def _look_at_all(self, names: Sequence[str]) -> float:
-        """Never at many in one go; returns how many seconds of a processor it took."""
+        """Look at all executors, in small groups, and return the processor seconds that it took."""
         took_seconds = 0.0
         for first in range(0, len(names), WATCHED_AT_ONCE):
             began = time.thread_time()
@@ -218,7 +228,7 @@ class LeaseSupervisor:
         executor.follow()
         if before != (executor.ready, executor.sessions):
             self.changed.set()
-        # Of one that is still starting `_start` says why it died: noticed here, too, it would have two ends.
+        # If it is still starting, `_start` reports why it died: a second report from here would be wrong.
         if lease not in self._starting and not self._executors.is_ending(lease) and not executor.is_alive():
             self._spawn(self._end(executor, f"its executor is gone: {executor.why_dead()}"))
 
@@ -252,8 +262,8 @@ class LeaseSupervisor:
             return
         finally:
             del self._starting[lease]
-            self._told.set()
-        # What was ordered while it started.
+            self._wake.set()
+        # Orders that came while it started.
         if wanted := self._wanted.get(lease):
             self._resize(executor, wanted)
         else:
@@ -261,8 +271,8 @@ class LeaseSupervisor:
         self.changed.set()
 
     def _fail(self, record: LeaseRecord, reason: str, *, over_limit: bool = False) -> None:
-        """Nothing of it runs, and the broker is told why until it has ended the lease."""
-        log.warning("a lease has no executor", lease=record.lease, reason=reason)
+        """Report the reason to the broker until it has ended the lease; nothing of it runs."""
+        log.warning("lease has no executor", lease=record.lease, reason=reason)
         if record.lease in self._wanted:
             nothing = tuple(0 for _ in record.cards)
             self._failed[record.lease] = RunningLease(
@@ -282,13 +292,13 @@ class LeaseSupervisor:
         log.info("limits changed", lease=record.lease, cards=limits)
 
     async def _end(self, executor: LeaseExecutor, failure: str = "", *, over_limit: bool = False) -> None:
-        """`failure`: it was not ordered to end. `over_limit`: it held more memory than it may."""
+        """End a lease. `failure`: why, if it was not ordered to end. `over_limit`: it had more memory than it may."""
         while True:
             try:
                 await self._executors.end(executor)
                 break
             except ElasticGPUError as error:
-                # It stays in the reports, and so its cards stay taken, until it is really gone.
+                # The lease stays in the reports, and its cards stay taken, until the executor has ended.
                 log.warning("executor does not end", lease=executor.name, reason=str(error))
                 await asyncio.sleep(END_AGAIN_SECONDS)
         if failure:
@@ -297,13 +307,13 @@ class LeaseSupervisor:
 
 
 def _record(executor: LeaseExecutor) -> LeaseRecord:
-    """The lease as its server says it."""
+    """Return the lease as its server reports it."""
     owner = executor.record.owner
     return LeaseRecord(**msgspec.structs.asdict(owner.lease), cards=executor.record.cards, fit_by=owner.fit_by)
 
 
 def _running(executor: LeaseExecutor) -> RunningLease:
-    """What the broker is told of an executor that runs."""
+    """Return the report of a running executor."""
     used = executor.usage()
     return RunningLease(
         record=_record(executor),

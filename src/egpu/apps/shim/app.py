@@ -1,17 +1,20 @@
-"""Puts a shim together and runs it."""
+"""Assembles a shim and runs it."""
 
 from __future__ import annotations
+
+import asyncio
 
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
-from egpu.adapters.kubelet.registrar import Registrar
+from egpu.adapters.executors.libraries import found, library_path
+from egpu.adapters.registrar import Registrar
 from egpu.adapters.shim import ShimDirectory
 from egpu.apps.shim.config import ShimConfig
 from egpu.apps.shim.executors import OrderedExecutors
 from egpu.apps.shim.plugin import HeldPlugin
-from egpu.runtime.supervisor import Supervisor
+from egpu_base.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -20,10 +23,12 @@ class NodeShim:
     """The shim of one node."""
 
     def __init__(self, config: ShimConfig) -> None:
-        """Raises InvalidInput, NotPrivate, Unavailable."""
+        """Read the configuration. Raises InvalidInput, NotPrivate, Unavailable."""
         directory = ShimDirectory.of(config.state_dir)
         self.confinement = Confinement(config.confinement)
         self.images = Images(config.state_dir / "images", config.image_cache_mib)
+        self.libraries = library_path(config.library_path, config.driver_dir)
+        self._driver_dir = config.driver_dir
         self.plugin = HeldPlugin(directory)
         self.registrar = Registrar(self.plugin, config.kubelet_dir)
         self.executors = OrderedExecutors(
@@ -33,23 +38,29 @@ class NodeShim:
             confinement=self.confinement,
             images=self.images,
             registered=lambda: self.registrar.registered,
+            libraries=self.libraries,
         )
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped. Raises Unavailable."""
+        """Run until the supervisor stops. Raises Unavailable."""
         server = await self.executors.open()
-        log.info("shim starts", executors=self.confinement.told, images=self.images.told)
+        log.info(
+            "shim starts",
+            executors=self.confinement.told,
+            images=self.images.told,
+            libraries=await asyncio.to_thread(found, self._driver_dir, self.libraries),
+        )
         supervisor.add("orders", server.serve_forever())
         supervisor.add("executors", self.executors.look_after())
         supervisor.add("registrar", self._register())
         await supervisor.run()
 
     async def _register(self) -> None:
-        """kubelet asks for the slots as soon as it knows us."""
+        """Register after the first offer: kubelet asks for the slots at once."""
         await self.plugin.offered()
         await self.registrar.run()
 
 
 async def run(config: ShimConfig) -> None:
-    """Run a shim until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    """Run a shim until SIGTERM or SIGINT. Raises errors that end it."""
     await NodeShim(config).run(Supervisor())

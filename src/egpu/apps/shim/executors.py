@@ -1,9 +1,8 @@
 """Executors as children of the shim: started and ended as the agent orders, reaped when they end by themselves.
 
-Whose an executor is, only the agent understands; here it is copied from the order into the record. While no agent runs
-everything goes on. One that is away for long is not waited for: executors that nobody uses are ended then, so that what
-a node without an agent leaves behind is bounded.
-"""
+Only the agent knows the owner of an executor; the shim copies it from the order into the record. Everything continues
+while no agent runs. If an agent stays away for long, unused executors are ended, so that a node without an agent leaves
+only a bounded amount behind."""
 
 from __future__ import annotations
 
@@ -12,38 +11,38 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
-from egpu.adapters import mps
+from egpu.adapters.cards import mps
 from egpu.adapters.executors import process
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
-from egpu.adapters.private import private_directory
 from egpu.adapters.shim import MPS_FOLDER, ShimDirectory, orders
-from egpu.errors import CorruptData, ElasticGPUError, InvalidInput
+from egpu_base.errors import CorruptData, ElasticGPUError, InvalidInput
+from egpu_base.system.private import private_directory
 
 log = structlog.get_logger(__name__)
 
 FOLDERS: Final = ("executors", "served")
-"""Of the agent's state directory: executors of this node's slots, and of other nodes' pods."""
+"""Folders in the agent's state directory: executors of this node's slots, and of other nodes' pods."""
 LOOK_SECONDS: Final = 1.0
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F-]{1,64}")
 AWAY_SECONDS: Final = 600.0
-"""How long executors that nobody uses wait for an agent to come back."""
+"""The time that unused executors wait for an agent to return."""
 ASK_PART: Final = 0.02
-"""After this part of it an agent is asked whether it is there: to take a connection is work for it."""
+"""The part of that time after which the agent is asked whether it runs: each connection costs it some work."""
 
 
 class OrderedExecutors:
-    """Every executor of this node. `open`, then `serve` and `look_after` for as long as the shim runs."""
+    """Every executor of this node. `open`, then `serve` and `look_after` as long as the shim runs."""
 
     def __init__(
         self,
@@ -55,14 +54,16 @@ class OrderedExecutors:
         images: Images | None = None,
         registered: Callable[[], bool],
         away_seconds: float = AWAY_SECONDS,
+        libraries: Sequence[Path] = (),
     ) -> None:
-        """`registered` says whether kubelet knows the shim."""
+        """Take the parts. `registered` returns whether kubelet knows the shim."""
         self._state_dir = state_dir
         self._folders = {name: private_directory(state_dir / name) for name in FOLDERS}
         self._directory = directory
         self._driver_dir = driver_dir
         self._confinement = confinement
         self._images = images
+        self._libraries = libraries
         self._registered = registered
         self._away_seconds = away_seconds
         self._known: dict[Path, Executor[msgspec.Raw]] = {}
@@ -70,7 +71,7 @@ class OrderedExecutors:
         self._agent_seen = time.monotonic()
 
     async def open(self) -> asyncio.Server:
-        """Find what an earlier shim has left, then listen. Raises Unavailable."""
+        """Find the executors of an earlier shim, then listen. Raises Unavailable."""
         for folder in self._folders.values():
             for executor in await asyncio.to_thread(process.find, folder, msgspec.Raw, self._confinement):
                 self._known[executor.directory] = executor
@@ -83,13 +84,13 @@ class OrderedExecutors:
                 writer.write(msgspec.json.encode(await self._answer(line)) + b"\n")
                 await writer.drain()
         except (OSError, ValueError) as error:
-            log.info("an order was not answered", reason=str(error))
+            log.info("order not answered", reason=str(error))
         finally:
             writer.close()
 
     async def _answer(self, line: bytes) -> orders.Answer:
         try:
-            # What was begun is finished, whether the agent that ordered it lives to hear of it or not.
+            # An order is completed even if the agent that gave it ends meanwhile.
             return await asyncio.shield(self._carry_out(msgspec.json.decode(line, type=orders.Order)))
         except ElasticGPUError as error:
             return orders.Failed(str(error), error.retryable)
@@ -116,9 +117,9 @@ class OrderedExecutors:
                 return orders.State(self._confinement.told, self._confinement.lacks, self._registered())
 
     def _start_mps(self, uuid: str) -> None:
-        """Raises InvalidInput, NotSupported."""
+        """Start an MPS daemon. Raises InvalidInput, NotSupported."""
         if not _UUID.fullmatch(uuid):
-            raise InvalidInput("uuid", f"{uuid!r} is no card's")
+            raise InvalidInput("uuid", f"{uuid!r} is not the UUID of a card")
         library = None if self._driver_dir is None else self._driver_dir / "libnvidia-ml.so.1"
         mps.start(self._state_dir / MPS_FOLDER / uuid, uuid, library)
 
@@ -130,13 +131,13 @@ class OrderedExecutors:
     async def _start(self, folder: Path, text: msgspec.Raw) -> None:
         record = msgspec.json.decode(text, type=ExecutorRecord[msgspec.Raw])
         executor = await asyncio.to_thread(
-            process.start, folder, record, self._driver_dir, self._confinement, self._images
+            process.start, folder, record, self._driver_dir, self._confinement, self._images, libraries=self._libraries
         )
         self._known[executor.directory] = executor
         log.info("executor started", name=executor.name, pid=executor.process.pid)
 
     async def _running(self, folder: Path) -> tuple[str, ...]:
-        """An agent that has just started asks: what its forerunner ordered last is waited for, what is dead removed."""
+        """Answer an agent that has just started: wait for the earlier agent's orders, and remove dead executors."""
         await asyncio.gather(*self._starting, return_exceptions=True)
         here = [executor for directory, executor in self._known.items() if directory.parent == folder]
         for executor in here:
@@ -145,11 +146,11 @@ class OrderedExecutors:
         return tuple(executor.name for executor in here if executor.directory in self._known)
 
     async def _end(self, directory: Path) -> None:
-        """Raises InvalidInput, Unavailable."""
+        """End an executor. Raises InvalidInput, Unavailable."""
         if directory.name in ("", ".", "..") or directory.parent not in self._folders.values():
             raise InvalidInput("name", f"{directory.name!r} is not the name of an executor")
         executor = self._known.get(directory)
-        if executor is None:  # of an earlier shim
+        if executor is None:  # started by an earlier shim
             try:
                 executor = Executor(directory, records.read(directory, msgspec.Raw), self._confinement)
             except CorruptData:
@@ -160,7 +161,7 @@ class OrderedExecutors:
         log.info("executor ended", name=executor.name)
 
     async def look_after(self) -> None:
-        """Reap those that have ended, and end what is left of a node without an agent, for ever."""
+        """Reap ended executors, and end unused ones on a node without an agent, forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             unseen_seconds = time.monotonic() - self._agent_seen
@@ -171,11 +172,11 @@ class OrderedExecutors:
                 executor.follow()
                 if (executor.is_alive() and executor.sessions) or not away:
                     continue
-                log.warning("the agent is away: an executor that nobody uses is ended", name=executor.name)
+                log.warning("agent away: unused executor ended", name=executor.name)
                 try:
                     await self._end(executor.directory)
                 except (ElasticGPUError, OSError) as error:
-                    log.warning("not ended", name=executor.name, reason=str(error))
+                    log.warning("executor not ended", name=executor.name, reason=str(error))
 
     def _agent_answers(self) -> bool:
         try:

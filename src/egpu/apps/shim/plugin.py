@@ -1,10 +1,9 @@
-"""The device plugin as kubelet sees it, whether an agent runs or not.
+"""The device plugin for kubelet, with or without a running agent.
 
-kubelet (pkg/kubelet/cm/devicemanager: `PluginDisconnected`, `devicesToAllocate`) takes every slot for unhealthy the
-moment that the stream ends, and a pod that it then admits is Failed for good: *no healthy devices present*, or the
-broken connection's error. PreStartContainer is asked again for as long as it fails. So slots and Allocate are answered
-here from the agent's last word, and PreStartContainer waits for the agent.
-"""
+kubelet (pkg/kubelet/cm/devicemanager: `PluginDisconnected`, `devicesToAllocate`) treats every slot as unhealthy the
+moment the stream ends. A pod that it then admits fails for good: *no healthy devices present*, or the broken
+connection's error. PreStartContainer is repeated while it fails. So the shim answers slots and Allocate from the
+agent's last offer, and PreStartContainer waits for the agent."""
 
 from __future__ import annotations
 
@@ -13,19 +12,19 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from egpu.adapters.kubelet.deviceplugin import ContainerDevices, PluginClient, PluginDevice, PluginOptions
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim import offer as offers
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
+from egpu_base.kubelet.deviceplugin import ContainerDevices, PluginClient, PluginDevice, PluginOptions
 
 POLL_SECONDS: Final = 0.25
 PRESTART_SECONDS: Final = 25.0
-"""kubelet gives up after 30 s, and comes again."""
+"""kubelet gives up after 30 s, and repeats."""
 RETRY_SECONDS: Final = 0.3
 
 
 class HeldPlugin:
-    """Implements `egpu.adapters.kubelet.deviceplugin.DevicePlugin`."""
+    """The plugin. Implements `egpu_base.kubelet.deviceplugin.DevicePlugin`."""
 
     options = PluginOptions(pre_start_required=True)
 
@@ -35,7 +34,7 @@ class HeldPlugin:
         self._agent: PluginClient | None = None
 
     async def offered(self) -> None:
-        """Returns once an agent has ever said what this node offers."""
+        """Return once an agent has offered slots for the first time."""
         async for _ in self.watch():
             return
 
@@ -49,14 +48,14 @@ class HeldPlugin:
             await asyncio.sleep(POLL_SECONDS)
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """Raises TerminalError for another number of slots than one."""
+        """Answer with one slot. Raises TerminalError for another number of slots."""
         offer = offers.read(self._directory.offer)
         if offer is None:
-            raise Unavailable("no agent has said yet what this node offers")
+            raise Unavailable("no agent has offered slots on this node yet")
         return offer.answered(ids)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """As the agent says; one that is away is waited for. Raises what it answers, Unavailable."""
+        """Pass on the agent's answer, and wait for an agent that is away. Raises the agent's error, Unavailable."""
         deadline = time.monotonic() + self._prestart_seconds
         if self._agent is None:
             self._agent = PluginClient(self._directory.agent_socket)  # reaches whichever agent listens there

@@ -1,14 +1,13 @@
-"""The admission webhook: turns any vocabulary into one normal demand, and refuses what can never work.
+"""The admission webhook: turns any vocabulary into one demand, and refuses what can never work.
 
     server       AdmissionReview over HTTPS
-    admission    from a request to the core's decision, with what the caches know
-    cards        which kinds of cards the cluster has
+    admission    from a request to the core's decision, with data from the caches
+    cards        the kinds of cards in the cluster
     certificate  from the controller's Secret or from files, replaced without a restart
-    app          one webhook server put together
-    config       what it is told when it starts
+    app          assembles a webhook server
+    config       its settings
 
-NOT here: what is right and wrong (`egpu.core.admission`), who is sent here (`egpu.apps.controller.webhooks`).
-"""
+NOT here: the rules (`egpu.core.admission`), which requests are sent (`egpu.apps.controller.webhooks`)."""
 
 from egpu.apps.webhook.app import Webhook, run
 from egpu.apps.webhook.config import WebhookConfig

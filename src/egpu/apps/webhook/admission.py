@@ -1,20 +1,19 @@
-"""From an admission request to the core's decision, with what it must know of claims, classes and cards.
+"""Passes an admission request to the core's decision, with the claims, classes and cards that it needs.
 
-The caches may be a moment behind: `kubectl apply` of a class, a claim and a pod in one file asks about the claim before
-the watch has shown the class. So whatever a pod or claim names and the caches lack is asked for once, directly.
-"""
+The caches may be a moment behind: after `kubectl apply` of a class, a claim and a pod in one file, the claim's request
+comes before the watch has shown the class. So claims and classes that the caches lack are requested once from the API
+server."""
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import msgspec
 import structlog
 
-from egpu.adapters.kubernetes import Caches, Client
 from egpu.api import names
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
-from egpu.api.kubernetes import Binding, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.webhook.cards import KnownCards
 from egpu.apps.webhook.server import refuse
 from egpu.core.admission import (
@@ -27,25 +26,44 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.core.demand.claims import Claims, Classes
+from egpu.core.contexts import warning
+from egpu.core.demand.claims import Claims, Classes, claim_demand
+from egpu.core.demand.pods import claims_by_container, container_field, read_pod
+from egpu.core.demand.templates import own_claims, with_named_claims
 from egpu.core.gangs.membership import gang_terms
-from egpu.errors import InvalidDemand, InvalidInput
+from egpu.core.mounts import MountingPod, covering_mounts
+from egpu.core.provisioners import provisioner
+from egpu.core.schedulers import ANY, Schedulers
+from egpu_base.api.kubernetes import Binding, Pod
+from egpu_base.api.objects import Object, is_object_name
+from egpu_base.api.wire import Wire
+from egpu_base.errors import InvalidDemand, InvalidInput
+from egpu_base.kubernetes import Caches, Client
 
 T = TypeVar("T", bound=Object)
+Decoded = TypeVar("Decoded", bound=Wire)
 
 _BINDINGS = frozenset({("pods", "binding"), ("bindings", "")})
-"""The two places where a Binding is posted; the second is the older one, and still served."""
+"""The two resources for Bindings; the second is the older one, and still served."""
 
 log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """The two decisions, `mutate` and `validate`. `schedulers`: users that may give out cards by a Binding;
-    `vocabularies`: the optional ones that are turned on."""
+    """The decisions `mutate` and `validate`. `users`: those whose Bindings may allocate cards; `vocabularies`: the
+    enabled optional ones; `schedulers`: those that may place GPU pods."""
 
-    def __init__(self, client: Client, *, schedulers: Collection[str] = (), vocabularies: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        users: Collection[str] = (),
+        vocabularies: Collection[str] = (),
+        schedulers: Schedulers = ANY,
+    ) -> None:
         self._client = client
-        self._schedulers = frozenset(schedulers)
+        self._users = frozenset(users)
+        self._schedulers = schedulers
         self.caches = Caches(client)
         self._claims = self.caches.add(ElasticGPUClaim)
         self._classes = self.caches.add(ElasticGPUClass)
@@ -54,12 +72,13 @@ class Admission:
         self.caches.add(ElasticGPU).on_change(self.cards.changed)
 
     async def mutate(self, asked: AdmissionRequest) -> AdmissionResponse:
-        """Pods only; everything else passes unchanged."""
+        """Mutate pods; everything else passes unchanged."""
         if asked.resource.resource != "pods" or asked.sub_resource or asked.operation != "CREATE":
             return AdmissionResponse(uid=asked.uid, allowed=True)
         try:
             pod = _decode(asked.object, Pod)
-            claims, classes, gang = await self._named_by(pod, asked.namespace)
+            named = with_named_claims(pod, asked.uid)
+            claims, classes, gang = await self._named_by(named, asked.namespace)
             patch = mutate_pod(
                 pod,
                 claims,
@@ -68,6 +87,8 @@ class Admission:
                 kinds=self.cards.kinds,
                 gang=gang,
                 vocabularies=self._vocabularies,
+                schedulers=self._schedulers,
+                token=asked.uid,
             )
         except InvalidInput as error:
             return refuse(asked, str(error))
@@ -76,7 +97,7 @@ class Admission:
         return AdmissionResponse(uid=asked.uid, allowed=True, patch=msgspec.json.encode(patch), patch_type="JSONPatch")
 
     async def validate(self, asked: AdmissionRequest) -> AdmissionResponse:
-        """Pods, their Bindings and our own three kinds; everything else passes."""
+        """Validate pods, their Bindings and our own three kinds; everything else passes."""
         binding = (asked.resource.resource, asked.sub_resource) in _BINDINGS
         if (asked.sub_resource and not binding) or asked.operation not in ("CREATE", "UPDATE"):
             return AdmissionResponse(uid=asked.uid, allowed=True)
@@ -86,7 +107,29 @@ class Admission:
             return refuse(asked, str(error))
         if found:
             return refuse(asked, "; ".join(map(str, found)))
-        return AdmissionResponse(uid=asked.uid, allowed=True)
+        return AdmissionResponse(uid=asked.uid, allowed=True, warnings=await self._warnings(asked) or None)
+
+    async def _warnings(self, asked: AdmissionRequest) -> list[str]:
+        """Return what the author of a valid object should know: an amount without room for a context, and what programs
+        of a class can do to each other."""
+        match asked.resource.resource:
+            case "pods" if asked.operation == "CREATE" and not asked.sub_resource:
+                pod = _decode(asked.object, Pod)
+                demand, _ = read_pod(pod, {}, {}, vocabularies=self._vocabularies)
+                asks = {container_field(pod, name): one for name, one in demand.containers.items()}
+            case "elasticgpuclaims":
+                claim = _decode(asked.object, ElasticGPUClaim)
+                if asked.operation == "UPDATE" and _decode(asked.old_object, ElasticGPUClaim).spec == claim.spec:
+                    return []  # its class may be gone
+                classes = await self._classes_of({claim.name: claim})
+                asks = {"spec.resources": claim_demand(claim, classes[claim.spec.class_name])}
+            case "elasticgpuclasses" if asked.operation == "CREATE":
+                caution = provisioner(_decode(asked.object, ElasticGPUClass).provisioner).caution
+                return [caution] if caution else []
+            case _:
+                return []
+        told = {field: warning(one.memory_mib, self.cards.models) for field, one in asks.items() if not one.exclusive}
+        return [f"{field}: {text}" for field, text in told.items() if text]
 
     async def _violations(self, asked: AdmissionRequest) -> list[Violation]:
         creating = asked.operation == "CREATE"
@@ -96,25 +139,27 @@ class Admission:
                     _decode(asked.object, Binding),
                     username=asked.user_info.username,
                     groups=asked.user_info.groups or (),
-                    trusted=self._schedulers,
+                    trusted=self._users,
                 )
             case "pods" if creating:
                 pod = _decode(asked.object, Pod)
                 claims, classes, gang = await self._named_by(pod, asked.namespace)
-                return validate_pod_create(
+                found = validate_pod_create(
                     pod,
                     claims,
                     classes,
                     largest_mib=self.cards.largest_mib,
                     gang=gang,
                     vocabularies=self._vocabularies,
+                    schedulers=self._schedulers,
                 )
+                return found + [Violation(*one) for one in covering_mounts(_decode(asked.object, MountingPod))]
             case "pods":
                 return validate_pod_update(
                     _decode(asked.old_object, Pod),
                     _decode(asked.object, Pod),
                     username=asked.user_info.username,
-                    trusted=self._schedulers,
+                    trusted=self._users,
                 )
             case "elasticgpuclaims":
                 claim = _decode(asked.object, ElasticGPUClaim)
@@ -132,35 +177,44 @@ class Admission:
                 return []
 
     async def _named_by(self, pod: Pod, namespace: str) -> tuple[Claims, Classes, Sequence[Pod]]:
-        """The claims that the pod names (a name without a claim is absent), their classes, and its gang."""
-        wanted = {name for key, name in pod.annotations.items() if key.startswith(names.CLAIM_PREFIXES)}
+        """Return the claims that the pod names (without missing ones, but with those to be made for it), their classes,
+        and the pod's gang. A pod that is refused for what it names costs the API server no questions."""
+        wanted: set[str] = set()
+        with contextlib.suppress(InvalidDemand):
+            if len(pod.all_containers) <= names.MAX_CONTAINERS:
+                wanted = set(claims_by_container(pod).values())
         claims = await self._known(
             ElasticGPUClaim, wanted, lambda name: self._claims.get(name, namespace), namespace=namespace
         )
+        with contextlib.suppress(InvalidDemand):  # the pod is refused for that
+            claims = {claim.name: claim for claim in own_claims(pod)} | claims
         return claims, await self._classes_of(claims), await self._gang_of(pod, namespace)
 
     async def _gang_of(self, pod: Pod, namespace: str) -> Sequence[Pod]:
-        """The pods of the gang that the pod names, if its name can be one: they must agree."""
+        """Return the pods of the gang that the pod names, if the name is valid: they must agree."""
         try:
             terms = gang_terms(pod)
         except InvalidDemand:
-            return ()  # refused for that
+            return ()  # the pod is refused for that
         if terms is None:
             return ()
         return await self._client.list(Pod, namespace=namespace, labels=f"{names.GANG}={terms.name}")
 
     async def _classes_of(self, claims: Claims) -> Classes:
-        """The classes of these claims, and those in the cache."""
+        """Return the classes of these claims; all classes if one is missing, so that the refusal can list them."""
         wanted = {claim.spec.class_name for claim in claims.values()}
-        return await self._known(ElasticGPUClass, wanted, self._classes.get)
+        found = await self._known(ElasticGPUClass, wanted, self._classes.get)
+        if found.keys() >= wanted:
+            return found
+        return {one.name: one for one in await self._client.list(ElasticGPUClass)} | found
 
     async def _known(
         self, kind: type[T], wanted: set[str], cached: Callable[[str], T | None], *, namespace: str | None = None
     ) -> dict[str, T]:
         found: dict[str, T] = {}
         for name in sorted(wanted):
-            # A name that is no object name cannot be asked for; it is not found, and refused by whoever asks.
-            if not name or "/" in name:
+            # An invalid object name cannot be requested; it counts as missing, and the caller refuses it.
+            if not is_object_name(name):
                 continue
             one = cached(name) or await self._client.find(kind, name, namespace=namespace)
             if one is not None:
@@ -168,8 +222,8 @@ class Admission:
         return found
 
 
-def _decode(raw: msgspec.Raw, kind: type[T]) -> T:
+def _decode(raw: msgspec.Raw, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidInput("object", f"not a readable {kind.__name__}: {error}") from error
+        raise InvalidInput("object", f"not a valid {kind.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""The serving certificate in a Secret, and how a new one gets in without a restart."""
+"""The serving certificate in a Secret, replaced without a restart."""
 
 import asyncio
 import base64
@@ -6,16 +6,16 @@ import binascii
 
 import structlog
 
-from egpu.adapters.kubernetes import Change, Client, Reflector
-from egpu.adapters.web import TLS
-from egpu.api.kubernetes import Secret
-from egpu.errors import InvalidInput
+from egpu_base.api.kubernetes import Secret
+from egpu_base.errors import InvalidInput
+from egpu_base.http.web import TLS
+from egpu_base.kubernetes import Change, Client, Reflector
 
 log = structlog.get_logger(__name__)
 
 
 class SecretCertificate:
-    """The Secret that the controller writes; waits for it, and follows it."""
+    """Waits for the Secret that the controller writes, and follows it."""
 
     def __init__(self, tls: TLS, client: Client, *, name: str, namespace: str) -> None:
         self._tls = tls
@@ -34,7 +34,7 @@ class SecretCertificate:
         try:
             self._tls.load(base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"]))
         except (KeyError, binascii.Error, InvalidInput) as error:
-            log.warning("certificate in the Secret not usable", secret=change.new.key, reason=str(error))
+            log.warning("certificate in the Secret is not usable", secret=change.new.key, reason=str(error))
         else:
             self.loaded.set()
             log.info("certificate loaded", secret=change.new.key)

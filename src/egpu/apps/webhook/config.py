@@ -1,15 +1,16 @@
-"""What `egpu webhook` can be told."""
+"""Settings of `egpu webhook`."""
 
 from dataclasses import dataclass
 from pathlib import Path
+
+from egpu.core.schedulers import ANY, Schedulers
 
 
 @dataclass(frozen=True)
 class WebhookConfig:
     """`listen` serves health and metrics in plain HTTP; `webhook_listen` serves admission in HTTPS.
 
-    The certificate comes from two files, or (none given) from the Secret that the controller writes and renews.
-    """
+    The certificate comes from two files, or (none given) from the Secret that the controller writes and renews."""
 
     kubeconfig: Path | None = None
     listen: str = "127.0.0.1:8081"
@@ -19,11 +20,14 @@ class WebhookConfig:
     tls_secret: str = "elastic-gpu-webhook-tls"  # noqa: S105  the name of a Secret
     namespace: str = "elastic-gpu-system"
     scheduler_user: tuple[str, ...] = ()
-    """Users whose Bindings may give out cards; none: the extender's service account in `namespace`."""
+    """Users whose Bindings may allocate cards; None: the extender's service account in `namespace`."""
 
     vocabularies: tuple[str, ...] = ()
-    """The optional vocabularies that are turned on; the agents must be told the same."""
+    """The enabled optional vocabularies; the agents need the same."""
+
+    schedulers: Schedulers = ANY
+    """The schedulers that may place GPU pods, and the one that the webhook names in them."""
 
     @property
-    def schedulers(self) -> tuple[str, ...]:
+    def users(self) -> tuple[str, ...]:
         return self.scheduler_user or (f"system:serviceaccount:{self.namespace}:elastic-gpu-extender",)

@@ -1,4 +1,4 @@
-"""The admission server: /mutate and /validate. A malformed review is a 400 that says what is wrong with it."""
+"""The admission server: /mutate and /validate. A malformed review gets a 400 with the reason."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,20 +10,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters.bodies import Bodies
-from egpu.adapters.web import open_routes
 from egpu.api.admission import AdmissionRequest, AdmissionResponse, AdmissionReview, ResponseStatus
-from egpu.errors import InvalidInput, RetryableError
+from egpu_base.errors import InvalidInput, RetryableError
+from egpu_base.http.bodies import Bodies
+from egpu_base.http.web import open_routes
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""An API server accepts objects of 3 MiB; a review holds two of them."""
+"""An API server accepts objects of 3 MiB; a review has two of them."""
 MAX_HELD_BYTES = 4 * MAX_BODY_BYTES
-"""Of all reviews at one time: the API server shows no certificate, so anybody in the cluster may send some."""
+"""The limit for all reviews at one time: the API server shows no certificate, so any client in the cluster may send
+some."""
 
 Decide = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 
 reviews = Counter("elasticgpu_webhook_reviews_total", "Admission reviews by path and outcome", ["path", "outcome"])
-review_seconds = Histogram("elasticgpu_webhook_review_duration_seconds", "Time of one admission review", ["path"])
+review_seconds = Histogram("elasticgpu_webhook_review_duration_seconds", "Duration of one admission review", ["path"])
 
 log = structlog.get_logger(__name__)
 
@@ -71,15 +72,15 @@ async def _decide(decide: Decide, asked: AdmissionRequest) -> AdmissionResponse:
     try:
         return await decide(asked)
     except RetryableError as error:
-        log.warning("cannot decide now", uid=asked.uid, reason=str(error))
+        log.warning("decision not possible now", uid=asked.uid, reason=str(error))
         return refuse(asked, f"cannot be checked now: {error}; try again", code=503)
     except Exception:
-        log.exception("review failed", uid=asked.uid)
+        log.exception("admission review failed", uid=asked.uid)
         return refuse(asked, "internal error: see the webhook's log", code=500)
 
 
 def refuse(asked: AdmissionRequest, message: str, *, code: int = 422) -> AdmissionResponse:
-    """A refusal as the API server passes it on to the user."""
+    """Return a refusal that the API server passes on to the user."""
     reason = "Invalid" if code == 422 else "BadRequest" if code == 400 else "InternalError"
     return AdmissionResponse(
         uid=asked.uid, allowed=False, status=ResponseStatus(code=code, message=message, reason=reason)

@@ -1,11 +1,10 @@
-"""The placement bill: GPU time that was given or asked for and did no work, and what would recover it at least cost.
+"""The placement bill: GPU time that was allocated or requested and did no work, and the cheapest way to recover it.
 
-    lines     what each waiting pod and each idle or under-used slice has lost, and loses per day
-    remedies  what would recover it: a released claim, an ended pod, moves, a smaller request
+    lines     the lost time of each waiting pod and each idle or under-used slice, so far and per day
+    remedies  how to recover it: release a claim, end a pod, move pods, or ask for less
 
-A slice takes from everybody else the larger part of compute and memory of its card: that is what it costs. What it used
-is likewise the larger part of the time that the card worked for it and of the memory that it filled while it was at
-work. The history is what the node agents publish: since the slice was made.
+A slice costs the larger part of compute and memory that it takes of its card. It uses the larger part of the card's
+busy time and of the memory that it filled while at work. Node agents publish the history since the slice was created.
 """
 
 from egpu.core.bill.lines import Bill, Cause, Line, bill_of, lost_gpu_seconds, summed

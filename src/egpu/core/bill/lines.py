@@ -1,4 +1,4 @@
-"""What is lost: GPU time, in seconds of a whole card."""
+"""The lines of the bill: lost GPU time, in seconds of a whole card."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,57 +6,56 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
-from egpu.api.quantities import MIB_BYTES
-from egpu.api.wire import seconds_since
 from egpu.core.view import PendingPod, SliceUsage, SliceView, Waits
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.api.wire import seconds_since
 
 IDLE_SECONDS: Final = 600.0
-"""A slice that asked nothing of its card for so long is idle; before, it may be between two batches."""
+"""A slice without requests for so long is idle; a shorter pause may be between two batches."""
 HISTORY_SECONDS: Final = 3600.0
-"""A slice is called under-used by no shorter history."""
+"""The shortest history after which a slice can be under-used."""
 UNDER_USED: Final = 0.5
-"""Below this part of what it was given it is."""
+"""A slice that uses less than this part of its share is under-used."""
 SECONDS_PER_DAY: Final = 86_400.0
 SECONDS_PER_HOUR: Final = 3_600.0
 _NO_LOSS: Final = (Waits.GATE, Waits.INVALID)
-"""Who waits for that, waits for people."""
+"""Pods that wait for people, not for cards."""
 
 
 class Looked(Protocol):
-    """What a bill is made of: a `ClusterView`, or what somebody may see of one."""
+    """The input of a bill: a `ClusterView`, or the part of one that a user may see."""
 
     @property
     def pending(self) -> Sequence[PendingPod]:
-        """Pods that wait."""
+        """The pods that wait."""
         ...
 
     @property
     def now(self) -> datetime:
-        """When it was so."""
+        """The time of the view."""
         ...
 
     def slices(self) -> Iterator[SliceView]:
-        """Of all cards."""
+        """Return the slices of all cards."""
         ...
 
 
 class Cause(StrEnum):
-    """Why GPU time is lost."""
+    """The cause of lost GPU time."""
 
     PENDING = "pending"
-    """A pod waits for it."""
+    """A pod waits for cards."""
     IDLE = "idle"
-    """A slice whose program asks nothing of its card."""
+    """The program of a slice does not use its card."""
     UNUSED = "unused"
-    """A claim's slice that no pod uses."""
+    """No pod uses the slice of a claim."""
     UNDER_USED = "under-used"
-    """A slice of which less than half was used."""
+    """Less than half of a slice is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line: of a waiting pod (`pending`), or of a slice (`slice`). `history_seconds` is for how long it was looked
-    at."""
+    """A line of a waiting pod (`pending`) or of a slice (`slice`). `history_seconds`: the time that it covers."""
 
     cause: Cause
     lost_gpu_seconds: float
@@ -67,7 +66,7 @@ class Line:
 
     @property
     def subject(self) -> PendingPod | SliceView:
-        """Whose line it is."""
+        """The pod or slice of the line."""
         subject = self.pending or self.slice
         assert subject is not None
         return subject
@@ -77,13 +76,13 @@ class Line:
         return self.subject.namespace
 
     def label(self, name: str) -> str:
-        """The value of a label of its pod or claim; "" without one."""
+        """Return a label of the line's pod or claim; "" without one."""
         return self.subject.labels.get(name, "")
 
 
 @dataclass(frozen=True)
 class Bill:
-    """The lines, the dearest per day first."""
+    """The lines, sorted by loss per day, the largest first."""
 
     lines: tuple[Line, ...]
 
@@ -97,14 +96,14 @@ class Bill:
 
 
 def bill_of(view: Looked) -> Bill:
-    """What the cluster loses, as far as agents published what is used: of other slices nothing is said."""
+    """Compute the loss of the cluster. Slices without published usage are left out."""
     lines = [_waiting(pod) for pod in view.pending if pod.reason not in _NO_LOSS and pod.gpus]
     lines += [line for one in view.slices() if (line := _of_slice(one, view.now)) is not None]
     return Bill(tuple(sorted(lines, key=lambda line: -line.lost_gpu_seconds_per_day)))
 
 
 def summed(bill: Bill, key: Callable[[Line], str]) -> dict[str, Bill]:
-    """The lines by what `key` says of each, such as its namespace; the dearest per day first."""
+    """Group the lines by a key, such as the namespace; the largest loss per day comes first."""
     found: dict[str, list[Line]] = {}
     for line in bill.lines:
         found.setdefault(key(line), []).append(line)
@@ -113,17 +112,17 @@ def summed(bill: Bill, key: Callable[[Line], str]) -> dict[str, Bill]:
 
 
 def lost_gpu_seconds(share: float, used: SliceUsage, *, card_memory_mib: int) -> float:
-    """What a slice of `share` of a card (0 to 1) was given since it was made, and did not use."""
+    """Return the unused part of a slice since it was created. `share` is its part of a card, 0 to 1."""
     return max(0.0, share * used.age_seconds - _used_gpu_seconds(used, card_memory_mib))
 
 
 def is_idle(used: SliceUsage) -> bool:
-    """Whether nothing was asked of the card for long."""
+    """Return whether a slice has not used its card for long."""
     return used.idle_seconds >= IDLE_SECONDS
 
 
 def _used_gpu_seconds(used: SliceUsage, card_memory_mib: int) -> float:
-    """What is held while nothing is computed for long keeps others away, and does no work."""
+    """Return the used time. Memory that is held while nothing is computed for long does not count as work."""
     memory = used.peak_bytes / (card_memory_mib * MIB_BYTES) if card_memory_mib else 0.0
     at_work = used.age_seconds - used.idle_seconds if is_idle(used) else used.age_seconds
     return max(used.gpu_seconds, memory * max(0.0, at_work))
@@ -140,7 +139,7 @@ def _waiting(pod: PendingPod) -> Line:
 
 
 def _of_slice(one: SliceView, now: datetime) -> Line | None:
-    """None: it is used, or nobody says, or it is too early to tell."""
+    """Return the line of a slice; None if it is used, or if its usage is unknown or too recent."""
     used = one.used
     if not one.users and one.holder.kind in ("claim", "slice"):
         seconds = seconds_since(one.made, now)
@@ -150,8 +149,8 @@ def _of_slice(one: SliceView, now: datetime) -> Line | None:
     lost = lost_gpu_seconds(one.share, used, card_memory_mib=one.card_memory_mib)
     if is_idle(used):
         return _line(one, Cause.IDLE, lost, one.share * SECONDS_PER_DAY, used.age_seconds)
-    given = one.share * used.age_seconds
-    if used.age_seconds < HISTORY_SECONDS or given - lost >= UNDER_USED * given:
+    granted = one.share * used.age_seconds
+    if used.age_seconds < HISTORY_SECONDS or granted - lost >= UNDER_USED * granted:
         return None
     return _line(one, Cause.UNDER_USED, lost, lost / used.age_seconds * SECONDS_PER_DAY, used.age_seconds)
 

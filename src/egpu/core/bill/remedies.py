@@ -1,7 +1,7 @@
-"""The cheapest thing that would recover what a line of the bill loses: proposed, never done.
+"""The cheapest way to recover the loss of a line: proposals only.
 
-What nobody uses comes first, for giving it back costs nobody anything; then a smaller request; and for a pod that waits
-what is idle and would make room for it, or else the moves of `egpu defrag`, which end running programs.
+Unused claims come first, as releasing them costs nothing. Next is a smaller request. For a waiting pod: an idle slice
+that would make room, or else the moves of `egpu defrag`, which end running programs.
 """
 
 import math
@@ -10,23 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from egpu.api.kubernetes import Pod
-from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.bill.lines import Bill, Cause, Line
+from egpu.core.moves.defrag import MAX_MOVES, propose
+from egpu.core.moves.movable import Movers
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.price import KnownPrice
 from egpu.core.policies.shapes import Mix
-from egpu.core.simulation.defrag import MAX_MOVES, propose
-from egpu.core.simulation.export import shapes_of
-from egpu.core.simulation.moving import Movers
+from egpu.core.replay.export import shapes_of
 from egpu.core.view import SliceView, Waits
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import MIB_BYTES, format_mib
 
 MAX_PENDING: Final = 16
-"""Waiting pods for which room is looked for, the dearest first; looking is dear."""
+"""Waiting pods for which room is searched, those with the largest loss first; a search is expensive."""
 MAX_TRIED: Final = 32
-"""Idle slices of which each is thought away for one waiting pod."""
+"""Idle slices that are removed one by one, as a trial, for one waiting pod."""
 CORE_HEADROOM: Final = 1.5
-"""A smaller request leaves so much above the average: what was used came in bursts."""
+"""A smaller request stays above the average by this factor: usage comes in bursts."""
 MEMORY_HEADROOM: Final = 1.2
 _CORE_STEP: Final = 5
 _MEMORY_STEP_MIB: Final = 256
@@ -34,7 +34,7 @@ _MEMORY_STEP_MIB: Final = 256
 
 @dataclass(frozen=True)
 class Size:
-    """Of a slice."""
+    """The size of a slice."""
 
     core_percent: int
     memory_mib: int
@@ -42,8 +42,8 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """`kind`: release a claim, end a pod, ask for less (`size`), move `moves` pods, or nothing that was found. `text`
-    says it in a sentence."""
+    """A proposal: release a claim, end a pod, ask for less (`size`), move `moves` pods, or nothing; in words:
+    `text`."""
 
     kind: Literal["release", "end", "shrink", "move", "none"]
     text: str
@@ -52,8 +52,7 @@ class Remedy:
 
 
 def remedies(bill: Bill, cache: SchedulerCache, pods: Sequence[Pod], nodes: Sequence[str]) -> Iterator[Remedy]:
-    """One a line, in their order; each is looked for when it is asked for. `cache` was shown `pods`; after each it
-    is as it was."""
+    """Yield one remedy per line, in order; each is searched on demand. `cache` was shown `pods`; it stays unchanged."""
     idle = [line.slice for line in bill.lines if line.slice is not None and line.cause is not Cause.UNDER_USED]
     rooms = _Rooms(cache, pods, nodes, idle)
     looked = 0
@@ -66,14 +65,14 @@ def remedies(bill: Bill, cache: SchedulerCache, pods: Sequence[Pod], nodes: Sequ
 
 
 def own_remedy(line: Line) -> Remedy:
-    """What whoever it is of can do by himself; nobody else's pods, and no nodes, are in it."""
+    """Return what the owner of a line can do alone. It names no other pods and no nodes."""
     if line.pending is not None:
         return Remedy(kind="none", text=line.pending.message)
     return _of_slice(line)
 
 
 def right_size(one: SliceView) -> Size | None:
-    """What would have been enough, with something to spare; None where that is no less, or nobody says."""
+    """Return a size that would have been enough, with headroom; None if it is not smaller, or usage is unknown."""
     used = one.used
     if used is None or not used.age_seconds:
         return None
@@ -95,10 +94,10 @@ def _of_slice(line: Line) -> Remedy:
     if line.cause is Cause.IDLE:
         whom = ", ".join(sorted({user.pod for user in one.users}))
         released = f"end pod {whom} and release claim {one.claim}" if one.claim else f"end pod {whom}"
-        return Remedy(kind="release" if one.claim else "end", text=f"{released}: it asks nothing of its card")
+        return Remedy(kind="release" if one.claim else "end", text=f"{released}: it does not use its card")
     size = right_size(one)
     if size is None:
-        return Remedy(kind="none", text="it was given no more than the least")
+        return Remedy(kind="none", text="a smaller request would not be enough")
     text = f"ask for {size.core_percent} % and {format_mib(size.memory_mib)}: enough for {_hours(line)} of history"
     return Remedy(kind="shrink", text=text, size=size)
 
@@ -109,7 +108,7 @@ def _hours(line: Line) -> str:
 
 
 class _Rooms:
-    """Looks for room for pods that wait."""
+    """Searches room for waiting pods."""
 
     def __init__(
         self, cache: SchedulerCache, pods: Sequence[Pod], nodes: Sequence[str], idle: Iterable[SliceView]
@@ -131,12 +130,12 @@ class _Rooms:
             if fits:
                 kind, verb = ("end", "end pod") if one.holder.kind == "pod" else ("release", "release")
                 whom = f"{verb} {one.namespace}/{one.name}"
-                return Remedy(kind=kind, text=f"{whom}, which is idle: then it fits on {fits[0]}")
+                return Remedy(kind=kind, text=f"{whom}, which is idle; the pod then fits on {fits[0]}")
         return None
 
     @contextmanager
     def _gone(self, one: SliceView) -> Generator[None]:
-        """As if the holder of a slice held nothing."""
+        """Release what the holder of a slice holds, within the context."""
         ledger = self._cache.ledger
         held = ledger.holding(one.holder)
         ledger.release(one.holder)
@@ -147,7 +146,7 @@ class _Rooms:
                 ledger.hold(one.holder, held)
 
     def _with_moves(self, pod: Pod) -> Remedy:
-        nothing = Remedy(kind="none", text=f"no {MAX_MOVES} moves or fewer would make room; more cards would")
+        nothing = Remedy(kind="none", text=f"up to {MAX_MOVES} moves make no room; add cards")
         wanted = shapes_of(self._cache, [pod])
         if not wanted or not wanted[0].cards:
             return nothing
@@ -165,4 +164,4 @@ class _Rooms:
             return nothing
         node, count = fleet.machines[found.place.row].name, len(found.moves)
         what = ", ".join(f"{move.name} to {fleet.machines[move.target.row].name}" for move in found.moves)
-        return Remedy(kind="move", text=f"move {what}: then it fits on {node}", moves=count)
+        return Remedy(kind="move", text=f"move {what}; the pod then fits on {node}", moves=count)

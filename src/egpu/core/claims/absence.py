@@ -1,6 +1,6 @@
-"""What an object needs and is not there: a node, or a card of one. It is given up only when it stays away.
+"""Missing nodes and cards of an object. The object gives them up only after a while.
 
-The clock is the caller's: `now` is in seconds, of any one clock.
+The caller provides the clock: `now` is in seconds, of any one clock.
 """
 
 from collections.abc import Collection, Iterable
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.errors import CorruptData
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import CorruptData
 
 MISSING_SECONDS = 30.0
-"""How long a node or a card may be missing before what it held is given up: an agent starts again in less."""
+"""Seconds that a node or a card may be missing before its slices are given up: an agent restarts in less."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """What is not there, as a sentence, and for how long it may still be waited for; 0: no longer."""
+    """A missing object, as a sentence, and the seconds left to wait for it; 0: none."""
 
     what: str
     wait_seconds: float
 
 
 class Absences:
-    """Since when something that an object needs is missing, by the object's uid."""
+    """The time since when something that an object needs is missing, by the object's UID."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def look(self, uid: str, missing: str | None, *, now: float) -> Absence | None:
-        """Take in that `missing` is not there now, or that nothing is (None)."""
+        """Record that `missing` is missing now, or that nothing is (None)."""
         if missing is None:
             self._since.pop(uid, None)
             return None
@@ -42,8 +42,8 @@ class Absences:
 
 
 def missing_from(claim: ElasticGPUClaim, *, node_known: bool, published: Collection[str]) -> str | None:
-    """What a bound claim holds and is not there: its node, or cards that are not among those `published` (by UUID) on
-    that node. None for a claim that holds nothing."""
+    """Return what a bound claim holds and is missing: its node, or cards that are not `published` (by UUID) on that
+    node. None for a claim that holds nothing."""
     held = claim.status.allocation
     if held is None:
         return None
@@ -54,7 +54,7 @@ def missing_from(claim: ElasticGPUClaim, *, node_known: bool, published: Collect
 
 
 def sick_cards(claim: ElasticGPUClaim, cards: Iterable[ElasticGPU]) -> str:
-    """What is wrong with those of the published `cards` that a claim has, as a sentence; empty where nothing is."""
+    """Describe the unhealthy cards of a claim, of the published `cards`; empty if all are healthy."""
     held = claim.status.allocation
     had = {share.uuid for share in held.container.cards} if held is not None else set[str]()
     wrong = [why_sick(gpu) for gpu in cards if not gpu.healthy and _uuid(gpu) in had]
@@ -62,7 +62,7 @@ def sick_cards(claim: ElasticGPUClaim, cards: Iterable[ElasticGPU]) -> str:
 
 
 def why_sick(gpu: ElasticGPU) -> str:
-    """What is wrong with a published card, as a sentence; empty for one that is well."""
+    """Describe why a published card is unhealthy; empty for a healthy one."""
     card = gpu.spec.physical_gpu
     if card is None or gpu.healthy:
         return ""
@@ -70,7 +70,7 @@ def why_sick(gpu: ElasticGPU) -> str:
 
 
 def users_of_card(gpu: ElasticGPU, pods: Iterable[Pod]) -> list[Pod]:
-    """The pods that have a part of a published card, their own or a claim's, and have not ended."""
+    """Return the pods that hold a part of a published card, or use a claim that does, and have not ended."""
     return [pod for pod in pods if not pod.finished and _uuid(gpu) in _cards_of(pod)]
 
 
@@ -80,7 +80,7 @@ def _uuid(gpu: ElasticGPU) -> str | None:
 
 def _cards_of(pod: Pod) -> set[str]:
     try:
-        given = decode_allocation(pod.annotations.get(names.ALLOCATION, ""))
+        allocation = decode_allocation(pod.annotations.get(names.ALLOCATION, ""))
     except CorruptData:
         return set()
-    return {share.uuid for container in given.containers.values() for share in container.cards}
+    return {share.uuid for container in allocation.containers.values() for share in container.cards}

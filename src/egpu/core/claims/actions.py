@@ -1,16 +1,17 @@
-"""What can be done about a claim or a slice, as values: each is written with the version of what it was decided on."""
+"""Actions on a claim or a slice, as values. Each is written with the version of the object that it was decided on."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from egpu.api import names
-from egpu.api.objects import ClaimPhase, Condition, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
-from egpu.api.quantities import Quantity
+from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
+from egpu_base.api.objects import Condition
+from egpu_base.api.quantities import Quantity
 
 
 @dataclass(frozen=True)
 class SetProtection:
-    """With our finalizer the claim stays, without it it goes: its slices were dealt with before."""
+    """Add or remove our finalizer. Without it the claim is deleted, so its slices are handled before."""
 
     claim: ElasticGPUClaim
     protected: bool
@@ -18,7 +19,7 @@ class SetProtection:
 
 @dataclass(frozen=True)
 class PatchClaimStatus:
-    """A merge patch of the controller's own part of the status: never of `allocation`, which is the extender's."""
+    """Merge-patch the controller's part of the status: not `allocation`, which the extender writes."""
 
     claim: ElasticGPUClaim
     phase: ClaimPhase | None
@@ -38,8 +39,18 @@ class PatchClaimStatus:
 
 
 @dataclass(frozen=True)
+class GiveUpShare:
+    """Remove the allocation of a Lost claim that no pod uses. Its cards are free then."""
+
+    claim: ElasticGPUClaim
+
+    def merge_patch(self) -> dict[str, Any]:
+        return {"status": {"allocation": None, "boundGPUs": [], "capacity": {}}}
+
+
+@dataclass(frozen=True)
 class SetCondition:
-    """Of the claim; since when it is so, whoever writes it says."""
+    """Set a condition of the claim; the writer adds since when it holds."""
 
     claim: ElasticGPUClaim
     condition: Condition
@@ -47,21 +58,21 @@ class SetCondition:
 
 @dataclass(frozen=True)
 class CreateSlice:
-    """Its status follows in the next round: a create cannot write it."""
+    """Create a slice. The next round sets its status, which a create cannot write."""
 
     gpu: ElasticGPU
 
 
 @dataclass(frozen=True)
 class DeleteSlice:
-    """Also of a card whose node is gone."""
+    """Delete a slice, or a card of a node that is gone."""
 
     gpu: ElasticGPU
 
 
 @dataclass(frozen=True)
 class ResizeSlice:
-    """`share` is what it holds by now, of the same card."""
+    """Set the size of a slice to `share`, on the same card."""
 
     gpu: ElasticGPU
     share: Slice
@@ -80,7 +91,7 @@ class SetSlicePhase:
 
 @dataclass(frozen=True)
 class Tell:
-    """An event of the object, for whoever describes it."""
+    """Record an event of the object."""
 
     subject: ElasticGPUClaim | ElasticGPUClass
     reason: str
@@ -90,7 +101,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class LookAgain:
-    """Nothing else happens that would bring the object back by then."""
+    """Look at the object again, as no other event would bring it back by then."""
 
     after_seconds: float
 
@@ -98,6 +109,7 @@ class LookAgain:
 Action = (
     SetProtection
     | PatchClaimStatus
+    | GiveUpShare
     | SetCondition
     | CreateSlice
     | DeleteSlice

@@ -1,36 +1,34 @@
-"""The life of a claim, as Kubernetes has it for volumes: what the controller does next, given what there is.
+"""The life of a claim, as of Kubernetes' volumes: what the controller does next, given the objects.
 
-    Pending ──(the extender writes status.allocation)──► slices are made ──► Bound ──(a slice is deleted)──► Lost
+    Pending ──(the extender writes status.allocation)──► slices are created ──► Bound ──(a slice is deleted)──► Lost
     deleted: waits while a pod uses it; then Retain → its slices are Released and stay, Delete → they go; then it goes.
-    A node or a card that stays away takes the slices on it with it.
+    A node or a card that stays away takes the slices on it with it; when it is back, the claim is Bound again.
+    A claim that lost a slice in another way stays Lost, and gives up its share when no pod uses it.
 
-Functions return actions, in the order in which to do them; each is idempotent, and doing only the first few leaves a
-state from which the next round goes on.
+Functions return actions in order. Each action is idempotent. After any first part of them, the next round continues.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import (
+    CARDS_PRESENT,
     ClaimPhase,
-    Condition,
     ElasticGPU,
     ElasticGPUClaim,
     ElasticGPUClass,
     ElasticGPUSpec,
-    ObjectMeta,
-    ObjectReference,
     ReclaimPolicy,
     Slice,
 )
-from egpu.api.quantities import Quantity
 from egpu.core.admission import validate_class
 from egpu.core.claims.absence import Absence
 from egpu.core.claims.actions import (
     Action,
     CreateSlice,
     DeleteSlice,
+    GiveUpShare,
     LookAgain,
     PatchClaimStatus,
     ResizeSlice,
@@ -39,20 +37,25 @@ from egpu.core.claims.actions import (
     SetSlicePhase,
     Tell,
 )
-from egpu.core.claims.conditions import CARDS_HEALTHY
+from egpu.core.claims.conditions import CARDS_AWAY, CARDS_HEALTHY, SLICE_DELETED, away
 from egpu.core.demand.pods import claims_by_container
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import Condition, ObjectMeta, ObjectReference
+from egpu_base.api.quantities import Quantity
+from egpu_base.errors import InvalidDemand
+
+_DELETED: Final = "one of its slices is gone; delete the claim and create it again"
 
 
 def needs_binding(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> bool:
-    """Whether the extender should look for cards for this claim now, without waiting for a pod."""
+    """Return whether the extender should choose cards for this claim now, without waiting for a pod."""
     if claim.metadata.deletion_timestamp or claim.status.allocation is not None or claim.status.phase == "Lost":
         return False
     return klass.binding_mode == "Immediate"
 
 
 def claim_users(claim: ElasticGPUClaim, pods: Iterable[Pod]) -> list[str]:
-    """Who uses the claim now, as "pod/container": pods of its namespace that are placed and not finished."""
+    """Return the current users of the claim, as "pod/container": placed, unfinished pods of its namespace."""
     users: list[str] = []
     for pod in pods:
         if pod.namespace != claim.namespace or not pod.spec.node_name or pod.finished:
@@ -60,13 +63,13 @@ def claim_users(claim: ElasticGPUClaim, pods: Iterable[Pod]) -> list[str]:
         try:
             named = claims_by_container(pod)
         except InvalidDemand:
-            continue  # never placed by us: admission refuses it
+            continue  # admission refuses it, so it is never placed
         users += [f"{pod.name}/{container}" for container, name in named.items() if name == claim.name]
     return sorted(users)
 
 
 def check_class(klass: ElasticGPUClass) -> list[Action]:
-    """A class has no status to write into; what is wrong with it is an event."""
+    """Report the problems of a class as an event, as a class has no status."""
     if found := validate_class(klass, None):
         return [Tell(klass, "Invalid", "; ".join(map(str, found)))]
     return []
@@ -79,11 +82,12 @@ def reconcile_claim(
     users: Sequence[str],
     absence: Absence | None = None,
     *,
+    idle: Absence | None = None,
     sick: str = "",
 ) -> list[Action]:
-    """What to do about a claim. `slices`: the ElasticGPUs whose claimRef has its UID; `users`: from `claim_users`;
-    `klass` is None when it does not exist (any more); `absence`: of what the claim holds;
-    `sick`: what is wrong with its cards, as a sentence."""
+    """Return what to do about a claim. `slices`: the ElasticGPUs whose claimRef has its UID; `users`: from
+    `claim_users`; `klass`: None if it does not exist (any more); `absence`: of what the claim holds; `idle`: of
+    users of a Lost claim; `sick`: the problems of its cards."""
     protected = names.CLAIM_FINALIZER in (claim.metadata.finalizers or [])
     if claim.metadata.deletion_timestamp:
         if not protected:
@@ -95,15 +99,18 @@ def reconcile_claim(
         return [SetProtection(claim, protected=True)]
     actions: list[Action] = []
     if klass is None and claim.status.allocation is None:
-        actions.append(Tell(claim, "ClassNotFound", f"there is no class {claim.spec.class_name!r}"))
+        actions.append(Tell(claim, "ClassNotFound", f"class {claim.spec.class_name!r} does not exist"))
     if _waits_for_a_pod(claim, klass, users):
-        waits = "waits for the first pod that uses it, with which its cards are chosen"
+        waits = "waits for the first pod that uses it; its cards are chosen for that pod"
         actions.append(Tell(claim, "WaitForFirstConsumer", waits, warning=False))
     stale = _stale(claim, slices)
     actions += [DeleteSlice(gpu) for gpu in stale]
-    actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users)
+    back = claim.status.phase == "Lost" and absence is None and away(claim)
+    actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users, back=back)
     if claim.status.phase == "Bound" and absence is not None:
         actions += _lose(claim, slices, absence)
+    elif claim.status.phase is not None:
+        actions += _judge_presence(claim, slices, idle)
     return actions + _judge_cards(claim, sick)
 
 
@@ -113,19 +120,19 @@ def _waits_for_a_pod(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, user
 
 
 def _judge_cards(claim: ElasticGPUClaim, sick: str) -> list[Action]:
-    """A claim whose cards never failed says nothing of it."""
-    before = next((one for one in claim.status.conditions if one.type == CARDS_HEALTHY), None)
+    """Return actions for the health of the cards. A claim whose cards never failed has no such condition."""
+    before = claim.status.condition(CARDS_HEALTHY)
     if before is None and not sick:
         return []
     status, reason = ("False", "CardUnhealthy") if sick else ("True", "CardsHealthy")
     if before is not None and (before.status, before.message) == (status, sick):
         return []
     said = Condition(type=CARDS_HEALTHY, status=status, reason=reason, message=sick)
-    return [SetCondition(claim, said), Tell(claim, reason, sick or "its cards take work again", warning=bool(sick))]
+    return [SetCondition(claim, said), Tell(claim, reason, sick or "its cards are healthy again", warning=bool(sick))]
 
 
 def _stale(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> Sequence[ElasticGPU]:
-    """Slices of an allocation that was taken back before the claim was bound: they would hold its cards."""
+    """Return the slices of an allocation that was taken back before the claim was bound: they would hold its cards."""
     if claim.status.phase in ("Bound", "Lost") or claim.status.bound_gpus:
         return ()
     wanted = _shares(claim)
@@ -133,22 +140,47 @@ def _stale(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> Sequence[Ela
 
 
 def _lose(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU], absence: Absence) -> list[Action]:
-    """Without its slices the claim is Lost by the rules of the next round."""
+    """Delete the slices of missing cards. The next round then marks the claim as Lost."""
     if absence.wait_seconds:
         return [LookAgain(absence.wait_seconds)]
-    lost = Tell(claim, "Lost", f"{absence.what}; delete the claim and make it again")
-    return [lost, *(DeleteSlice(gpu) for gpu in slices)]
+    why = f"{absence.what}; the claim is bound again when it is back"
+    gone = Condition(type=CARDS_PRESENT, status="False", reason=CARDS_AWAY, message=why)
+    return [SetCondition(claim, gone), Tell(claim, "Lost", why), *(DeleteSlice(gpu) for gpu in slices)]
+
+
+def _judge_presence(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU], idle: Absence | None) -> list[Action]:
+    """Return actions for the presence of the cards. A claim that was never Lost has no such condition."""
+    before = claim.status.condition(CARDS_PRESENT)
+    whole = {gpu.name for gpu in slices} >= set(claim.status.bound_gpus)
+    if claim.status.phase == "Bound" and whole and before is not None and before.status == "False":
+        return [SetCondition(claim, Condition(type=CARDS_PRESENT, status="True", reason="CardsBack"))]
+    if claim.status.phase != "Lost" or away(claim):
+        return []
+    if before is None or before.status == "True":
+        gone = Condition(type=CARDS_PRESENT, status="False", reason=SLICE_DELETED, message=_DELETED)
+        return [SetCondition(claim, gone)]
+    if claim.status.allocation is None or idle is None:
+        return []
+    if idle.wait_seconds:
+        return [LookAgain(idle.wait_seconds)]
+    return [*(DeleteSlice(gpu) for gpu in slices), GiveUpShare(claim)]
 
 
 def _follow(
-    claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU], users: Sequence[str]
+    claim: ElasticGPUClaim,
+    klass: ElasticGPUClass | None,
+    slices: Sequence[ElasticGPU],
+    users: Sequence[str],
+    *,
+    back: bool = False,
 ) -> list[Action]:
+    """Return what makes slices and status follow the allocation. `back`: the cards of a Lost claim are there again."""
     actions: list[Action] = []
     wanted = claim_slices(claim, reclaim_policy(klass, slices))
     present = {gpu.name: gpu for gpu in slices}
     missing = [gpu for gpu in wanted if gpu.name not in present]
     status = claim.status
-    was_bound = bool(status.bound_gpus) or status.phase in ("Bound", "Lost")
+    was_bound = not back and (bool(status.bound_gpus) or status.phase in ("Bound", "Lost"))
     phase: ClaimPhase
     if was_bound and (missing or not wanted):
         phase = "Lost"
@@ -172,7 +204,7 @@ def _follow(
     if phase == "Bound" and status.phase != "Bound":
         actions.append(Tell(claim, "Bound", f"bound to {', '.join(bound)}", warning=False))
     if phase == "Lost" and status.phase != "Lost":
-        actions.append(Tell(claim, "Lost", "a slice of it is gone; delete the claim and make it again"))
+        actions += [] if away(claim) else [Tell(claim, "Lost", _DELETED)]
     return actions
 
 
@@ -192,7 +224,7 @@ def _let_go(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Seque
 
 
 def _resized(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> list[Action]:
-    """Slices hold for the claim when it is gone, so each is as large as the claim's share is by now."""
+    """Resize slices to the claim's share: they hold the cards when the claim is gone."""
     wanted = _shares(claim)
     return [
         ResizeSlice(gpu, wanted[gpu.name])
@@ -202,8 +234,8 @@ def _resized(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> list[Actio
 
 
 def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absence | None = None) -> list[Action]:
-    """What to do about a card or a slice. `claim` is the one with the UID of its claimRef, None when there is none (any
-    more); `absence`: of its node. A slice whose claim is there is looked after with the claim."""
+    """Return what to do about a card or a slice. `claim`: the one with the UID of its claimRef, None if it does not
+    exist (any more); `absence`: of its node. A slice is handled with its claim while that exists."""
     if claim is not None:
         return []
     orphan = gpu.spec.slice is not None and gpu.spec.claim_ref is not None
@@ -218,20 +250,20 @@ def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absen
 
 
 def reclaim_policy(klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU]) -> ReclaimPolicy:
-    """As of a volume: what was written on the slice when it was made; before that, what the class says."""
+    """Return the policy written on the slice when it was created; before that, the policy of the class."""
     if slices:
         return slices[0].spec.reclaim_policy
     return klass.reclaim_policy if klass else "Delete"
 
 
 def slice_names(claim: ElasticGPUClaim) -> list[str]:
-    """Of the slices of a claim that has cards, one a card: deterministic, so that making a slice twice makes one."""
+    """Return the names of a claim's slices, one per card. They are deterministic, so no slice is created twice."""
     held = claim.status.allocation
     return [] if held is None else [f"egpuc-{claim.uid}-{ordinal}" for ordinal in range(len(held.container.cards))]
 
 
 def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticGPU]:
-    """The ElasticGPUs of a claim that has cards, one a card; none before."""
+    """Return the ElasticGPUs of a claim that has cards, one per card; none before."""
     held = claim.status.allocation
     if held is None:
         return []
@@ -258,7 +290,7 @@ def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticG
 
 
 def _shares(claim: ElasticGPUClaim) -> dict[str, Slice]:
-    """What a claim has of its cards, by the names of its slices; nothing before it has cards."""
+    """Return the claim's shares of cards, by the names of its slices; empty before it has cards."""
     held = claim.status.allocation
     if held is None:
         return {}

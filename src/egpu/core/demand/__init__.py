@@ -1,10 +1,13 @@
-"""What is asked for, normalised: any vocabulary in, one `ContainerDemand` for each container out.
+"""Normalised demands: any vocabulary in, one `ContainerDemand` per container out.
 
-    pods       of a pod: its containers' resources, its annotations, the claims that it names
-    claims     of a claim: by the parameters of its class
-    bounds     how much a class lets its claims ask for
+    pods       demands of pods: their containers' resources, annotations and claims
+    templates  claims of a pod's own, from its annotations
+    claims     demands of claims, under the terms of their class
+    classes    the terms of a class: its technology and parameters, read once
+    bounds     the amounts that a class lets its claims ask for
     amounts    the numbers, by the same rules for both
-    counted    what a quota counts of them, one unit for all vocabularies
+    counted    the amounts that a quota counts, one unit for all vocabularies
+    others     annotations, labels and variables of other projects
     selection  which card models a pod accepts, by the nodes that it selects
 
 Not here: what a demand takes of a card (`egpu.core.provisioners`).

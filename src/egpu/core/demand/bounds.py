@@ -1,17 +1,17 @@
-"""`minCore`, `maxCore`, `minMemory` and `maxMemory` of a class: how much of each card a claim of it may ask for.
+"""`minCore`, `maxCore`, `minMemory` and `maxMemory` of a class: the amounts of each card that its claims may ask for.
 
-As Kubernetes' LimitRange bounds what claims of a namespace ask of volumes. What a bound cannot be compared with is
-refused, not let in: a share in TFLOPS or without memory is another one on each card model.
+As Kubernetes' LimitRange limits the volumes of a namespace. Amounts that cannot be compared are refused: a share in
+TFLOPS or without memory has a different size on each card model.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
-from egpu.api.objects import ElasticGPUClass
-from egpu.api.quantities import parse_count, parse_memory_mib
-from egpu.errors import InvalidDemand, InvalidQuantity
+from egpu_base.api.quantities import is_zero, parse_count, parse_memory_mib
+from egpu_base.errors import InvalidDemand, InvalidQuantity
 
 MIN_CORE: Final = "minCore"
 MAX_CORE: Final = "maxCore"
@@ -21,7 +21,7 @@ MAX_MEMORY: Final = "maxMemory"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of each card, both ends included: percent and MiB; None where the class says nothing."""
+    """Bounds for each card, both ends included, in percent and MiB; None for no bound. A minimum of 0 is no bound."""
 
     least_core: int | None = None
     most_core: int | None = None
@@ -29,13 +29,13 @@ class Bounds:
     most_mib: int | None = None
 
 
-def class_bounds(klass: ElasticGPUClass) -> Bounds:
-    """What claims of the class may ask for. Raises InvalidDemand, naming the parameter."""
-    cores = {name: _given(klass, name) for name in (MIN_CORE, MAX_CORE)}
+def class_bounds(parameters: Mapping[str, str]) -> Bounds:
+    """Read the bounds of a class. Raises InvalidDemand, naming the parameter."""
+    cores = {name: _bound(parameters, name) for name in (MIN_CORE, MAX_CORE)}
     for name, core in cores.items():
         if core is not None and core > 100:
             raise InvalidDemand(f"parameters[{name}]", f"{core} is not a share of one card; give 1 to 100 percent")
-    memories = {name: _given(klass, name) for name in (MIN_MEMORY, MAX_MEMORY)}
+    memories = {name: _bound(parameters, name) for name in (MIN_MEMORY, MAX_MEMORY)}
     for named in (cores, memories):
         (least_name, least), (most_name, most) = named.items()
         if least is not None and most is not None and least > most:
@@ -43,9 +43,9 @@ def class_bounds(klass: ElasticGPUClass) -> Bounds:
     return Bounds(cores[MIN_CORE], cores[MAX_CORE], memories[MIN_MEMORY], memories[MAX_MEMORY])
 
 
-def _given(klass: ElasticGPUClass, name: str) -> int | None:
-    text = (klass.parameters or {}).get(name)
-    if text is None:
+def _bound(parameters: Mapping[str, str], name: str) -> int | None:
+    text = parameters.get(name)
+    if text is None or (name in (MIN_CORE, MIN_MEMORY) and is_zero(text)):
         return None
     field = f"parameters[{name}]"
     try:
@@ -57,9 +57,9 @@ def _given(klass: ElasticGPUClass, name: str) -> int | None:
 
 
 def check_bounds(demand: ContainerDemand, bounds: Bounds, *, class_name: str, field: str) -> None:
-    """Whether a claim of the class may ask for `demand`. Raises InvalidDemand for `field`, with the numbers."""
+    """Check a claim's demand against the bounds of its class. Raises InvalidDemand for `field`, with the numbers."""
     core = 100 if demand.exclusive else demand.core
-    memory_mib = 0 if demand.exclusive else demand.memory_mib  # of whole cards: as much as each has
+    memory_mib = 0 if demand.exclusive else demand.memory_mib  # whole cards: all of each
     for what, unit, asked, least, most in (
         (names.GPU_CORE, "%", core, bounds.least_core, bounds.most_core),
         (names.GPU_MEMORY, "MiB", memory_mib, bounds.least_mib, bounds.most_mib),
@@ -71,6 +71,6 @@ def check_bounds(demand: ContainerDemand, bounds: Bounds, *, class_name: str, fi
         )
         said = f"class {class_name} allows {allowed} of a card"
         if not asked:
-            raise InvalidDemand(field, f"names no {what}, and {said}; name it")
+            raise InvalidDemand(field, f"must ask for {what}: {said}")
         if not (least or 0) <= asked <= (asked if most is None else most):
-            raise InvalidDemand(field, f"{asked} {unit} of a card; {said}")
+            raise InvalidDemand(field, f"asks for {asked} {unit} of a card; {said}")

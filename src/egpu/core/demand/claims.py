@@ -1,6 +1,6 @@
-"""What a claim asks for: its numbers, by the parameters of its class and the rules of the class's technology.
+"""The demand of a claim: its amounts, by the parameters of its class and the rules of the class's technology.
 
-Every refusal is an InvalidDemand naming the field as kubectl users write it, such as `spec.resources.requests[…]`.
+Each problem is an InvalidDemand that names the field as kubectl users write it, such as `spec.resources.requests[…]`.
 """
 
 from collections.abc import Mapping, Set
@@ -11,177 +11,166 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
-from egpu.api.quantities import Quantity, parse_claim_memory, parse_count
 from egpu.api.vocabularies import BY_RESOURCE, VGPU_PROFILES
-from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector, requirement
-from egpu.core.demand.amounts import normalise, one_vocabulary
-from egpu.core.demand.bounds import check_bounds, class_bounds
-from egpu.core.links import LEAST
-from egpu.core.provisioners import PROVISIONERS, Profile, isolation, provisioner
-from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
-from egpu.core.provisioners.sharing import SHAREABLE, VALUES, is_shareable
-from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
+from egpu.core.attributes import Select, requirement
+from egpu.core.demand.amounts import normalise, one_vocabulary, without_zeros
+from egpu.core.demand.bounds import check_bounds
+from egpu.core.demand.classes import (
+    CARD_PREFERENCE,
+    COMPUTE_MODE,
+    LINKS,
+    PRECISION,
+    ClassTerms,
+    Parameters,
+    class_selector,
+    class_terms,
+)
+from egpu.core.provisioners import Profile, Provisioner, isolation, provisioner
+from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
+from egpu_base.api.quantities import Quantity, parse_claim_memory, parse_count
+from egpu_base.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
 Claims = Mapping[str, ElasticGPUClaim]
-"""Those of one namespace, by name."""
+"""The claims of one namespace, by name."""
 Classes = Mapping[str, ElasticGPUClass]
-"""By name."""
+"""The classes of the cluster, by name."""
 
-PRECISION: Final = "precision"
-"""Class parameter: which TFLOPS figure counts, "fp32" by default."""
-COMPUTE_MODE: Final = "computeMode"
-"""Class parameter: "cap" (never above the share, the default) or "share" (idle compute may be used)."""
-LINKS: Final = "links"
-"""Class parameter: what joins every two of several cards, at the least; without it the fastest links are preferred."""
-CARD_SELECTOR: Final = "cardSelector"
-"""Class parameter: what the cards must be, such as "model in (A100, H100), memory > 40Gi"."""
-CARD_PREFERENCE: Final = "cardPreference"
-"""Class parameter: "strongest" or "weakest" of the cards that fit; a claim may say otherwise."""
+_REQUESTS: Final = "spec.resources.requests"
 
 
-def parameter_values() -> dict[str, tuple[str, ...]]:
-    """What a class may write for each parameter that has a fixed set of values."""
-    own = {
-        PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
-        COMPUTE_MODE: ("cap", "share"),
-        LINKS: tuple(LEAST),
-        CARD_PREFERENCE: PREFERENCES,
-        SHAREABLE: VALUES,
-        MEMORY_ISOLATION: isolation.VALUES,
-    }
-    for technology in PROVISIONERS.values():
-        own |= technology.parameters
-    return own
+def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDemand:
+    """Return what a claim asks for, served by the technology of its class. Raises InvalidDemand."""
+    return demand_under(claim, claim_terms(claim, klass))
 
 
 def claim_class(claim: ElasticGPUClaim, classes: Classes) -> ElasticGPUClass:
-    """The class that a claim names. Raises InvalidDemand when it names none, several, or one that does not exist."""
+    """Return the class that a claim names. Raises InvalidDemand for none, several, and one that does not exist."""
     spec = claim.spec
     if not spec.class_name:
-        raise InvalidDemand("spec.elasticGPUClassName", "names no class; write the name of an ElasticGPUClass")
+        raise InvalidDemand("spec.elasticGPUClassName", "names no class; set it to the name of an ElasticGPUClass")
     if len(spec.class_names) > 1:
         listed = ", ".join(spec.class_names)
         raise InvalidDemand("spec", f"names several classes ({listed}) under different spellings; keep one")
     if spec.class_name not in classes:
         known = ", ".join(sorted(classes)[:10]) or "none"
         raise InvalidDemand(
-            f"spec.{_class_field(claim)}", f"no ElasticGPUClass is called {spec.class_name!r}; there are: {known}"
+            f"spec.{_class_field(claim)}",
+            f"ElasticGPUClass {spec.class_name!r} does not exist; existing classes: {known}",
         )
     return classes[spec.class_name]
 
 
-def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDemand:
-    """What a claim asks for, served by its class's technology. Raises InvalidDemand."""
+def claim_terms(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ClassTerms:
+    """Read the class of a claim. Raises InvalidDemand, naming the claim's field, for a class that is not valid."""
     try:
-        technology = provisioner(klass.provisioner)
-        memory_limit = memory_limit_percent(klass)
-        bounds = class_bounds(klass)
-        shared_claim = claim.uid if is_shareable(klass) else ""
-        isolated = isolation.memory_isolation(klass)
+        return class_terms(klass)
     except (UnknownProvisioner, InvalidDemand) as error:
-        raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
+        raise InvalidDemand(f"spec.{_class_field(claim)}", f"class {klass.name}: {error}") from error
+
+
+def demand_under(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
+    """Return what a claim asks for under the terms of its class. Raises InvalidDemand."""
+    demand = _amounts(claim, terms)
+    if demand.exclusive and terms.memory_limit_percent:
+        reason = f"class {terms.name} sets {MEMORY_OVERSUBSCRIPTION}, which does not apply to whole cards"
+        raise InvalidDemand(_REQUESTS, f"{reason}; ask for a share of a card, or use another class")
+    if problem := terms.technology.problem(demand):
+        raise InvalidDemand(_REQUESTS, problem)
+    demand = terms.technology.of_class(demand, terms.parameters)
+    check_bounds(demand, terms.bounds, class_name=terms.name, field=_REQUESTS)
+    return _with_cards(claim, demand, terms)
+
+
+def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
+    """Read how much a claim asks for: by a profile of its class, or by resource names."""
     requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
     for resource, value in limits.items():
         if resource in requests and str(requests[resource]) != str(value):
             field = f"spec.resources.limits[{resource}]"
-            raise InvalidDemand(field, f"{value} is not the {requests[resource]} of requests; give requests only")
-    path = "spec.resources.requests"
-    parameters = klass.parameters or {}
+            raise InvalidDemand(field, f"{value} differs from the {requests[resource]} of requests; give requests only")
+    asked, parameters = limits | requests, terms.parameters
     base = ContainerDemand(
-        provisioner=technology.name,
-        class_name=klass.name,
+        provisioner=terms.technology.name,
+        class_name=terms.name,
         claim=claim.name,
-        shared_claim=shared_claim,
+        shared_claim=claim.uid if terms.shareable else "",
         precision=parameters.get(PRECISION, "fp32"),
         core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
-        memory_limit_percent=memory_limit,
+        memory_limit_percent=terms.memory_limit_percent,
     )
-    profiles = technology.profiles(parameters)
-    if (limits | requests).keys() & profiles.keys():
-        demand = _of_profile(limits | requests, profiles, base, path)
-    else:
-        demand = _of_amounts(limits | requests, parameters, base, path)
-    if demand.exclusive and memory_limit:
-        reason = (
-            f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
-        )
-        raise InvalidDemand(path, f"{reason}, or use another class")
-    if problem := technology.problem(demand):
-        raise InvalidDemand(path, problem)
-    demand = technology.of_class(demand, parameters)
-    check_bounds(demand, bounds, class_name=klass.name, field=path)
-    if (links := parameters.get(LINKS)) and demand.cards > 1:
-        if technology.anywhere:
-            raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
-        demand = replace(demand, links=links)
-    prefer = claim.spec.card_preference or parameters.get(CARD_PREFERENCE, "")
-    select = class_selector(klass) + _own_selector(claim)
-    if isolated and not demand.exclusive:
-        demand, select = replace(demand, memory_isolation=isolated), (isolation.REQUIRED, *select)
-    return replace(demand, select=select, prefer=prefer)
-
-
-def class_profiles(klass: ElasticGPUClass) -> Mapping[str, Profile]:
-    """What the class has names of its own for, by resource name. Raises InvalidDemand and UnknownProvisioner."""
-    return provisioner(klass.provisioner).profiles(klass.parameters or {})
-
-
-def names_of_class(claim: ElasticGPUClaim, classes: Classes) -> Set[str]:
-    """The resource names that the claim's class has a meaning for; none where that cannot be read, which `claim_demand`
-    says."""
-    try:
-        return class_profiles(claim_class(claim, classes)).keys()
-    except (InvalidDemand, UnknownProvisioner):
-        return frozenset()
+    profiles = terms.technology.profiles(parameters)
+    if asked.keys() & profiles.keys():
+        return _of_profile(asked, profiles, base)
+    return _of_resources(asked, parameters, base)
 
 
 def _of_profile(
-    given: Mapping[str, Quantity], profiles: Mapping[str, Profile], base: ContainerDemand, path: str
+    asked: Mapping[str, Quantity], profiles: Mapping[str, Profile], base: ContainerDemand
 ) -> ContainerDemand:
-    """What a claim asks for by a name of its class."""
-    if len(given) > 1:
-        raise InvalidDemand(path, f"{' and '.join(sorted(given))}: a claim has one profile; make another claim")
-    ((resource, value),) = given.items()
-    field = f"{path}[{resource}]"
+    """Fill in the amounts of the one profile that a claim asks for."""
+    if len(asked) > 1:
+        raise InvalidDemand(_REQUESTS, f"{' and '.join(sorted(asked))}: a claim has one profile; create another claim")
+    ((resource, value),) = asked.items()
+    field = f"{_REQUESTS}[{resource}]"
     try:
         cards = parse_count(value, field=field)
     except InvalidQuantity as error:
         raise InvalidDemand(field, error.reason) from error
     if not 0 < cards <= names.MAX_CARDS_PER_CONTAINER:
-        raise InvalidDemand(field, f"{cards} cards; give 1 to {names.MAX_CARDS_PER_CONTAINER}")
+        raise InvalidDemand(field, f"asks for {cards} cards; ask for 1 to {names.MAX_CARDS_PER_CONTAINER}")
     size = profiles[resource]
     return replace(base, vocabulary=VGPU_PROFILES.name, cards=cards, core=size.core, memory_mib=size.memory_mib)
 
 
-def _of_amounts(
-    given: Mapping[str, Quantity], parameters: Mapping[str, str], base: ContainerDemand, path: str
-) -> ContainerDemand:
-    """What a claim asks for by names that everybody knows."""
-    asked = {resource: value for resource, value in given.items() if resource in BY_RESOURCE}
-    if not asked:
-        listed = ", ".join(sorted(given)) or "nothing"
-        raise InvalidDemand(
-            path, f"asks for no GPU ({listed}); name for instance {names.GPU_CORE} and {names.GPU_MEMORY}"
-        )
-    if unknown := sorted(given.keys() - asked.keys()):
-        raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
-    vocabulary = one_vocabulary(asked, path)
+def _of_resources(asked: Mapping[str, Quantity], parameters: Parameters, base: ContainerDemand) -> ContainerDemand:
+    """Fill in the amounts that a claim asks for by the resource names of one vocabulary."""
+    named = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
+    known = without_zeros(named)
+    if not known:
+        listed = ", ".join(f"{one}: 0" if one in named else one for one in sorted(asked)) or "nothing"
+        example = f"ask for example for {names.GPU_CORE} and {names.GPU_MEMORY}"
+        field = f"{_REQUESTS}[{min(named)}]" if named else _REQUESTS
+        raise InvalidDemand(field, f"asks for no GPU ({listed}); {example}")
+    if unknown := sorted(asked.keys() - named.keys()):
+        raise InvalidDemand(f"{_REQUESTS}[{unknown[0]}]", "is not a known GPU resource; remove it")
+    vocabulary = one_vocabulary(known, _REQUESTS)
     if vocabulary.profile and base.provisioner != vocabulary.provisioner:
-        reason = f"class {base.class_name} is of {base.provisioner}, which has no instances of MIG"
-        raise InvalidDemand(f"{path}[{vocabulary.cards}]", f"{reason}; use one of {vocabulary.provisioner}")
+        reason = f"class {base.class_name} has the provisioner {base.provisioner}, which does not support MIG instances"
+        field = f"{_REQUESTS}[{vocabulary.cards}]"
+        raise InvalidDemand(field, f"{reason}; use a class with {vocabulary.provisioner}")
     unit = provisioner(vocabulary.provisioner).memory_unit_mib(vocabulary, parameters)
     return normalise(
-        {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},
+        {resource: (value, f"{_REQUESTS}[{resource}]") for resource, value in known.items()},
         vocabulary,
         lambda value, field: parse_claim_memory(value, field=field, unit_mib=unit),
         base=replace(base, vocabulary=vocabulary.name),
     )
 
 
-def class_selector(klass: ElasticGPUClass) -> Select:
-    """What the cards of a class must be. Raises InvalidDemand."""
-    text = (klass.parameters or {}).get(CARD_SELECTOR)
-    return () if text is None else parse_selector(text, f"parameters[{CARD_SELECTOR}]")
+def _with_cards(claim: ElasticGPUClaim, demand: ContainerDemand, terms: ClassTerms) -> ContainerDemand:
+    """Add which cards class and claim select and prefer, and how several cards must be linked."""
+    links = terms.parameters.get(LINKS, "") if demand.cards > 1 else ""
+    if links and terms.technology.anywhere:
+        reason = f"class {terms.name} sets {LINKS}, which {terms.technology.name} does not support"
+        raise InvalidDemand(_REQUESTS, f"{reason}; ask for one card, or use another class")
+    isolated = "" if demand.exclusive else terms.memory_isolation
+    select = class_selector(terms.parameters) + _own_selector(claim)
+    return replace(
+        demand,
+        links=links,
+        memory_isolation=isolated,
+        select=(isolation.REQUIRED, *select) if isolated else select,
+        prefer=claim.spec.card_preference or terms.parameters.get(CARD_PREFERENCE, ""),
+    )
+
+
+def names_of_class(claim: ElasticGPUClaim, classes: Classes) -> Set[str]:
+    """Return the resource names that the claim's class defines; none for a class that `claim_demand` refuses."""
+    try:
+        klass = claim_class(claim, classes)
+        return provisioner(klass.provisioner).profiles(klass.parameters or {}).keys()
+    except (InvalidDemand, UnknownProvisioner):
+        return frozenset()
 
 
 def _own_selector(claim: ElasticGPUClaim) -> Select:
@@ -194,12 +183,14 @@ def _own_selector(claim: ElasticGPUClaim) -> Select:
     )
 
 
-def claim_resources(demand: ContainerDemand) -> dict[str, int]:
-    """The resources that the webhook writes on a container which uses a claim, totals over its cards. None where
-    several pods may use it: each would be counted with all of it."""
+def claim_resources(demand: ContainerDemand, technology: Provisioner) -> dict[str, int]:
+    """Return the resources that the webhook writes on a container which uses a claim, totals over its cards.
+
+    None for a claim that several pods may use: each pod would be counted with all of it.
+    """
     if demand.shared_claim:
         return {}
-    vocabulary = provisioner(demand.provisioner).claim_vocabulary
+    vocabulary = technology.claim_vocabulary
     core = 100 if demand.exclusive else demand.core
     memory = demand.memory_mib // vocabulary.memory_unit_mib
     each = {vocabulary.core: core, vocabulary.memory: memory, vocabulary.tflops: demand.tflops}

@@ -1,53 +1,79 @@
-"""What a pod asks for, in whichever vocabulary, as one normal demand.
+"""The demand of a pod, from any vocabulary.
 
-Source of the vocabularies and units: `egpu.api.vocabularies`. Every refusal is an InvalidDemand naming the field as
+Source of the vocabularies and units: `egpu.api.vocabularies`. Each problem is an InvalidDemand that names the field as
 kubectl users write it, such as `spec.containers[app].resources.limits[docker.com/vcuda-core]`.
 """
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand, decode_demand
-from egpu.api.kubernetes import Container, Pod
-from egpu.api.quantities import Quantity, parse_count
-from egpu.api.vocabularies import BY_NAME, Vocabulary
+from egpu.api.foreign import NO_USE_TYPE, USE_TYPE
+from egpu.api.vocabularies import BY_NAME, OPTIONAL, Vocabulary
 from egpu.core.attributes import parse_selector, preference
-from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
-from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources
+from egpu.core.demand.amounts import (
+    asked_amounts,
+    count_or_none,
+    normalise,
+    one_vocabulary,
+    pod_memory_mib,
+    without_zeros,
+)
+from egpu.core.demand.claims import Claims, Classes, claim_class, claim_resources, claim_terms, demand_under
 from egpu.core.demand.counted import COUNTED, as_asked
+from egpu.core.demand.others import others_selector
 from egpu.core.links import LEAST
-from egpu.core.provisioners import provisioner
-from egpu.errors import CorruptData, InvalidDemand, InvalidQuantity
+from egpu.core.provisioners import Provisioner, provisioner
+from egpu_base.api.kubernetes import Container, Pod
+from egpu_base.api.objects import is_object_name
+from egpu_base.api.quantities import Quantity, is_zero, parse_count
+from egpu_base.errors import CorruptData, InvalidDemand, InvalidQuantity
 
-LINKS_FIELD: Final = f"metadata.annotations[{names.LINKS}]"
-_SAID: Final = (names.DEMAND, names.VCUDA_CORE_LIMIT, names.LINKS, names.CARD_SELECTOR, names.CARD_PREFERENCE)
-"""Annotations that have a say in what each container asks for."""
+_ONE_CARD: Final = "no container of the pod asks for several cards by its own resources; remove it"
+_SAID: Final = (
+    names.DEMAND,
+    names.VCUDA_CORE_LIMIT,
+    names.LINKS,
+    names.CARD_SELECTOR,
+    names.CARD_PREFERENCE,
+    USE_TYPE,
+    NO_USE_TYPE,
+)
+"""Annotations that change the demand of each container."""
+_SHOWN: Final = 64
+"""Characters of a wrong name that its message repeats."""
 TEMPLATES_LIMIT: Final = 512
-"""Containers, but for what does not matter here, of which it is known what they ask for; with one pod of each."""
+"""Different containers whose demands are cached."""
+_MOST_SAID: Final = 16_384
+"""Characters of what a demand depends on, up to which it is cached: tenants write them."""
 
 
 def container_field(pod: Pod, container: str) -> str:
-    """The path of a container: `spec.containers[app]` or `spec.initContainers[fetch]`."""
+    """Return the path of a container: `spec.containers[app]` or `spec.initContainers[fetch]`."""
     kind = "initContainers" if any(c.name == container for c in pod.init_containers) else "containers"
     return f"spec.{kind}[{container}]"
 
 
-def init_names(pod: Pod) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the plain init containers, and of the restartable ones (sidecars)."""
-    sidecars = tuple(c.name for c in pod.init_containers if c.restart_policy == "Always")
-    return tuple(c.name for c in pod.init_containers if c.name not in sidecars), sidecars
+def pod_demand(pod: Pod, containers: dict[str, ContainerDemand]) -> PodDemand:
+    """Return the demand of a pod whose containers ask for `containers`, by name."""
+    init = [container for container in pod.init_containers if container.name in containers]
+    return PodDemand(
+        containers=containers,
+        init=tuple(one.name for one in init if one.restart_policy != "Always"),
+        sidecars=tuple(one.name for one in init if one.restart_policy == "Always"),
+    )
 
 
 def claims_by_container(pod: Pod) -> dict[str, str]:
-    """Claims that a pod's annotations name: container → claim of the pod's own namespace.
+    """Return the claims that a pod's annotations name: container → claim of the pod's own namespace.
 
     Raises InvalidDemand for a container that does not exist, a claim of another namespace, two spellings that disagree,
-    and one claim named by two containers (of a pod, one container uses a claim).
+    and one claim named by two containers (only one container of a pod can use a claim).
     """
     known = {container.name for container in pod.all_containers}
     found: dict[str, str] = {}
@@ -63,15 +89,21 @@ def claims_by_container(pod: Pod) -> dict[str, str]:
             if "/" in claim:
                 namespace, _, _ = claim.partition("/")
                 raise InvalidDemand(
-                    field, f"{claim!r} names a claim of namespace {namespace!r}; a pod can use claims of its own only"
+                    field, f"{claim!r} is in namespace {namespace!r}; a pod can only use claims of its own"
                 )
             if not claim:
                 raise InvalidDemand(field, "names no claim; write the name of an ElasticGPUClaim of this namespace")
+            if not is_object_name(claim):
+                raise InvalidDemand(
+                    field,
+                    f"{claim[:_SHOWN]!r} is not the name of an object; write lower-case letters, digits, '-' and '.', "
+                    "at most 253",
+                )
             if found.get(container, claim) != claim:
                 raise InvalidDemand(field, f"container {container} already names the claim {found[container]!r}")
             if users.get(claim, container) != container:
                 raise InvalidDemand(
-                    field, f"the claim {claim!r} is named by container {users[claim]} too; one container can use it"
+                    field, f"container {users[claim]} names the claim {claim!r} too; only one container can use it"
                 )
             found[container], users[claim] = claim, container
     return found
@@ -85,11 +117,11 @@ def read_pod(
     largest_mib: int | None = None,
     vocabularies: Collection[str] | None = None,
 ) -> tuple[PodDemand, list[InvalidDemand]]:
-    """What `pod` asks for, and what is wrong with it: at most one problem for the annotations and one a container.
+    """Return what `pod` asks for, and what is wrong with it: one problem at most for the annotations and a container.
 
-    `claims` are those of its namespace, by name; `classes` by name. `largest_mib` is the memory of the largest card
-    known, or None when none is known yet: more than that is refused. `vocabularies`: the optional ones that are turned
-    on; None: as it was when the pod was admitted.
+    `claims` are those of its namespace, by name; `classes` by name. `largest_mib`: the memory of the largest known
+    card; a larger demand is a problem. None: no card is known yet. `vocabularies`: the optional vocabularies that are
+    turned on; None: those of the pod's admission.
     """
     problems: list[InvalidDemand] = []
     try:
@@ -104,61 +136,77 @@ def read_pod(
                 demand = _claimed(pod, container, named[container.name], claims, classes)
             else:
                 demand = container_demand(pod, container, vocabularies)
-            if demand:
-                _check_largest(demand, largest_mib, _memory_field(pod, container, demand))
+            if demand is not None:
+                _check_largest(pod, container, demand, largest_mib)
+                containers[container.name] = demand
         except InvalidDemand as error:
             problems.append(error)
-            continue
-        if demand:
-            containers[container.name] = demand
-    if names.LINKS in pod.annotations and not problems and not any(one.links for one in containers.values()):
-        reason = "no container of the pod asks for several cards by its own resources; remove it"
-        problems.append(InvalidDemand(LINKS_FIELD, reason))
-    for annotation in (names.CARD_SELECTOR, names.CARD_PREFERENCE):
-        if annotation in pod.annotations and not problems and all(one.claim for one in containers.values()):
-            reason = "no container of the pod asks for a GPU by its own resources; a claim has a selector of its own"
-            problems.append(InvalidDemand(_field(annotation), reason))
-    init, sidecars = init_names(pod)
-    return PodDemand(
-        containers=containers,
-        init=tuple(name for name in init if name in containers),
-        sidecars=tuple(name for name in sidecars if name in containers),
-    ), problems
+    if len(containers) > names.MAX_GPU_CONTAINERS:
+        reason = f"{len(containers)} containers ask for a GPU; a pod may have {names.MAX_GPU_CONTAINERS}: use more pods"
+        problems.append(InvalidDemand("spec.containers", reason))
+    return pod_demand(pod, containers), problems or _without_effect(pod, containers.values())
+
+
+def _without_effect(pod: Pod, demands: Collection[ContainerDemand]) -> list[InvalidDemand]:
+    """Return a problem for the first annotation about cards that applies to no container of the pod."""
+    own = not all(one.claim for one in demands)
+    alone = "no container of the pod asks for a GPU by its own resources; remove it, or set it in the claim"
+    for annotation, applies, reason in (
+        (names.LINKS, any(one.links for one in demands), _ONE_CARD),
+        (names.CARD_SELECTOR, own, alone),
+        (names.CARD_PREFERENCE, own, alone),
+        (USE_TYPE, own or not demands, alone),
+        (NO_USE_TYPE, own or not demands, alone),
+    ):
+        if annotation in pod.annotations and not applies:
+            return [InvalidDemand(_field(annotation), reason)]
+    return []
 
 
 def container_demand(
     pod: Pod, container: Container, vocabularies: Collection[str] | None = None
 ) -> ContainerDemand | None:
-    """What a container asks for by its own resources, or None. `vocabularies`: as of `read_pod`. Raises
-    InvalidDemand."""
+    """Return what a container asks for by its own resources, or None; see `read_pod`. Raises InvalidDemand."""
     needs = container.resources
     if needs is None:
         return None
     amounts = tuple((name, type(value), value) for one in (needs.limits, needs.requests) for name, value in _pairs(one))
     known = None if vocabularies is None else frozenset(vocabularies)
-    said = (container.name, *map(pod.annotations.get, _SAID), len(needs.limits or {}), amounts, known)
-    return _demand_of(_Asking(said, pod, container, known))
+    texts = tuple(map(pod.annotations.get, _SAID))
+    said = (container.name, *texts, len(needs.limits or {}), amounts, known)
+    characters = sum(len(text or "") for text in texts) + sum(len(name) + len(str(one)) for name, _, one in amounts)
+    if characters > _MOST_SAID:
+        return _new_demand(pod, container, known)
+    asking = _Asking(said, (pod, container, known))
+    try:
+        return _demand_of(asking)
+    finally:
+        asking.source = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class _Asking:
-    """`said` is all that a container's demand follows from. Of the pod more is needed only to say what is wrong."""
+    """The key of a container's demand: `said` is everything that it depends on. `source` is what it is computed from,
+    until then: the cache must not hold whole pods."""
 
     said: tuple[object, ...]
-    pod: Pod = dataclasses.field(compare=False)
-    container: Container = dataclasses.field(compare=False)
-    vocabularies: Collection[str] | None = dataclasses.field(compare=False)
+    source: tuple[Pod, Container, Collection[str] | None] | None = dataclasses.field(compare=False)
 
 
 @lru_cache(maxsize=TEMPLATES_LIMIT)
 def _demand_of(asking: _Asking) -> ContainerDemand | None:
-    """Worked out once for all pods of one template."""
-    pod, container, vocabularies = asking.pod, asking.container, asking.vocabularies
+    """Compute a demand once for all pods of one template."""
+    assert asking.source is not None
+    return _new_demand(*asking.source)
+
+
+def _new_demand(pod: Pod, container: Container, vocabularies: Collection[str] | None) -> ContainerDemand | None:
     path = container_field(pod, container.name) + ".resources"
-    asked = asked_amounts(container, path)
     told = _told(pod, container)
+    asked = asked_amounts(container, path)
     if asked and told is not None:
         asked = as_asked(asked, told)
+    asked = without_zeros(asked, (vocabularies or ()) if told is None else OPTIONAL)
     if not asked:
         return None
     if vocabularies is None:
@@ -167,10 +215,10 @@ def _demand_of(asking: _Asking) -> ContainerDemand | None:
     demand = normalise(
         {resource: (value, f"{path}.limits[{resource}]") for resource, value in asked.items()},
         vocabulary,
-        lambda value, field: parse_count(value, field=field) * vocabulary.memory_unit_mib,
+        lambda value, field: pod_memory_mib(value, field, vocabulary),
         base=ContainerDemand(provisioner=vocabulary.provisioner, vocabulary=vocabulary.name),
     )
-    return _selected(pod, _links(pod, _core_limit(pod, demand, vocabulary)))
+    return _annotated(pod, demand, vocabulary)
 
 
 def _pairs(amounts: Mapping[str, Quantity] | None) -> Iterable[tuple[str, Quantity]]:
@@ -178,12 +226,12 @@ def _pairs(amounts: Mapping[str, Quantity] | None) -> Iterable[tuple[str, Quanti
 
 
 def _told(pod: Pod, container: Container) -> ContainerDemand | None:
-    """What the pod's demand annotation says of a container: admission has been here, and its resources are counted."""
+    """Return a container's demand in the pod's annotation: admission has seen and counted the container."""
     text = pod.annotations.get(names.DEMAND)
     try:
         return decode_demand(text).containers.get(container.name) if text is not None else None
     except CorruptData:
-        return None  # admission refuses it: it is not what the pod asks for
+        return None  # admission refuses it, as it does not match the request
 
 
 def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes: Classes) -> ContainerDemand:
@@ -192,76 +240,78 @@ def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes:
     if claim is None:
         raise InvalidDemand(field, f"namespace {pod.namespace!r} has no ElasticGPUClaim {name!r}; create it first")
     try:
-        demand = claim_demand(claim, claim_class(claim, classes))
+        terms = claim_terms(claim, claim_class(claim, classes))
+        demand = demand_under(claim, terms)
     except InvalidDemand as error:
-        raise InvalidDemand(field, f"claim {name}: {error}") from error
+        # The name of a pod's own claim is new each time, and the same problem should have the same text.
+        own = field.startswith(_field(names.CLAIM_TEMPLATE_PREFIX)[:-1])
+        raise InvalidDemand(field, str(error) if own else f"claim {name}: {error}") from error
     path = container_field(pod, container.name) + ".resources"
-    wanted = claim_resources(demand)
+    wanted = claim_resources(demand, terms.technology)
     known = COUNTED if _told(pod, container) is not None else ()
-    for resource, value in asked_amounts(container, path).items():
+    for resource, value in without_zeros(asked_amounts(container, path)).items():
         if resource in known:
             continue
-        # The webhook's own additions come back when the pod is validated; anything else asks a second time.
+        # Validation sees the webhook's own additions again; anything else is a second request.
         if resource not in wanted or count_or_none(value) != wanted[resource]:
             raise InvalidDemand(
                 f"{path}.limits[{resource}]",
-                f"container {container.name} uses the claim {name}, which says what it gets",
+                f"container {container.name} uses the claim {name}, which sets its GPU resources; remove it",
             )
     return demand
 
 
-def _core_limit(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> ContainerDemand:
-    """gpu-manager's annotation: idle compute may be used up to this percent."""
-    text = pod.annotations.get(names.VCUDA_CORE_LIMIT)
-    if text is None or vocabulary.core != names.TENCENT_VCUDA_CORE or demand.exclusive:
-        return demand
-    field = f"metadata.annotations[{names.VCUDA_CORE_LIMIT}]"
+def _annotated(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> ContainerDemand:
+    """Apply the pod's annotations to a container that asks by its own resources."""
+    said, more = pod.annotations, dict[str, Any]()
+    if names.VCUDA_CORE_LIMIT in said and vocabulary.core == names.TENCENT_VCUDA_CORE and not demand.exclusive:
+        more["core_limit"] = _core_limit(said[names.VCUDA_CORE_LIMIT], demand)
+    if names.LINKS in said and demand.cards > 1:
+        more["links"] = _links(said[names.LINKS], provisioner(demand.provisioner))
+    select = others_selector(pod)
+    if names.CARD_SELECTOR in said:
+        select = parse_selector(said[names.CARD_SELECTOR], _field(names.CARD_SELECTOR)) + select
+    if select:
+        more["select"] = select
+    if names.CARD_PREFERENCE in said:
+        more["prefer"] = preference(said[names.CARD_PREFERENCE], field=_field(names.CARD_PREFERENCE))
+    return replace(demand, **more)
+
+
+def _core_limit(text: str, demand: ContainerDemand) -> int:
+    """Read gpu-manager's annotation: the percent up to which the container may use idle compute; 0: no more than its
+    share."""
+    field = _field(names.VCUDA_CORE_LIMIT)
     try:
-        limit = parse_count(text, field=field)
+        limit = 0 if is_zero(text) else parse_count(text, field=field)
     except InvalidQuantity as error:
         raise InvalidDemand(field, error.reason) from error
-    if not demand.core <= limit <= 100:
-        raise InvalidDemand(field, f"{limit} is not between the share of {demand.core} and 100 percent")
-    return replace(demand, core_limit=limit)
+    if limit and not demand.core <= limit <= 100:
+        raise InvalidDemand(field, f"{limit} is out of range; write a percentage from {demand.core} (the share) to 100")
+    return limit
 
 
-def _links(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
-    """The pod's own word on links, for its containers that ask for several cards themselves."""
-    text = pod.annotations.get(names.LINKS)
-    if text is None or demand.cards < 2:
-        return demand
+def _links(text: str, technology: Provisioner) -> str:
     if text not in LEAST:
-        raise InvalidDemand(LINKS_FIELD, f"{text!r} is not one of {', '.join(LEAST)}")
-    if provisioner(demand.provisioner).anywhere:
-        raise InvalidDemand(LINKS_FIELD, f"links are not looked at for {demand.provisioner}; remove it")
-    return replace(demand, links=text)
-
-
-def _selected(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
-    """The pod's own word on which cards it takes, for its containers that ask themselves."""
-    text, liked = pod.annotations.get(names.CARD_SELECTOR), pod.annotations.get(names.CARD_PREFERENCE)
-    if text is not None:
-        demand = replace(demand, select=parse_selector(text, _field(names.CARD_SELECTOR)))
-    if liked is not None:
-        demand = replace(demand, prefer=preference(liked, field=_field(names.CARD_PREFERENCE)))
-    return demand
+        raise InvalidDemand(_field(names.LINKS), f"{text!r} is not one of {', '.join(LEAST)}")
+    if technology.anywhere:
+        raise InvalidDemand(_field(names.LINKS), f"{technology.name} does not support links; remove it")
+    return text
 
 
 def _field(annotation: str) -> str:
     return f"metadata.annotations[{annotation}]"
 
 
-def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> str:
-    if demand.claim:
-        return _claim_field(pod, container)
-    return f"{container_field(pod, container.name)}.resources.limits[{BY_NAME[demand.vocabulary].memory}]"
-
-
 def _claim_field(pod: Pod, container: Container) -> str:
-    keys = (prefix + container.name for prefix in names.CLAIM_PREFIXES)
+    prefixes = (names.CLAIM_TEMPLATE_PREFIX, *names.CLAIM_PREFIXES)
+    keys = (prefix + container.name for prefix in prefixes)
     return f"metadata.annotations[{next(key for key in keys if key in pod.annotations)}]"
 
 
-def _check_largest(demand: ContainerDemand, largest_mib: int | None, field: str) -> None:
-    if largest_mib is not None and demand.memory_mib > largest_mib:
-        raise InvalidDemand(field, f"{demand.memory_mib} MiB is more than the largest card has ({largest_mib} MiB)")
+def _check_largest(pod: Pod, container: Container, demand: ContainerDemand, largest_mib: int | None) -> None:
+    if largest_mib is None or demand.memory_mib <= largest_mib:
+        return
+    field = f"{container_field(pod, container.name)}.resources.limits[{BY_NAME[demand.vocabulary].memory}]"
+    reason = f"{demand.memory_mib} MiB is more than the largest card has ({largest_mib} MiB); ask for less"
+    raise InvalidDemand(_claim_field(pod, container) if demand.claim else field, reason)

@@ -1,8 +1,8 @@
-"""Which nodes a pod selects, and so which card models it accepts.
+"""Node selection of pods, and the card models that follow from it.
 
-A job mix that knows which pods are bound to which models prices those models by who else needs them. Nobody names a
-model as such: pods select nodes by labels (the agent's `elasticgpu.io/gpu-product`, NVIDIA's, a site's own), so the
-models of a pod are those of the nodes that it selects.
+A job mix that knows which pods need which models prices the models accordingly. Pods name no models: they select nodes
+by labels (the agent's `elasticgpu.io/gpu-product`, NVIDIA's, a site's own), so their models are those of the selected
+nodes.
 """
 
 from collections import OrderedDict
@@ -11,15 +11,20 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ObjectMeta
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.objects import ObjectMeta
 
 MAX_SELECTORS: Final = 1024
-"""Different selectors whose models are remembered."""
+"""Different selectors whose models are cached."""
+MAX_COMPARED: Final = 65_536
+"""Requirements of a pod times nodes that are compared at once, which takes 0.3 s. API servers do not limit a pod's
+requirements. A pod with more is left to kube-scheduler."""
+_VALUES: Final = 32
+"""Values of a requirement that cost as much as one more."""
 
 
 class Selection:
-    """The nodes' labels and card models; `models` of a pod by its selectors."""
+    """The labels and card models of nodes; `models` looks them up by a pod's selectors."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -27,7 +32,7 @@ class Selection:
         self._known: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
 
     def node_changed(self, node: Node) -> None:
-        """Only name and labels are kept."""
+        """Record a node. Only its name and labels are kept."""
         kept = Node(metadata=ObjectMeta(name=node.name, labels=node.metadata.labels))
         if self._nodes.get(node.name) != kept:
             self._nodes[node.name] = kept
@@ -38,7 +43,7 @@ class Selection:
             self._known.clear()
 
     def cards_changed(self, node: str, model: str | None) -> None:
-        """The model of the node's cards (of the first one, where they differ); None when it has none."""
+        """Record the model of the node's cards (of the first one, if they differ); None for no cards."""
         if self._models.get(node) != model:
             if model is None:
                 del self._models[node]
@@ -47,10 +52,13 @@ class Selection:
             self._known.clear()
 
     def models(self, pod: Pod) -> tuple[str, ...]:
-        """The models that the pod accepts, sorted; () for any, and where it selects no node that is known."""
+        """Return the models that the pod accepts, sorted; () for any, if it selects no known node, and if it has too
+        many requirements to look."""
         spec = pod.spec
         affinity = (spec.affinity or {}).get("nodeAffinity")
         if not spec.node_selector and not affinity:
+            return ()
+        if requirement_count(pod) * len(self._models) > MAX_COMPARED:
             return ()
         key = msgspec.json.encode((spec.node_selector, affinity), order="sorted")
         found = self._known.get(key)
@@ -61,8 +69,10 @@ class Selection:
         return found
 
     def of(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
-        """Those of `nodes` that the pod selects."""
+        """Return those of `nodes` that the pod selects; all if it has too many requirements."""
         if not pod.spec.node_selector and not (pod.spec.affinity or {}).get("nodeAffinity"):
+            return list(nodes)
+        if requirement_count(pod) * len(nodes) > MAX_COMPARED:
             return list(nodes)
         return [name for name in nodes if name in self._nodes and selects(pod, self._nodes[name])]
 
@@ -72,17 +82,30 @@ class Selection:
         return () if chosen == set(having.values()) else tuple(sorted(chosen))
 
 
+def requirement_count(pod: Pod) -> int:
+    """Return how many requirements of the pod `selects` may have to compare; long lists of values count as several."""
+    terms = _required_terms(pod) or ()
+    count = len(pod.spec.node_selector or ()) + len(terms)
+    for term in terms:
+        for expression in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())):
+            count += 1 + len(expression.get("values") or ()) // _VALUES
+    return count
+
+
 def selects(pod: Pod, node: Node) -> bool:
-    """nodeSelector and required node affinity."""
+    """Return whether a node matches the pod's nodeSelector and required node affinity."""
     labels = node.metadata.labels or {}
     if any(labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
         return False
+    terms = _required_terms(pod)
+    return terms is None or any(_matches_term(term, node) for term in terms)
+
+
+def _required_terms(pod: Pod) -> list[dict[str, Any]] | None:
+    """Return the terms of the pod's required node affinity; None if it has none."""
     affinity = cast("dict[str, Any]", (pod.spec.affinity or {}).get("nodeAffinity") or {})
     required = cast("dict[str, Any] | None", affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    if required is None:
-        return True
-    terms = cast("list[dict[str, Any]]", required.get("nodeSelectorTerms") or [])
-    return any(_matches_term(term, node) for term in terms)
+    return None if required is None else cast("list[dict[str, Any]]", required.get("nodeSelectorTerms") or [])
 
 
 def _matches_term(term: dict[str, Any], node: Node) -> bool:
@@ -109,7 +132,7 @@ def _matches(expression: dict[str, Any], labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt" as operator:
-            # No API server asks whether these are numbers; to kube-scheduler a pair of which one is none never matches.
+            # API servers do not check for numbers; for kube-scheduler a pair with a non-number never matches.
             pair = (_whole(value), _whole(values[0] if values else None))
             if pair[0] is None or pair[1] is None:
                 return False

@@ -1,10 +1,10 @@
 """Gangs: groups of pods that run all together or not at all, named by annotations of their pods.
 
-A gang is its living members: the pods of one namespace that name it, neither finished nor being deleted. It is *whole*
-when as many are bound as its size says. Members that succeeded count as bound where others of the gang still are: a
-worker that is done early, and is not made again, must not keep a lost one from coming back.
+A gang is its living members: the pods of one namespace that name it and are neither finished nor being deleted. It is
+*whole* when as many are bound as its size says. Members that succeeded count as bound while others of the gang still
+are: a worker that finished early, and is not created again, must not keep a lost one from coming back.
 
-Who belongs to which gang is read from pods; where its members fit together is `egpu.core.gangs.placing`'s.
+`egpu.core.gangs.placing` decides where the members fit together.
 """
 
 import re
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidDemand
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_OFFERS: Final = 16_384
-"""Waiting members whose nodes are remembered. The scheduler may ask about a pod before the watch shows it, or after
-its end, so they are not bounded by the pods that are known."""
+"""Waiting members whose nodes are remembered. The scheduler may ask about a pod before the watch shows it, or after its
+end, so the number of known pods is no bound."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-"""What a label's value may be, as the name is one too."""
+"""The name is a label's value too."""
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smh]?)")
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
 class GangTerms:
-    """What a pod says of its gang."""
+    """The name, size and timeout of a gang, by the annotations of one pod."""
 
     name: str
     size: int
@@ -37,19 +37,19 @@ class GangTerms:
 
 
 def gang_terms(pod: Pod) -> GangTerms | None:
-    """What the pod's annotations say, or None for a pod of no gang. Raises InvalidDemand naming the annotation."""
+    """Read the annotations of a pod; None for a pod of no gang. Raises InvalidDemand naming the annotation."""
     name = pod.annotations.get(names.GANG)
     if name is None:
         for key in (names.GANG_SIZE, names.GANG_TIMEOUT):
             if key in pod.annotations:
-                raise InvalidDemand(_field(key), f"names no gang; add {names.GANG}, or remove it")
+                raise InvalidDemand(_field(key), f"has no effect without {names.GANG}; add that, or remove this")
         return None
     if not _NAME.fullmatch(name):
-        reason = f"{name!r} is no name: up to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter"
-        raise InvalidDemand(_field(names.GANG), f"{reason} or digit")
+        rule = "up to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+        raise InvalidDemand(_field(names.GANG), f"{name!r} is not a valid name; use {rule}")
     text = pod.annotations.get(names.GANG_SIZE)
     if text is None:
-        raise InvalidDemand(_field(names.GANG_SIZE), f"is missing: how many pods has the gang {name}?")
+        raise InvalidDemand(_field(names.GANG_SIZE), f"is missing; set it to the number of pods of the gang {name}")
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= names.MAX_GANG_SIZE:
         reason = f"{text!r} is not a number of pods from 1 to {names.MAX_GANG_SIZE}"
         raise InvalidDemand(_field(names.GANG_SIZE), reason)
@@ -73,9 +73,9 @@ def _field(key: str) -> str:
 
 
 def disagreement(pod: Pod, others: Iterable[Pod]) -> InvalidDemand | None:
-    """Why `pod` cannot be made beside the pods `others` (of its namespace) of its gang; None when it can.
+    """Return why `pod` cannot be created beside its gang's pods `others` (of its namespace); None if it can.
 
-    Raises InvalidDemand for terms that cannot be read.
+    Raises InvalidDemand for terms that are not valid.
     """
     terms = gang_terms(pod)
     if terms is None:
@@ -85,18 +85,18 @@ def disagreement(pod: Pod, others: Iterable[Pod]) -> InvalidDemand | None:
         try:
             said = gang_terms(other)
         except InvalidDemand:
-            continue  # from before it was checked; it waits, and says why
+            continue  # older than the check; it waits, and explains why
         assert said is not None
         for key, ours, theirs in (
             (names.GANG_SIZE, terms.size, said.size),
             (names.GANG_TIMEOUT, terms.timeout_seconds, said.timeout_seconds),
         ):
             if ours != theirs:
-                reason = f"says {ours}, and pod {other.name} of the gang {terms.name} says {theirs}"
+                reason = f"is {ours}, and {theirs} in pod {other.name} of the gang {terms.name}; write the same"
                 return InvalidDemand(_field(key), reason)
     if len(living) >= terms.size:
         members = ", ".join(sorted(one.name for one in living))
-        return InvalidDemand(_field(names.GANG), f"the gang {terms.name} has its {terms.size} members ({members})")
+        return InvalidDemand(_field(names.GANG), f"the gang {terms.name} already has {terms.size} members ({members})")
     return None
 
 
@@ -106,7 +106,7 @@ def _living(pod: Pod) -> bool:
 
 @dataclass(frozen=True)
 class Gang:
-    """A gang as its pods show it, by the terms of one of them. `waiting` come in order of age and name."""
+    """A gang as its pods show it, by the terms of one of them. `waiting` are sorted by age and name."""
 
     namespace: str
     terms: GangTerms
@@ -120,16 +120,16 @@ class Gang:
 
     @property
     def existing(self) -> int:
-        """Members that there are, in the sense of this module."""
+        """The number of members, as this module defines them."""
         return len(self.bound) + len(self.waiting) + (self.succeeded if self.bound else 0)
 
     @property
     def partial(self) -> bool:
-        """Some run, and others that belong to it wait: what must not last."""
+        """True if some members run while others wait, which must not last."""
         return bool(self.waiting) and 0 < len(self.bound) < self.terms.size
 
     def problem(self) -> str:
-        """Why no member can be placed, whatever room there is; "" when all exist and agree."""
+        """Return why no member can be placed, whatever room there is; "" if all exist and agree."""
         size, name = self.terms.size, self.terms.name
         for other in (*self.bound, *self.waiting):
             try:
@@ -137,7 +137,7 @@ class Gang:
             except InvalidDemand as error:
                 return f"gang {name}: pod {other.name}: {error}"
             if terms != self.terms:
-                return f"gang {name}: its pods disagree on size or time limit; make them anew"
+                return f"gang {name}: its pods disagree on size or time limit; create them again"
         if self.existing < size:
             return f"gang {name}: {self.existing} of {size} members exist"
         if len(self.bound) + len(self.waiting) > size:
@@ -146,15 +146,16 @@ class Gang:
 
 
 class Gangs:
-    """Pods by gang, as the watch shows them; and on which nodes the scheduler would have each waiting member.
+    """Pods by gang, as the watch shows them, and the nodes that the scheduler offers to each waiting member.
 
-    The latter is what kube-scheduler asked about last: nodes that pass its own checks (selectors, taints, other
-    resources), which are not repeated here. It is not kept: after a restart every waiting pod is asked about again.
+    An offer is the list of nodes in kube-scheduler's latest question: nodes that pass its own checks (selectors,
+    taints, other resources), which are not repeated here. Offers are not stored: after a restart the scheduler asks
+    about every waiting pod again.
     """
 
     def __init__(self, is_held: Callable[[str], bool] = lambda _: False) -> None:
         self._is_held = is_held
-        """Whether the pod of this UID has its cards, though the watch may not show it yet."""
+        """True if the pod of this UID has its cards, though the watch may not show it yet."""
         self._members: dict[str, dict[str, Pod]] = {}
         self._keys: dict[str, str] = {}
         self._offers: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -178,18 +179,18 @@ class Gangs:
                 del self._members[key]
 
     def offer(self, pod: Pod, nodes: Iterable[str]) -> None:
-        """The scheduler would have the pod on any of `nodes`."""
+        """Record that the scheduler accepts any of `nodes` for the pod."""
         self._offers[pod.uid] = tuple(nodes)
         self._offers.move_to_end(pod.uid)
         if len(self._offers) > MAX_OFFERS:
             self._offers.popitem(last=False)
 
     def offered(self, uid: str) -> tuple[str, ...] | None:
-        """Where the scheduler would have the pod; None when it has not asked yet."""
+        """Return the nodes that the scheduler accepts for the pod; None if it has not asked yet."""
         return self._offers.get(uid)
 
     def of(self, pod: Pod) -> Gang | None:
-        """The gang of `pod`, with it. Raises InvalidDemand for terms that cannot be read."""
+        """Return the gang of `pod`, including it. Raises InvalidDemand for terms that are not valid."""
         terms = gang_terms(pod)
         if terms is None:
             return None
@@ -197,7 +198,7 @@ class Gangs:
         return self._gang(pod.namespace, terms, {pod.uid: pod} | members)
 
     def partial(self) -> list[Gang]:
-        """The gangs of which some pods run and some wait."""
+        """Return the gangs with both running and waiting pods."""
         found: list[Gang] = []
         for members in self._members.values():
             if len(members) < 2 or all(pod.spec.node_name for pod in members.values()):

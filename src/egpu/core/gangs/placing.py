@@ -1,12 +1,12 @@
-"""Where several pods fit at once: what a gang is asked about. Changes nothing.
+"""Places for several pods of a gang at once. Changes nothing.
 
-The members are placed one after the other, hardest first, each where the policy likes it best with those before it in
-place; where one finds no room, the ones before it are tried elsewhere, within a bound. For members that ask alike the
-first attempt decides: wherever they go, as many fit. Of unlike ones, a gang may be told to wait although a place
-exists, never the other way round.
+Members are placed one after the other, hardest first, each at the policy's best place beside those before it. If one
+finds no room, other places are tried for the ones before it, within a bound. For members with equal requests the first
+attempt decides: any order places as many. A gang of unequal members may have to wait although places exist, never the
+other way round.
 
-CPU and memory of nodes are looked at too, as far as objects tell: the scheduler checks each pod for itself, and several
-pods at once only here.
+CPU and memory of nodes are checked too, as far as objects show them: the scheduler checks each pod for itself, and only
+this module checks several pods at once.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.hosts import Room
@@ -22,17 +21,18 @@ from egpu.core.placement.ledger import Holder
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import CorruptData, InvalidInput, MissingExtra
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import CorruptData, InvalidInput, MissingExtra
 
 SPARE_STEPS: Final = 64
-"""Placements tried beyond one a member."""
+"""Placements tried in addition to one per member."""
 REASONS: Final = 8
-"""Nodes whose reasons are worked out where nobody asked for all; one sentence has no room for more."""
+"""Nodes with reasons in an answer by default; one sentence has no room for more."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A pod that is placed with others, what it asks for, and where it may go."""
+    """A pod of a gang, its request, and the nodes that it may use."""
 
     pod: Pod
     request: Request
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Stuck:
-    """The pod for which no place was found, how many were placed before it, and why it fits nowhere then."""
+    """The pod without a place, the number of pods placed before it, and why it then fits nowhere."""
 
     pod: Pod
     placed: int
@@ -84,7 +84,7 @@ class _Attempt:
         return False
 
     def _alike(self, position: int) -> bool:
-        """Whether all from here on ask for the same: then another place for this one changes nothing."""
+        """Return whether all remaining members have equal requests, so that another place changes nothing."""
         first = self.members[position]
         rest = self.members[position + 1 :]
         return all((one.request, one.nodes) == (first.request, first.nodes) for one in rest)
@@ -123,8 +123,7 @@ class _Attempt:
 def place_members(
     cache: SchedulerCache, members: Sequence[Member], policies: Policies, *, reasons: int = REASONS
 ) -> dict[str, PodAllocation] | Stuck:
-    """A place for every member, by the pods' UIDs, or for none. `reasons`: of how many nodes it is said why they
-    refuse."""
+    """Return a place for every member, by pod UID, or the member that is stuck. `reasons`: refusals to explain."""
 
     def difficulty(member: Member) -> tuple[bool, int, int, str]:
         demands = member.request.demand.containers.values()
@@ -146,7 +145,7 @@ def place_members(
 
 
 def _contended(members: Sequence[Member]) -> str:
-    """Why members cannot be placed together for a claim that several of them use; empty where they can."""
+    """Return why several members cannot use one claim; empty if they can."""
     users: dict[str, str] = {}
     for member in members:
         for container, demand in member.request.demand.containers.items():
@@ -156,14 +155,15 @@ def _contended(members: Sequence[Member]) -> str:
             held = member.request.bound.get(container)
             if first == member.pod.name or (held is not None and held.container.shared_claim):
                 continue
-            why = "which has no cards yet: its class has to bind it at once" if demand.shared_claim else ""
-            return f"pods {first} and {member.pod.name} use the claim {demand.claim}, {why or 'which one pod can use'}"
+            unbound = "is not bound yet; use a class with binding mode Immediate"
+            why = unbound if demand.shared_claim else "only one pod can use"
+            return f"pods {first} and {member.pod.name} use the claim {demand.claim}, which {why}"
     return ""
 
 
 @dataclass(frozen=True)
 class GangVerdict:
-    """The cards of every waiting member by its UID, or none and why. `refusals` are those of the member `stuck`."""
+    """The cards of every waiting member by UID, or none and why. `refusals` are those of the member `stuck`."""
 
     allocations: dict[str, PodAllocation]
     reason: str = ""
@@ -171,7 +171,7 @@ class GangVerdict:
     refusals: tuple[Refusal, ...] = ()
 
     def text(self) -> str:
-        """In one sentence, for an event."""
+        """Return one sentence for an event."""
         nodes = "; ".join(f"node {refusal.node}: {refusal.text()}" for refusal in self.refusals)
         return f"{self.reason}: {nodes}" if nodes else self.reason
 
@@ -183,18 +183,18 @@ def place_gang(
     *,
     pod: Pod,
     nodes: Sequence[str],
-    elsewhere: Sequence[str] | None = None,
+    default_nodes: Sequence[str] | None = None,
     reasons: int = REASONS,
 ) -> GangVerdict:
-    """Where the waiting members of a gang go, all of them or none: `pod` on one of `nodes`, the others where the
-    scheduler would have them; `elsewhere`: where it has not said."""
+    """Place the waiting members of a gang, all or none: `pod` on one of `nodes`, the others on the nodes that the
+    scheduler offered; `default_nodes`: nodes of members without an offer."""
     if problem := gang.problem():
         return GangVerdict({}, problem)
     name, members = gang.terms.name, list[Member]()
     for waiting in gang.waiting:
         offered = nodes if waiting.uid == pod.uid else cache.gangs.offered(waiting.uid)
         if offered is None:
-            offered = elsewhere
+            offered = default_nodes
         if offered is None:
             return GangVerdict({}, f"gang {name}: the scheduler has not asked about pod {waiting.name} yet")
         try:
@@ -212,5 +212,5 @@ def place_gang(
         return GangVerdict(found)
     size, fit = gang.terms.size, found.placed + len(gang.bound)
     head = f"gang {name}: all {size} members exist, {fit} fit at once"
-    others = f"with {found.placed} of the others in place" if found.placed else "by itself"
-    return GangVerdict({}, f"{head}; {found.pod.name} {others} has no room", found.pod, found.refusals)
+    others = f"with {found.placed} of the others placed" if found.placed else "even alone"
+    return GangVerdict({}, f"{head}; {found.pod.name} has no room {others}", found.pod, found.refusals)

@@ -1,9 +1,9 @@
-"""What of a server's report is believed: what it says of its own cards, of leases that the broker gave it, and of such
-leases that it could have been given.
+"""The accepted parts of a server's report: its own cards, leases that the broker gave it, and leases that the broker
+could have given it.
 
-A lease is named after its key (`lease_name`), which only the broker and the lease's own servers know: who reports a
-lease that the pool does not have from it has to bring the key that makes the name. So nobody can speak of a lease that
-runs elsewhere. What it makes up must at least fit on its cards, beside all else that it reports.
+A lease is named after its key (`lease_name`), which only the broker and the lease's own servers know. A server that
+reports a lease which the pool does not have from it must present the key that makes the name, so no server can report a
+lease that runs elsewhere. An invented lease must at least fit on its cards, beside all others of the report.
 """
 
 import dataclasses
@@ -18,33 +18,34 @@ from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_n
 from egpu.core.leasing.state import Lease
 from egpu.core.leasing.table import LeaseTable
 from egpu.core.placement.cards import Card
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 
 MAX_CARDS: Final = 64
-"""Of one server."""
+"""The most cards of one server."""
 MAX_PARTS: Final = 8
-"""Servers one lease may span: what a client library connects to."""
+"""The most servers of one lease: a client library connects to so many."""
 MAX_TEXT: Final = 512
 MAX_PRECISIONS: Final = 16
+MAX_LIBRARIES: Final = 32
 MAX_NUMBER: Final = 2**31
 
 
 def believed(report: Report, table: LeaseTable, *, max_leases: int) -> tuple[Report, tuple[str, ...]]:
-    """The report without the leases that are not believed, and the names of these. The pool has `max_leases` at most.
+    """Return the report without the leases that are not accepted, and their names. The pool has at most `max_leases`.
 
-    Raises Refused for what no server of ours says of itself and its cards.
+    Raises Refused for values that none of our servers report.
     """
     _check(report)
     free = {card.uuid: (100, card.memory_mib) for card in report.cards}
     possible = [one for one in report.leases if _is_possible(one)]
-    given = [one for one in possible if _is_given(one.record, report.server, table)]
-    for one in given:
-        _take(free, one.record)  # the pool knows what it gave, whatever the room is now
-    accepted = {one.record.lease: one for one in given}
+    granted = [one for one in possible if _was_granted(one.record, report.server, table)]
+    for one in granted:
+        _take(free, one.record)  # the pool granted it, whatever the room is now
+    accepted = {one.record.lease: one for one in granted}
     room = max_leases - len(table.leases)
     for one in possible:
         record, found = one.record, table.leases.get(one.record.lease)
-        if record.lease in accepted or not _could_be_given(record, found) or not _fits(free, record):
+        if record.lease in accepted or not _may_be_granted(record, found) or not _fits(free, record):
             continue
         if found is None:
             if room <= 0:
@@ -57,13 +58,13 @@ def believed(report: Report, table: LeaseTable, *, max_leases: int) -> tuple[Rep
     return dataclasses.replace(report, leases=leases), doubted
 
 
-def _is_given(record: LeaseRecord, server: str, table: LeaseTable) -> bool:
+def _was_granted(record: LeaseRecord, server: str, table: LeaseTable) -> bool:
     found = table.leases.get(record.lease)
     return found is not None and server in found.parts and found.key == record.key
 
 
-def _could_be_given(record: LeaseRecord, found: Lease | None) -> bool:
-    """Whether the broker may have given it this lease: it has the key, and nobody else reports this part."""
+def _may_be_granted(record: LeaseRecord, found: Lease | None) -> bool:
+    """Return whether the broker may have granted this lease: the key fits, and no other server reports this part."""
     if record.lease != lease_name(record.key) or not 0 <= record.part < record.parts <= MAX_PARTS:
         return False
     if found is None:
@@ -78,7 +79,7 @@ def _could_be_given(record: LeaseRecord, found: Lease | None) -> bool:
 
 
 def _fits(free: dict[str, tuple[int, int]], record: LeaseRecord) -> bool:
-    """Whether its cards, each another, have that much left."""
+    """Return whether its cards, all different, have that much left."""
     return 0 < len(record.cards) == len({share.uuid for share in record.cards}) and all(
         share.uuid in free
         and 1 <= share.core <= free[share.uuid][0]
@@ -99,9 +100,14 @@ def _take(free: dict[str, tuple[int, int]], record: LeaseRecord) -> None:
 def _check(report: Report) -> None:
     for what in ("server", "address", "host", "instance", "directory", "confinement", "epoch"):
         check_plain(what, getattr(report, what), at_most=MAX_TEXT, empty=what != "server")
+    if len(report.libraries) > MAX_LIBRARIES:
+        raise Refused(f"libraries: {len(report.libraries)} of them; the most is {MAX_LIBRARIES}")
+    for name, version in report.libraries.items():
+        check_plain("library", name, at_most=MAX_TEXT)
+        check_plain(f"library {name}", version, at_most=MAX_TEXT, empty=True)
     _check_number("link", report.link_mbps)
     if len(report.cards) > MAX_CARDS or len({card.uuid for card in report.cards}) != len(report.cards):
-        raise Refused(f"cards: {len(report.cards)} of them, or the same one twice; {MAX_CARDS} are the most")
+        raise Refused(f"cards: {len(report.cards)} cards, or one of them twice; the most is {MAX_CARDS}")
     for card in report.cards:
         _check_card(card)
 
@@ -118,11 +124,11 @@ def _check_card(card: Card) -> None:
     for text in (*card.tflops, *card.links, *card.links.values()):
         check_plain(f"card {card.uuid}", text, at_most=MAX_TEXT)
     if not all(math.isfinite(one) and 0 <= one <= names.MAX_TFLOPS for one in card.tflops.values()):
-        raise Refused(f"card {card.uuid}: TFLOPS that no card has")
+        raise Refused(f"card {card.uuid}: TFLOPS out of range")
 
 
 def _is_possible(one: RunningLease) -> bool:
-    """Whether its texts and figures are such as a lease has."""
+    """Return whether its texts and numbers are valid for a lease."""
     record = one.record
     numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts]
     texts = [record.lease, record.holder, record.peer, record.request, record.key]

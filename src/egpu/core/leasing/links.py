@@ -1,8 +1,7 @@
-"""Whose networks on which servers are linked, so that ranks of one caller in leases on several servers meet. Pure.
+"""Links between networks of servers, so that ranks of one caller in leases on several servers can communicate. Pure.
 
-Only leases count that their caller has spoken for over its own connection: a server can make up leases in anybody's
-name, and would else have a way into that caller's networks on other servers. Servers that allow no collectives take
-part in none.
+Only leases count that their caller has attached to over its own connection: a server can invent leases in any name, and
+would otherwise reach that caller's networks on other servers. Servers without collectives have no links.
 """
 
 import hashlib
@@ -28,13 +27,13 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def network_address(server: str) -> int:
-    """The address that networks of executors have on this server, in 10.0.0.0/8."""
+    """Return the address that networks of executors have on this server, in 10.0.0.0/8."""
     digest = hashlib.sha256(f"network {server}".encode()).digest()
     return _NETWORK + 1 + int.from_bytes(digest[:8], "big") % _HOSTS
 
 
 def links(leases: Iterable[Lease], servers: Mapping[str, Server]) -> dict[str, tuple[LinkRecord, ...]]:
-    """By server what its networks are linked with, in the order of callers and servers."""
+    """Return, by server, the links of its networks, in the order of callers and servers."""
     if not any(server.collectives for server in servers.values()):
         return {}
     places: dict[str, set[str]] = {}

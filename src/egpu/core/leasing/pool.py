@@ -1,12 +1,12 @@
-"""The pool's decisions: who gets which cards of which server, for how long, and when they are free again. No I/O, no
-clock (every call brings `now`, in seconds of one monotonic clock).
+"""The pool's decisions: which program gets which cards of which server, for how long, and when they are free again. No
+I/O, no clock (every call passes `now`, in seconds of one monotonic clock).
 
-The state is rebuilt from the servers' reports: they run the executors, and keep beside each the lease it belongs to, so
-there is no second copy that could disagree with them.
+The state is rebuilt from the servers' reports. Servers run the executors and store the lease of each beside it, so no
+second copy can disagree.
 
 A lease ends when its holder says so, when the holder's connection closes and is not back within RECONNECT_SECONDS (the
-kernel of a killed process closes it at once), when nobody renews it for TTL_SECONDS (a network that says nothing), or
-when its server stays away for SERVER_GRACE_SECONDS.
+kernel of a killed process closes it at once), when it is not renewed for TTL_SECONDS (a silent network), or when its
+server stays away for SERVER_GRACE_SECONDS.
 """
 
 from collections.abc import Sequence
@@ -27,32 +27,34 @@ from egpu.core.placement.cards import NodeCards
 from egpu.core.placement.fit import fits
 from egpu.core.placement.hosts import Hosts
 from egpu.core.placement.ranking import Ranking
-from egpu.core.placement.refusal import refusal
+from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import DoesNotFit, Refused, TooSoon, Unavailable
+from egpu_base.errors import DoesNotFit, Refused, TooSoon, Unavailable
 
 TTL_SECONDS: Final = 30.0
-"""How long a lease lives without a renewal: a network may be silent for this long."""
+"""The life of a lease without a renewal: a network may be silent for this long."""
 RECONNECT_SECONDS: Final = 1.0
-"""How long a holder whose connection was closed may take to come back."""
+"""The time for a holder to return after its connection was closed."""
 SERVER_GRACE_SECONDS: Final = 30.0
-"""How long a server may be away before its leases are lost. Its cards are not given out meanwhile, nor afterwards until
-it reports again."""
+"""Seconds that a server may be away before its leases are lost. Its cards are not used until it reports again."""
 MAX_LEASES: Final = 16_384
 MAX_LEASES_PER_HOLDER: Final = 64
-"""Of one caller's: a holder is the caller's own word, and another caller's of the same name is another."""
+"""Per caller: callers choose their holders' names, and equal names of other callers are other holders."""
 MAX_LEASES_PER_PEER: Final = 4096
-"""A part of the pool's, so that one caller cannot use up all that the pool can count."""
-OVER_LIMIT: Final = "over_limit: it used more memory than it was shrunk to, and its time to give it back was over"
+"""A part of the pool's maximum, so that one caller cannot use up all of it."""
+MAX_SERVERS_IN_TEXT: Final = 3
+MAX_CARDS_IN_TEXT: Final = 2
+"""Servers, and cards of each, that a refusal names: it is one line of a terminal, or two."""
+OVER_LIMIT: Final = "over_limit: it used more memory than its reduced limit, and the time to release it was over"
 
 
 class Pool(LeaseTable):
     """All leases over all servers. Not thread-safe: its owner calls from one loop, and after each call sends the orders
-    of the servers in `changed`, tells whoever waits for a lease in `touched`, and clears both.
+    of the servers in `changed`, notifies the waiters of the leases in `touched`, and clears both.
 
-    `unix_at_zero` is the Unix time at which `now` was 0: what must hold over a restart is said by that clock. It is
-    read once, so setting the clock moves nothing while this pool runs.
+    `unix_at_zero` is the Unix time at which `now` was 0, for deadlines that outlive a restart. It is read once, so
+    setting the clock changes nothing while this pool runs.
     """
 
     def __init__(self, epoch: str, policies: Policies | None = None, *, unix_at_zero: float = 0.0) -> None:
@@ -68,12 +70,12 @@ class Pool(LeaseTable):
     def grant(
         self, asked: LeaseRequest, *, lease: str, key: str, holder: str, peer: str, request: str, now: float
     ) -> Lease:
-        """Reserve what is asked, under the new id `lease`. The same `request` of the same peer again gives the lease
-        that it got the first time (an answer may have been lost).
+        """Reserve the requested cards, under the new id `lease`. Repeating a `request` of the same peer returns the
+        same lease (an answer may have been lost).
 
         Raises:
-            DoesNotFit: no place now; the message says what each server lacks.
-            Unavailable: the same, but a server is away and may be back at any moment: ask again.
+            DoesNotFit: no room now; the message says what each server lacks.
+            Unavailable: no room now, but a server is away and may be back at any moment: ask again.
             Refused: the holder has too many leases, or the pool has.
             TooSoon: a lease of the same peer was ended for an overrun a moment ago.
         """
@@ -84,11 +86,11 @@ class Pool(LeaseTable):
         if backoff.wait_seconds(now):
             raise TooSoon(backoff.why(peer, now))
         if len(self.leases) >= MAX_LEASES:
-            raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
+            raise Refused(f"the pool has {MAX_LEASES} leases, its maximum; release some, or run another pool")
         if self.count(peer, holder) >= MAX_LEASES_PER_HOLDER:
-            raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
+            raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the maximum for one holder")
         if self.count(peer) >= MAX_LEASES_PER_PEER:
-            raise Refused(f"{peer} has {MAX_LEASES_PER_PEER} leases, the most that one caller may have")
+            raise Refused(f"{peer} has {MAX_LEASES_PER_PEER} leases, the maximum for one caller")
         self.ranking.see(f"{peer}/{request}", _request(asked, asked.cards))
         parts: dict[str, Part] = {}
         for server, shares in self._place(asked).items():
@@ -101,14 +103,14 @@ class Pool(LeaseTable):
         return made
 
     def renew(self, lease: str, now: float) -> Lease:
-        """The holder lives. Raises NotFound for a lease that is not there or is ending."""
+        """Extend the lease. Raises NotFound for a lease that does not exist or is ending."""
         renewed = replace(self.live(lease), deadline=now + TTL_SECONDS)
         self.leases[lease] = renewed
         return renewed
 
     def attach(self, lease: str, peer: str, now: float) -> Lease:
-        """`peer` speaks for the lease: if it is the one that took it, a server's word for that is needed no more.
-        Raises as `renew`."""
+        """Attach `peer` to the lease; if it took the lease, a server's word is not needed any more. Raises as
+        `renew`."""
         found = self.renew(lease, now)
         if found.is_adopted and found.peer == peer:
             found = self.leases[lease] = replace(found, is_adopted=False)
@@ -116,7 +118,7 @@ class Pool(LeaseTable):
         return found
 
     def let_go(self, lease: str, now: float) -> None:
-        """The holder's connection was closed: it has RECONNECT_SECONDS to renew."""
+        """Give the holder, whose connection was closed, RECONNECT_SECONDS to renew."""
         found = self.leases.get(lease)
         if found is not None and found.state != "ending":
             self.leases[lease] = replace(found, deadline=min(found.deadline, now + RECONNECT_SECONDS))
@@ -124,13 +126,13 @@ class Pool(LeaseTable):
     def resize(
         self, lease: str, *, core: int | None = None, memory_mib: int | None = None, fit_by: float | None = None
     ) -> Lease:
-        """Other limits for every card of a live lease; None keeps what it has. Who uses more memory than that gets no
-        more, and its lease is ended at `fit_by` (by the clock of `now`) if it still does then.
+        """Set other limits for every card of a live lease; None keeps a limit. A lease that uses more memory gets no
+        more, and ends at `fit_by` (by the clock of `now`) if it still does then.
 
         Raises:
             NotFound: no such lease.
             InvalidInput: no card can have that.
-            DoesNotFit: a card has not that much free; nothing was changed.
+            DoesNotFit: a card has too little free; nothing was changed.
         """
         found = self.live(lease)
         wanted = {
@@ -151,28 +153,28 @@ class Pool(LeaseTable):
     # --- what servers say ---------------------------------------------------------------------------------------------
 
     def report(self, report: Report, now: float) -> None:
-        """Raises Refused for one server too many."""
+        """Process a server's report. Raises Refused for one server too many."""
         reports.take_in(report, self, epoch=self.epoch, now=now, deadline=now + TTL_SECONDS)
 
     def server_away(self, name: str, now: float) -> None:
-        """The connection of a server was closed: nothing new is put there until it reports again."""
+        """Record that a server's connection was closed: it gets nothing new until it reports again."""
         server = self.servers.get(name)
         if server is not None and server.away_since is None:
             server.away_since = now
             self.ledger.set_node(NodeCards(name, tuple(replace(card, healthy=False) for card in server.cards)))
 
     def orders(self, server: str) -> tuple[int, tuple[LeaseRecord, ...]]:
-        """(version, everything that shall run on `server`): what is not in it shall end."""
+        """Return (version, everything that has to run on `server`): the server ends everything else."""
         known = self.servers[server]
         wanted = [self.leases[lease] for lease in sorted(known.leases) if self.leases[lease].parts[server].wanted]
         return known.version, tuple(lease.record(server) for lease in wanted)
 
     def links(self, server: str) -> tuple[LinkRecord, ...]:
-        """What the networks on `server` are linked with, as of the last `relink`."""
+        """Return the links of the networks on `server`, as of the last `relink`."""
         return self._links.get(server, ())
 
     def relink(self) -> None:
-        """Decide anew which networks are linked, and order it where that is something else than before."""
+        """Decide again which networks are linked, and order changes."""
         found = links(self.leases.values(), self.servers)
         for server in self.servers:
             if found.get(server) != self._links.get(server):
@@ -182,9 +184,9 @@ class Pool(LeaseTable):
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End what nobody renewed, and give up servers that stay away. Call it several times a second."""
+        """End leases that were not renewed, and give up servers that stay away. Call it several times a second."""
         for lease in [one.id for one in self.leases.values() if one.deadline <= now]:
-            self.end(lease, "its holder was not heard of")
+            self.end(lease, "its holder stopped renewing it")
         unix = self.unix_at_zero + now
         for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= unix]:
             if found.shrunk and found.over_limit:
@@ -196,8 +198,7 @@ class Pool(LeaseTable):
                 self._forget_server(server)
 
     def _kept_its_deadline(self, lease: Lease) -> None:
-        """It gave back in time, so the deadline is over, and the servers are told: one that was kept would hold for
-        what the program does later."""
+        """Drop a deadline that was met, and tell the servers: it must not apply to later usage."""
         kept = replace(lease, fit_by=None)
         for server, part in lease.parts.items():
             kept = self.with_part(kept, server, part, order=True)
@@ -215,9 +216,9 @@ class Pool(LeaseTable):
     # --- places -------------------------------------------------------------------------------------------------------
 
     def _place(self, asked: LeaseRequest) -> dict[str, tuple[CardShare, ...]]:
-        """Shares by server: all on one server where that is possible, otherwise on as few as the order gives.
+        """Return shares by server: all on one server if possible, otherwise on as few as the order gives.
 
-        Order: the program's own machine, then the fastest link, then as the policy ranks them.
+        Order: the program's own machine, then the fastest link, then the policy's ranking.
         """
         here = [server for server in self.servers.values() if server.away_since is None]
         if roomy := self._best_first(asked, asked.cards, here):
@@ -233,11 +234,11 @@ class Pool(LeaseTable):
             if not left:
                 return placed
         if away := sorted(server.name for server in self.servers.values() if server.away_since is not None):
-            raise Unavailable(f"{self._refusal(asked, here)}; {', '.join(away[:8])} may be back in a moment")
+            raise Unavailable(f"{self._refusal(asked, here)}; {', '.join(away[:8])} may be back soon")
         raise DoesNotFit(self._refusal(asked, here))
 
     def _best_first(self, asked: LeaseRequest, cards: int, servers: Sequence[Server]) -> list[Server]:
-        """Of the servers those that have room for so many of the cards, best first."""
+        """Return the servers with room for so many of the cards, best first."""
         request = _request(asked, cards)
         mask = fits(request, self.ledger, [server.name for server in servers])
         roomy = [server for server, ok in zip(servers, mask.tolist(), strict=True) if ok]
@@ -255,14 +256,15 @@ class Pool(LeaseTable):
         if not servers:
             return "no server is connected to this pool now"
         reasons = [
-            f"{server.name}: {refusal(_request(asked, 1), self.ledger, server.name).text()}"
+            f"{server.name}: {_cards(refusal(_request(asked, 1), self.ledger, server.name))}"
             if not fits(_request(asked, 1), self.ledger, [server.name])[0]
-            else f"{server.name}: has room for some of the cards, not for all"
-            for server in servers[:8]
+            else f"{server.name}: has room for some of the cards, but not for all"
+            for server in servers[:MAX_SERVERS_IN_TEXT]
         ]
-        more = f"; and {len(servers) - 8} servers more" if len(servers) > 8 else ""
+        if (more := len(servers) - len(reasons)) > 0:
+            reasons.append(f"and {more} servers more")
         amounts = f"{asked.cards} × {asked.core} % and {asked.memory_mib} MiB"
-        return f"no place for {amounts} now: " + "; ".join(reasons) + more
+        return f"no room for {amounts} now: {'; '.join(reasons)}"
 
     def _check_room(self, lease: Lease, server: str, shares: tuple[CardShare, ...]) -> None:
         row = self.ledger.row(server)
@@ -283,9 +285,17 @@ class Pool(LeaseTable):
 
 
 def _request(asked: LeaseRequest, cards: int) -> Request:
-    # Each server is asked for its own cards, as a node is for a container beside them.
+    # Ask each server for its own cards, as a node for a container with local cards.
     demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=asked.core, memory_mib=asked.memory_mib)
     return Request(PodDemand(containers={CONTAINER: demand}))
+
+
+def _cards(why: Refusal) -> str:
+    """Return the reasons of a server's first cards, or of the server."""
+    listed = [f"card {card.index} {card.reason}" for card in why.cards[:MAX_CARDS_IN_TEXT]]
+    if (more := len(why.cards) - len(listed)) > 0:
+        listed.append(f"and {more} cards more")
+    return ", ".join(listed) or why.reason
 
 
 def _resized(share: CardShare, core: int | None, memory_mib: int | None) -> CardShare:

@@ -1,7 +1,8 @@
-"""What is said about leases between programs, the pool and its servers, and kept beside their executors."""
+"""The messages about leases between programs, the pool and its servers, and the records stored beside executors."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -9,16 +10,15 @@ import msgspec
 from egpu.api import names
 from egpu.api.allocation import CardShare
 from egpu.core.placement.cards import Card
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 LEASE_NAME_DIGITS: Final = 20
-"""Hexadecimal ones. Sockets are made below a directory of that name, and the kernel's paths to them are short."""
+"""Hexadecimal digits. Sockets are created below a directory of that name, and the kernel limits their paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRequest:
-    """What somebody asks of the pool. `core` (percent) and `memory_mib` are per card; `host` is where the program runs
-    (a machine's id, to prefer cards of the same machine)."""
+    """A request for a lease, with amounts per card; `host`: the id of the program's machine, which is preferred."""
 
     cards: int
     core: int
@@ -32,7 +32,7 @@ class LeaseRequest:
 
 
 def check_amounts(core: int, memory_mib: int) -> None:
-    """Raises InvalidInput for what no card can have."""
+    """Check the amounts. Raises InvalidInput for more than any card has."""
     if not 1 <= core <= 100:
         raise InvalidInput("core", f"{core} is not a share of one card; give 1 to 100 percent")
     if not 1 <= memory_mib <= names.MAX_MEMORY_MIB:
@@ -40,17 +40,17 @@ def check_amounts(core: int, memory_mib: int) -> None:
 
 
 def lease_name(key: str) -> str:
-    """The name of the lease whose tokens are signed with `key`: a digest, so that who brings the key shows that the
-    lease was given to it, and no other key makes the name."""
+    """Return the name of the lease whose tokens are signed with `key`: a digest. The key proves that the lease was
+    given to its bearer, and no other key makes the name."""
     return f"lease-{hashlib.sha256(f'lease {key}'.encode()).hexdigest()[:LEASE_NAME_DIGITS]}"
 
 
 class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which lease, and whose: what stays the same as long as it lives.
+    """The parts of a lease that never change.
 
     `part` of `parts` says which ordinals this server's cards get; `key` signs the lease's tokens
-    (`egpu.core.leasing.tokens`); `peer` is the authenticated caller that took it, `request` the caller's own number
-    for that call.
+    (`egpu.core.leasing.tokens`); `peer` is the authenticated caller that took it, `request` the caller's own number for
+    that call.
     """
 
     lease: str
@@ -63,18 +63,18 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel"):
-    """A lease on one server: enough for a pool that has just started to know it again."""
+    """A lease on one server: enough for a restarted pool to know it again."""
 
     cards: tuple[CardShare, ...]
-    """The limits in force; in an order, the limits wanted."""
+    """The limits in force; in an order, the new limits."""
     fit_by: float | None = None
-    """Until when its program may use more than these (Unix time, seconds). For the server it is only to be kept."""
+    """Until when its program may use more than these (Unix time, seconds). The server only stores it."""
 
 
 class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One lease in a server's report. `occupied_mib` per card, in the record's order: the larger of the limit and what
-    is used. `failure` is why its executor does not run (then the server has removed it); `over_limit`: it was ended
-    because it held more memory than it may."""
+    """A lease in a server's report. `occupied_mib` per card, in the record's order: the larger of limit and usage.
+    `failure`: why its executor does not run (then the server has removed it). `over_limit`: it was terminated for
+    exceeding its memory limit."""
 
     record: LeaseRecord
     occupied_mib: tuple[int, ...]
@@ -88,7 +88,7 @@ class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a server says: its cards, what runs on them, and the last order that it had read when it wrote this.
+    """A server's report: its cards, what runs on them, and the last order that it had read before.
 
     `instance` is the daemon's run; `epoch` and `version` are those of the order, 0 for none.
     """
@@ -101,12 +101,14 @@ class Report:
     cards: tuple[Card, ...]
     leases: tuple[RunningLease, ...]
     directory: str = ""
-    """Where the server keeps its leases: a program of the same machine finds its executor's socket there."""
+    """The server's directory of leases, where programs of the same machine find their executors' sockets."""
     epoch: str = ""
     version: int = 0
     confinement: str = ""
-    """What holds its executors, in words."""
+    """The confinement of its executors, in words."""
     collectives: bool = False
-    """Whether networks of its executors can be linked with those of other servers."""
+    """True if networks of its executors can be linked with those of other servers."""
     simulated: bool = False
-    """Whether its cards are, and so take kernels as PTX alone."""
+    """True if its cards are simulated, and so take kernels only as PTX."""
+    libraries: Mapping[str, str] = field(default_factory=dict[str, str])
+    """NVIDIA's libraries that its executors find, name → version; "" where the version is not known."""

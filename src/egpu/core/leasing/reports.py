@@ -1,8 +1,8 @@
-"""What a server's report changes in the pool: parts run, parts are gone, and leases that the pool did not know.
+"""The changes that a server's report makes in the pool: parts run, parts are gone, and unknown leases are adopted.
 
-A report counts as saying that something is *gone* only when the server had read the order to end it: otherwise it may
-be about to start it. Cards come to the pool in the same report as the leases on them, so nothing can be given out twice
-while a pool that has just started still learns.
+A report proves that something is *gone* only if the server had read the order to end it: otherwise it may be about to
+start it. Cards and the leases on them arrive in the same report, so a pool that has just started cannot allocate
+anything twice.
 """
 
 from dataclasses import replace
@@ -13,19 +13,19 @@ from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import LeaseTable
 from egpu.core.placement.cards import NodeCards
-from egpu.errors import Refused
+from egpu_base.errors import Refused
 
 MAX_SERVERS: Final = 1024
 
 
 def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadline: float) -> None:
-    """Adopt leases that the pool does not know, which then live until `deadline` unless they are renewed, end those
-    that it knows to have ended, and forget parts that are gone. Whose lease was ended for an overrun has to wait from
+    """Process a report. Unknown leases are adopted until `deadline`, unless they are renewed; those known to have ended
+    are ended; parts that are gone are forgotten. The peer of a lease that was ended for an overrun has to wait from
     `now` on. Raises Refused beyond MAX_SERVERS, and for a server whose networks would have another's address."""
     server = _server(report, table)
     read = report.version if report.epoch == epoch else 0
     running = {one.record.lease: one for one in report.leases}
-    # Leases before cards: at no moment is a card known and what runs on it not.
+    # Leases come before cards, so that no card is known without its leases.
     for one in running.values():
         _running(table, server, one, now=now, deadline=deadline)
     for lease in server.leases - running.keys():
@@ -34,12 +34,12 @@ def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadli
 
 
 def _server(report: Report, table: LeaseTable) -> Server:
-    """The one that reports, with what it says of itself."""
+    """Return the reporting server, updated by the report."""
     known = table.servers.get(report.server)
     if known is None and len(table.servers) >= MAX_SERVERS:
-        raise Refused(f"the pool has {MAX_SERVERS} servers, its bound")
+        raise Refused(f"the pool has {MAX_SERVERS} servers, its maximum")
     if known is None or known.away_since is not None or known.instance != report.instance:
-        table.changed.add(report.server)  # it has read no order yet, or those that were on their way are lost
+        table.changed.add(report.server)  # it has read no order yet, or orders in transit were lost
     if report.collectives and (known is None or not known.collectives):
         _check_network(report.server, table)
     server = table.servers.setdefault(report.server, Server(report.server))
@@ -52,8 +52,8 @@ def _check_network(name: str, table: LeaseTable) -> None:
     for other in table.servers.values():
         if other.collectives and other.name != name and network_address(other.name) == address:
             raise Refused(
-                f"networks of {name} and of {other.name} would have one address, which is made of the name: "
-                "give one of them another --name, or leave --collectives away"
+                f"the networks of {name} and {other.name} would have the same address, made from the name: "
+                "start one of them with another --name, or without --collectives"
             )
 
 
@@ -84,7 +84,7 @@ def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float
 
 
 def _adopted(table: LeaseTable, record: LeaseRecord, *, now: float, deadline: float) -> Lease:
-    """A lease that only its server knows: of the time before this pool started, or ended while it was away."""
+    """Adopt a lease that only its server knows: from before this pool started, or ended while the server was away."""
     ended = table.ended.get(record.lease)
     adopted = Lease(
         id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
@@ -96,18 +96,18 @@ def _adopted(table: LeaseTable, record: LeaseRecord, *, now: float, deadline: fl
 
 
 def _absent(table: LeaseTable, server: Server, lease: str, read: int) -> None:
-    """The server does not run a part (any more). Believed only of what it had read the order for."""
+    """Process that the server does not run a part (any more), if it had read the part's latest order."""
     found = table.leases[lease]
     part = found.parts[server.name]
     if read < part.ordered:
         return
     if part.wanted:
-        # The order changes with this: only a report made after it is believed to say that nothing runs.
+        # This changes the order: only a later report can prove that nothing runs.
         table.end(lease, f"its executor on {server.name} is gone")
         return
     table.drop_part(found, server)
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:
-    """The first of two deadlines, of which there may be none."""
+    """Return the earlier of two optional deadlines."""
     return other if one is None else one if other is None else min(one, other)

@@ -4,10 +4,9 @@
        └────────────────────┘▲
                  released, revoked, expired, failed
 
-What is *wanted* of a server's part is what the pool decided; what is *occupied* is what the server last said that it
-runs. A card counts as held by the larger of the two. So a slice is taken from the moment it is granted until its server
-has said that nothing of it runs any more, growing counts at once, and shrinking counts when the memory has really been
-given back.
+The *wanted* part on a server is the pool's decision; the *occupied* part is in the server's last report. A card counts
+as held by the larger of the two. So a slice counts from its grant until its server has reported that nothing of it runs
+any more. Growth counts at once, and shrinking counts when the memory is really released.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ State = Literal["granted", "active", "ending"]
 
 @dataclass(frozen=True)
 class Part:
-    """The share of a lease on one server. `wanted` is empty once it is to end; `ordered` is the version of the order
+    """The share of a lease on one server. `wanted` is empty once it has to end; `ordered` is the version of the order
     that last changed it."""
 
     wanted: tuple[CardShare, ...]
@@ -34,7 +33,7 @@ class Part:
 
     @property
     def held(self) -> tuple[CardShare, ...]:
-        """What it takes of its cards: the larger of what is wanted and what its server says that it occupies."""
+        """The part that counts on its cards: the larger of what is wanted and what the server reports as occupied."""
         held = {share.uuid: share for share in self.wanted}
         if self.running is not None:
             for share, occupied in zip(self.running.record.cards, self.running.occupied_mib, strict=False):
@@ -60,15 +59,14 @@ class Lease:
     parts: Mapping[str, Part]
     expected_parts: int
     deadline: float
-    """When it ends unless its holder is heard of."""
+    """The time when it ends without a renewal."""
     since: float
-    """When this pool granted it, or heard of it from its server."""
+    """The time when this pool granted it, or learned of it from its server."""
     reason: str = ""
     fit_by: float | None = None
-    """When it ends if it still uses more memory than it was shrunk to (Unix time, seconds); None: it is given all the
-    time it needs."""
+    """The time when it ends if it still exceeds its reduced memory limit (Unix time, seconds); None: no deadline."""
     is_adopted: bool = False
-    """Whether this pool knows by a server's word alone that it was granted, and to whom."""
+    """True if this pool knows the grant and its holder only from a server's report."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -76,7 +74,7 @@ class Lease:
 
     @property
     def over_limit(self) -> bool:
-        """Whether it still uses more memory than it was shrunk to."""
+        """True if it still exceeds its reduced memory limit."""
         return any(
             occupied > share.memory_mib
             for part in self.parts.values()
@@ -86,21 +84,20 @@ class Lease:
 
     @property
     def shrunk(self) -> bool:
-        """Whether every server has the limits wanted in force: what it uses beyond them is then its program's doing."""
+        """True if every server has the new limits in force: any excess is then its program's fault."""
         return all(
             part.running is not None and part.running.record.cards == part.wanted for part in self.parts.values()
         )
 
     @property
     def in_force(self) -> bool:
-        """Whether every server has all that was ordered: the limits, and when they must be kept."""
+        """True if every server has the whole order in force: the limits, and their deadline."""
         return self.shrunk and all(
             part.running is not None and part.running.record.fit_by == self.fit_by for part in self.parts.values()
         )
 
     def with_part(self, server: str, part: Part) -> "Lease":
-        """The lease with this part, by the number of the part where the servers say it: after a restart they report in
-        any order."""
+        """Return the lease with this part, sorted by number: servers report in any order after a restart."""
         merged = {**self.parts, server: part}
 
         def number(entry: tuple[int, tuple[str, Part]]) -> tuple[int, int]:
@@ -110,7 +107,7 @@ class Lease:
         return replace(self, parts=dict(entry for _, entry in sorted(enumerate(merged.items()), key=number)))
 
     def record(self, server: str) -> LeaseRecord:
-        """What `server` is ordered to run."""
+        """Return the order for `server`."""
         part = self.parts[server]
         number = self.servers.index(server) if part.running is None else part.running.record.part
         return LeaseRecord(
@@ -121,8 +118,7 @@ class Lease:
 
 @dataclass
 class Server:
-    """A server as the pool knows it, by what it `says`. `away_since` None: it is connected. `version` is that of its
-    orders."""
+    """A server as the pool knows it, from its reports. `away_since` None: connected. `version`: of its orders."""
 
     name: str
     address: str = ""
@@ -132,6 +128,7 @@ class Server:
     cards: tuple[Card, ...] = ()
     directory: str = ""
     confinement: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict[str, str])
     collectives: bool = False
     simulated: bool = False
     away_since: float | None = None
@@ -139,8 +136,8 @@ class Server:
     leases: set[str] = field(default_factory=set[str])
 
     def says(self, report: Report) -> None:
-        """What it says of itself: it is connected, and these are its cards and where it is."""
+        """Record the server's report about itself: it is connected, its cards, and where it is."""
         self.address, self.host, self.link_mbps = report.address, report.host, report.link_mbps
         self.instance, self.cards, self.away_since = report.instance, report.cards, None
-        self.directory, self.confinement = report.directory, report.confinement
+        self.directory, self.confinement, self.libraries = report.directory, report.confinement, report.libraries
         self.collectives, self.simulated = report.collectives, report.simulated

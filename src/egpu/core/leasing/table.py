@@ -1,5 +1,4 @@
-"""All leases over all servers, and with each the share that the ledger holds for it: neither changes without the
-other."""
+"""All leases over all servers, with their holds in the ledger: both change together."""
 
 from collections import Counter, OrderedDict
 from dataclasses import replace
@@ -10,17 +9,16 @@ from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.backoff import Backoffs
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.placement.ledger import Holder, Ledger
-from egpu.errors import NotFound
+from egpu_base.errors import NotFound
 
 MAX_TOMBSTONES: Final = 4096
 """Ended leases that are remembered, so that a server that comes back late is told to end them."""
 CONTAINER: Final = "lease"
-"""What a lease's one container is called in the ledger."""
+"""The name of a lease's one container in the ledger."""
 
 
 class LeaseTable:
-    """Who has which part of which lease; it decides nothing. `changed` collects the servers whose orders changed, and
-    `touched` the leases that did."""
+    """The parts of all leases, without decisions. `changed`: servers with new orders; `touched`: changed leases."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -29,15 +27,15 @@ class LeaseTable:
         self.changed: set[str] = set()
         self.touched: set[str] = set()
         self.ended: OrderedDict[str, str] = OrderedDict()
-        """Why each lease ended, of the last MAX_TOMBSTONES."""
+        """The reasons of the last MAX_TOMBSTONES leases that ended."""
         self.backoffs = Backoffs()
-        """Of peers whose leases were ended for overruns."""
+        """The backoffs of peers whose leases were ended for overruns."""
         self._by_request: dict[tuple[str, str], str] = {}
         self._per_holder: Counter[tuple[str, str]] = Counter()
-        """By peer and holder, and by peer and "" for all of its holders."""
+        """Counts by peer and holder, and by peer and "" for all of its holders."""
 
     def live(self, lease: str) -> Lease:
-        """Raises NotFound for a lease that is not there or is ending."""
+        """Return a live lease. Raises NotFound for one that does not exist or is ending."""
         found = self.leases.get(lease)
         if found is None or found.state == "ending":
             reason = self.why_ended(lease)
@@ -45,15 +43,15 @@ class LeaseTable:
         return found
 
     def of_request(self, peer: str, request: str) -> Lease | None:
-        """The lease that this request of this peer got."""
+        """Return the lease of this request of this peer."""
         return self.leases.get(self._by_request.get((peer, request), ""))
 
     def count(self, peer: str, holder: str = "") -> int:
-        """How many leases this peer's holder has; without one, all of the peer's."""
+        """Return how many leases this peer's holder has; without one, all of the peer's."""
         return self._per_holder.get((peer, holder), 0)
 
     def why_ended(self, lease: str) -> str:
-        """Why a lease that is not there any more ended; "" when nobody remembers it."""
+        """Return why a lease that is gone ended; "" if it is not remembered."""
         return self.ended.get(lease, "")
 
     def add(self, lease: Lease) -> None:
@@ -65,21 +63,21 @@ class LeaseTable:
             self._hold(lease, server, part)
 
     def with_part(self, lease: Lease, server: str, part: Part, *, order: bool = False) -> Lease:
-        """`lease` with this part; the ledger holds what it takes. `order`: the server has to be told."""
+        """Return `lease` with this part, which the ledger holds. `order`: tell the server."""
         if order:
             part = replace(part, ordered=self.next_version(server))
         self._hold(lease, server, part)
         return lease.with_part(server, part)
 
     def next_version(self, server: str) -> int:
-        """The version of the server's next order; it has to be told."""
+        """Return the version of the server's next order, and mark the server as changed."""
         known = self.servers[server]
         known.version += 1
         self.changed.add(server)
         return known.version
 
     def end(self, lease: str, reason: str) -> None:
-        """Release, revoke or expire; nothing happens when it is ending already, or is not there."""
+        """End a lease: released, revoked or expired. Does nothing if it is ending already, or does not exist."""
         found = self.leases.get(lease)
         if found is None or found.state == "ending":
             return
@@ -94,7 +92,7 @@ class LeaseTable:
             self.ended.popitem(last=False)
 
     def drop_part(self, lease: Lease, server: Server) -> None:
-        """Nothing of it runs on the server any more; the last part takes the lease with it."""
+        """Remove a part that does not run on the server any more; the last part takes the lease with it."""
         self.touched.add(lease.id)
         self.ledger.release(_holder(lease.id, server.name))
         server.leases.discard(lease.id)

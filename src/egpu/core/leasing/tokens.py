@@ -1,10 +1,10 @@
-"""Lease tokens: short-lived proof that its bearer may reach the executors of one lease, checked without asking anybody.
+"""Lease tokens: short-lived proof that the bearer may reach the executors of one lease, checked offline.
 
     base64url(JSON: lease, holder, peer, expires) "." base64url(HMAC-SHA256 with the lease's own key)
 
-The key is made with the lease and known to the broker and to the servers that run it. A token names the holder (a pod's
-UID, or a process) and the *peer*: the authenticated caller that took the lease. Whoever steals a token and connects
-under another name is refused; a token of another lease fails because its key is another.
+The key is created with the lease, and known to the broker and to the servers that run it. A token names the holder (a
+pod's UID, or a process) and the *peer*: the authenticated caller that took the lease. A stolen token is refused under
+another name. A token of another lease fails because its key is another.
 """
 
 import base64
@@ -15,16 +15,16 @@ from typing import Final
 
 import msgspec
 
-from egpu.errors import Refused, Unavailable
+from egpu_base.errors import Refused, Unavailable
 
 LIFETIME_SECONDS: Final = 60.0
-"""Renewed with the lease, every few seconds. Unlike a lease's own deadline this is wall-clock time, so clocks of the
-machines must agree to well within it."""
+"""Tokens are renewed with the lease, every few seconds. This is wall-clock time, unlike a lease's own deadline, so
+clocks of the machines must agree to well within it."""
 MAX_LENGTH: Final = 1024
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token says. `expires`: seconds since the epoch."""
+    """The content of a token. `expires`: seconds since the epoch."""
 
     lease: str
     holder: str
@@ -33,16 +33,16 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def issue(claims: Claims, key: str) -> str:
-    """The token's text. `key` is the lease's, any non-empty text."""
+    """Return the token's text. `key` is the lease's, any non-empty text."""
     body = _text(msgspec.json.encode(claims))
     return f"{body}.{_signature(body, key)}"
 
 
 def check(token: str, *, lease: str, key: str, peer: str, now: float) -> Claims:
-    """What a token says, if it is good for `lease` in the hands of `peer` at `now` (seconds since the epoch).
+    """Return the content of a token that is valid for `lease` from `peer` at `now` (seconds since the epoch).
 
-    Raises Refused, saying what is wrong with it without repeating it; Unavailable when it is no longer good: a new one
-    may be, and a clock that was set may be set right.
+    Raises Refused, with the problem but without the token; Unavailable if it has expired: a new one, or a corrected
+    clock, may be valid.
     """
     body, dot, signature = token.partition(".")
     if not dot or len(token) > MAX_LENGTH or not key or not token.isascii():

@@ -1,15 +1,15 @@
 """The scheduler cache: Kubernetes objects in, a ledger and answers about pods out.
 
-Everything here can be rebuilt from a list of ElasticGPUs, classes, claims and pods: that is how a restart begins, and a
-property test holds the two ways equal. One thing lives here only between two events: *assumed* allocations, from the
-moment a binding or another size is sent until the watch shows it. An allocation never gives way to an older revision.
+Everything here can be rebuilt from a list of ElasticGPUs, classes, claims and pods: a restart begins this way, and a
+property test compares both ways. One thing lives here only between two events: *assumed* allocations, from the moment a
+binding or a new size is sent until the watch shows it. An allocation never gives way to an older revision.
 
-Who holds what:
+The holders of cards are:
 
-- a pod holds what its allocation annotation says, from the binding until it is finished or gone, not until its
-  deletionTimestamp; except the containers whose claim holds for them;
-- a claim holds what its `status.allocation` says, whatever its phase, as long as it exists;
-- a slice (an ElasticGPU with a claimRef) holds when no claim with that UID does: a retained one, or one whose claim was
+- a pod, for its allocation annotation, from the binding until it is finished or gone (not until its deletionTimestamp),
+  except containers whose claim holds for them;
+- a claim, for its `status.allocation`, in any phase, as long as it exists;
+- a slice (an ElasticGPU with a claimRef), while no claim with that UID holds: a retained slice, or one whose claim was
   just deleted.
 """
 
@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation, with_shared_names
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.selection import Selection
 from egpu.core.gangs.membership import Gangs
@@ -36,24 +35,24 @@ from egpu.core.placement.published_cards import PublishedCards
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.core.placement.reservations import Reservations
-from egpu.errors import CorruptData
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.errors import CorruptData
 
 _NO_CLAIMS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownPod:
-    """What the ledger must know of a bound pod; the object itself is not kept."""
+    """A bound pod, as far as the ledger needs it; the object itself is not kept."""
 
     key: str
     allocation: PodAllocation
     claims: Mapping[str, str]
-    """Container → UID-independent key (`namespace/name`) of the claim it uses."""
+    """Container → key (`namespace/name`, without UID) of the claim that it uses."""
 
 
 class SchedulerCache:
-    """Keeps a `Ledger` equal to the objects it was shown; `ranking` answers which place is best. Not thread-safe: its
-    owner holds one lock."""
+    """A `Ledger` equal to the objects that were shown, and a `ranking`. Not thread-safe: its owner holds one lock."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -78,7 +77,7 @@ class SchedulerCache:
     # --- ElasticGPUs ------------------------------------------------------------------------------------------------
 
     def gpu_changed(self, *gpus: ElasticGPU) -> None:
-        """Cards were published or changed, or slices made or changed. A node's cards are counted once."""
+        """Record new or changed cards and slices. A node's cards are counted once per call."""
         self._cards.changed(*gpus)
         for gpu in gpus:
             known = self._slices.get(gpu.name)
@@ -119,7 +118,7 @@ class SchedulerCache:
 
     def claim_changed(self, claim: ElasticGPUClaim) -> None:
         if (previous := self._claims.get(claim.key)) is not None and previous.uid != claim.uid:
-            self.claim_deleted(previous.uid)  # deleted and made again between two lists
+            self.claim_deleted(previous.uid)  # deleted and created again between two lists
         self._claims[claim.key] = claim
         self._claim_uids[claim.uid] = claim.key
         assumed, shown = self._assumed_claims.get(claim.uid), claim.status.allocation
@@ -138,38 +137,38 @@ class SchedulerCache:
         return self._claims.get(f"{namespace}/{name}")
 
     def assume_claim(self, uid: str, allocation: ClaimAllocation) -> None:
-        """The claim's status is being written: hold it now. Lasts until the watch shows it, or `forget_claim`."""
+        """Hold an allocation while its status is being written, until the watch shows it, or `forget_claim`."""
         self._assumed_claims[uid] = allocation
         self._recount_claim(uid, self._claim_uids.get(uid))
 
     def forget_claim(self, uid: str) -> None:
-        """The write of an assumed claim failed."""
+        """Undo `assume_claim`: the write failed."""
         self._assumed_claims.pop(uid, None)
         self._recount_claim(uid, self._claim_uids.get(uid))
 
     def claim_user(self, key: str, *, besides: str = "") -> str | None:
-        """The pod (`namespace/name`) that uses the claim `key` (`namespace/name`) now, other than the pod whose UID is
-        `besides`; None when there is none."""
+        """Return the pod (`namespace/name`) that uses the claim `key` (`namespace/name`) now, other than the pod with
+        the UID `besides`; None if there is none."""
         users = sorted(self._pods_of_claim.get(key, set()) - {besides})
         return self._pods[users[0]].key if users else None
 
     def claim_users(self, key: str) -> frozenset[tuple[str, str]]:
-        """(pod UID, container) of whoever uses the claim `key` now, or is about to."""
+        """Return (pod UID, container) of all users of the claim `key`, present or about to start."""
         users = self._pods_of_claim.get(key, set())
         return frozenset((uid, name) for uid in users for name, used in self._pods[uid].claims.items() if used == key)
 
     def claims_of_pod(self, uid: str) -> frozenset[str]:
-        """UIDs of the claims that a bound pod uses."""
+        """Return the UIDs of the claims that a bound pod uses."""
         known = self._pods.get(uid)
         found = (self._claims.get(key) for key in known.claims.values()) if known is not None else ()
         return frozenset(claim.uid for claim in found if claim is not None)
 
     def pod_allocation(self, uid: str) -> PodAllocation | None:
-        """What a bound pod was given, as written or as assumed; None for one that has nothing, or has ended."""
+        """Return a bound pod's allocation, as written or as assumed; None for none, and after the pod's end."""
         return known.allocation if (known := self._pods.get(uid)) is not None else None
 
     def claim_allocation(self, uid: str) -> ClaimAllocation | None:
-        """The cards of a claim, as written or as assumed; None when it has none."""
+        """Return the cards of a claim, as written or as assumed; None if it has none."""
         key = self._claim_uids.get(uid)
         written = self._claims[key].status.allocation if key is not None else None
         return self._assumed_claims.get(uid) or written
@@ -188,7 +187,7 @@ class SchedulerCache:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def node_changed(self, node: Node) -> None:
-        """What the node has beside cards, and whether it takes part in the pool."""
+        """Record a node's other resources, and whether it is part of the pool."""
         self.hosts.node_changed(node)
         self.selection.node_changed(node)
         known = pool_node(node)
@@ -205,7 +204,7 @@ class SchedulerCache:
     # --- pods -------------------------------------------------------------------------------------------------------
 
     def pod_changed(self, pod: Pod) -> None:
-        """A pod as the watch shows it. An assumed allocation stays until the pod carries one itself, or has ended."""
+        """Record a pod of the watch. An assumed allocation stays until the pod carries one, or has ended."""
         self.gangs.pod_changed(pod)
         self.reservations.pod_changed(pod)
         if pod.finished:
@@ -232,7 +231,7 @@ class SchedulerCache:
             self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def pod_deleted(self, uid: str) -> None:
-        """The pod is gone: it holds nothing any more."""
+        """Record that the pod is gone and holds nothing any more."""
         self.gangs.pod_deleted(uid)
         self.reservations.drop(uid)
         self._let_go(uid)
@@ -253,17 +252,17 @@ class SchedulerCache:
             self.reservations.recount(uid)
 
     def assume_pod(self, pod: Pod, allocation: PodAllocation) -> None:
-        """A binding is being sent: hold it now. Lasts until the watch shows it or the pod's end, or `forget_pod`."""
+        """Hold an allocation whose binding is being sent, until the watch shows it, the pod's end, or `forget_pod`."""
         self.hosts.pod_placed(pod, allocation.node)
         self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def forget_pod(self, uid: str) -> None:
-        """The binding of an assumed pod failed."""
+        """Undo `assume_pod`: the binding failed."""
         self._let_go(uid)
 
     @contextmanager
     def without(self, uids: Iterable[str]) -> Generator[None]:
-        """As if these pods were gone, cards, claims, CPU and memory. No await inside: nobody else sees it so."""
+        """Remove these pods, with claims, CPU and memory, within the context. No await inside: no other reader."""
         aside = [(uid, self._pods.get(uid), self.hosts.placed(uid)) for uid in uids]
         for uid, _, _ in aside:
             self.hosts.pod_gone(uid)
@@ -279,7 +278,7 @@ class SchedulerCache:
                     self._know_pod(uid, known.key, known.key.partition("/")[0], known.allocation)
 
     def assume_resize(self, pod: Pod, allocation: PodAllocation) -> None:
-        """Another size of a bound pod is being sent. Lasts until the watch shows it, or `assume_resize` of what is."""
+        """Hold a new size of a bound pod while it is being sent; to undo, pass the old size."""
         self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def _know_pod(self, uid: str, key: str, namespace: str, allocation: PodAllocation) -> None:
@@ -304,7 +303,7 @@ class SchedulerCache:
         self.ledger.hold(Holder("pod", uid), self.held_by_pod(namespace, known.allocation))
 
     def held_by_pod(self, namespace: str, allocation: PodAllocation) -> PodAllocation:
-        """The part of a pod's allocation that it holds itself, and no claim of its namespace for it."""
+        """Return the part of a pod's allocation that the pod holds itself, not a claim of its namespace."""
         own = {
             name: used
             for name, used in allocation.containers.items()
@@ -317,14 +316,14 @@ class SchedulerCache:
         held = self.claim_allocation(claim.uid) if claim else None
         if held is None:
             return False
-        # Of the same cards: how much of them, the claim says.
+        # Compare the cards only: the claim has the amounts.
         same = [share.uuid for share in held.container.cards] == [share.uuid for share in used.cards]
         return same and held.node == used.cards_node(node)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
     def request(self, pod: Pod) -> Request:
-        """What `pod` needs now, claims looked up. Raises InvalidDemand for a pod that admission would have refused."""
+        """Return what `pod` needs now, with its claims. Raises InvalidDemand for a pod that admission would refuse."""
         models = self.selection.models(pod)
         if (known := self._requests.of(pod, models)) is not None:
             return known
@@ -334,19 +333,19 @@ class SchedulerCache:
         return request
 
     def claim_request(self, claim: ElasticGPUClaim) -> Request:
-        """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
+        """Return what an unbound claim needs, as a pod with a CLAIM_CONTAINER. Raises InvalidDemand."""
         return requests.claim_request(claim, self.classes)
 
     def filter(self, request: Request, nodes: Sequence[str]) -> Filtered:
-        """Which of `nodes` can take the request now. Changes nothing."""
+        """Return which of `nodes` can take the request now. Changes nothing."""
         return filter_nodes(request, self.ledger, nodes)
 
     def card_names(self, node: str) -> list[str]:
-        """Names of the objects of a node's cards; none for a node without."""
+        """Return the names of the objects of a node's cards; none for a node without."""
         return self._cards.names(node)
 
     def holder_name(self, holder: Holder) -> str:
-        """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME", "reserved for pod …"."""
+        """Name a holder for people: "pod NAMESPACE/NAME", "claim …", "slice …", "reserved for pod …"."""
         if holder.kind == "reservation":
             return f"reserved for pod {self.reservations.get(holder.id).key}"
         known = self._pods.get(holder.id)
@@ -354,7 +353,7 @@ class SchedulerCache:
         return f"{holder.kind} {name}"
 
     def problems(self) -> list[str]:
-        """What is wrong with the world as shown: over-commits, corrupt annotations, cards published twice."""
+        """Return the problems of the objects: over-commits, corrupt annotations, cards published twice."""
         over = [f"card {it.uuid} of node {it.node} {it.reason}" for it in self.ledger.overcommits()]
         return over + [text for _, text in sorted(self._problems.items())]
 
@@ -366,7 +365,7 @@ def rebuild(
     classes: Iterable[ElasticGPUClass] = (),
     nodes: Iterable[Node] = (),
 ) -> SchedulerCache:
-    """A cache that was shown these objects, in whatever order they come: how a restart begins."""
+    """Build a cache from these objects, in any order, as a restart does."""
     cache = SchedulerCache()
     for node in nodes:
         cache.node_changed(node)

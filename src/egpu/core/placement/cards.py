@@ -8,8 +8,8 @@ from egpu.api.objects import Mig
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none; `links` are the
-    kinds of connection to other cards of the node, by UUID."""
+    """A card as its agent published it. `tflops` by precision; `numa` is -1 without NUMA; `links` are the kinds of
+    links to the node's other cards, by UUID."""
 
     uuid: str
     index: int
@@ -19,16 +19,18 @@ class Card:
     tflops: Mapping[str, float] = field(default_factory=dict[str, float])
     numa: int = -1
     healthy: bool = True
-    """Whether it takes new work."""
+    """True if the card takes new work."""
     why_not: str = ""
     cordoned: bool = False
-    """It takes none because people say so, and for no other reason."""
+    """True if an administrator keeps new work off the card, and nothing else does."""
+    by_claims: bool = False
+    """True if only ResourceClaims of resource.k8s.io get parts of the card, and nothing else keeps new work off it."""
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
     memory_isolation: str = ""
     mps: str = ""
     mig: Mig | None = None
-    """What it can be cut into, and is, while it is in MIG mode."""
+    """The possible and existing instances, while the card is in MIG mode."""
 
 
 @dataclass(frozen=True)

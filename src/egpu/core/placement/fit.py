@@ -1,15 +1,15 @@
-"""Where a pod fits, and which cards it gets: pure functions of a Ledger and a Request.
+"""The nodes where a pod fits, and the cards that it gets: pure functions of a Ledger and a Request.
 
-Two ways to place a pod's containers on a node's cards, with the same rules:
+There are two ways to place a pod's containers on a node's cards, with the same rules:
 
 - *greedily*, the fullest cards first, for all nodes at once (numpy); cards that a policy prefers go before them;
 - *exactly*, by bounded search on one node (`egpu.core.placement.search`), where greedy finds nothing and the pod has
   several GPU containers.
 
-Containers whose cards may be another node's come after those, over the whole pool (`egpu.core.placement.remote`).
+Containers whose cards may be on another node come last, over the whole pool (`egpu.core.placement.remote`).
 
-A node fits when either finds a place, whatever a policy prefers, and `choose` tries the same two. So what a
-filter granted can always be bound, unless something else changed in between.
+A node fits if either way finds a place, whatever a policy prefers, and `choose` tries the same two. So a node that
+passed the filter can always be bound, unless something changes in between.
 """
 
 from collections.abc import Sequence
@@ -20,35 +20,34 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from egpu.api.allocation import ContainerDemand, PodAllocation
+from egpu.api.allocation import ContainerDemand, PodAllocation, Role
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import best_set
 from egpu.core.placement import instances, search
 from egpu.core.placement.candidates import CandidateCards
-from egpu.core.placement.given import container_allocation
+from egpu.core.placement.card_usage import card_mode
+from egpu.core.placement.container_allocation import container_allocation
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.node_names import chosen
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import card_mode
 from egpu.core.provisioners import provisioner
-from egpu.errors import DoesNotFit
+from egpu_base.errors import DoesNotFit
 
 _PREFERRED: Final = 2.0
 """Added to the fullness (up to 1) of the cards that the policy prefers."""
 _LIKED: Final = 1000.0
-"""Times how much the demand would rather have a card, in steps of one kind of cards: before what the policy prefers."""
+"""Factor of the demand's preference for a card: it comes before the policy's."""
 _READY: Final = 100.0
-"""Times how ready a card is to give an instance of MIG."""
+"""Factor of a card's readiness for a MIG instance."""
 _OWN_CARD: Final = 10_000.0
-"""Added where an init container can reuse what its pod has there anyway."""
+"""Added where an init container can reuse its pod's own share."""
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """The answer to a filter about `nodes`: `ok`, shape (nodes,). Names keep their order; they, and reasons, are made
-    when asked for."""
+    """The answer to a filter about `nodes`: `ok`, shape (nodes,). Names and reasons are computed on demand."""
 
     nodes: Sequence[str]
     ok: BoolArray
@@ -64,11 +63,11 @@ class Filtered:
         return chosen(self.nodes, ~self.ok)
 
     def refusal(self, node: str) -> Refusal:
-        """Why a refused node was, from the ledger as it is now."""
+        """Return why a node was refused, from the ledger as it is now."""
         return refusal(self._request, self._ledger, node)
 
     def refusals(self) -> dict[str, Refusal]:
-        """Why each refused node was."""
+        """Return why each refused node was refused."""
         return {node: self.refusal(node) for node in self.refused}
 
 
@@ -80,25 +79,25 @@ class _Placed:
     columns: dict[str, IntArray]
     state: CandidateCards
     readiness: FloatArray | None
-    """Per candidate row, 0..1: 1 where all instances of MIG that are wanted are there; None where none are wanted."""
+    """Per candidate row, 0..1: 1 if all requested MIG instances exist; None if none are requested."""
 
 
 def _greedy(
     request: Request, ledger: Ledger, rows: IntArray, *, preferred: tuple[int, ...] = (), prefer_links: bool = False
 ) -> _Placed:
     """Place the containers on every candidate row at once, each on the columns `preferred`, then on the fullest cards;
-    or, of several cards with `prefer_links`, on those that are joined best."""
+    or, for several cards with `prefer_links`, on those with the fastest links."""
     state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
     ready: list[FloatArray] = []
     width = state.usable.shape[1]
     for name, demand in request.local.items():
-        init, sidecar = name in request.demand.init, name in request.demand.sidecars
+        role = request.demand.role(name)
         if demand.cards > width:
             return _Placed(np.zeros_like(ok), {}, state, None)
         needs = ledger.needs(demand, rows)
-        eligible = state.eligible(demand, needs, init=init)
+        eligible = state.eligible(demand, needs, role)
         ok &= eligible.sum(axis=1) >= demand.cards
         scores = state.fullness(needs)
         scores[:, list(preferred)] += _PREFERRED
@@ -106,13 +105,12 @@ def _greedy(
             readiness = state.readiness(needs, eligible)
             scores = scores + _READY * readiness
             ready.append(readiness.max(axis=1))
-        if init:
-            reusable = (state.init_core - state.peak_core >= needs.core) & (
-                state.init_memory - state.peak_memory >= needs.memory_mib
-            )
+        if role.init:
+            core, memory = state.before_apps(role)
+            reusable = (core - state.peak_core >= needs.core) & (memory - state.peak_memory >= needs.memory_mib)
             scores = scores + np.where(reusable, _OWN_CARD, 0)
         scores = np.where(eligible, scores + _LIKED * state.totals.liking(demand), -np.inf)
-        # Stable, so ties go to the lowest index whatever the candidates are.
+        # A stable sort gives ties to the lowest index, whatever the candidates are.
         best = np.argsort(-scores, axis=1, kind="stable")[:, : demand.cards]
         if demand.cards > 1 and (demand.links or prefer_links):
             for position in np.flatnonzero(ok).tolist():
@@ -124,20 +122,23 @@ def _greedy(
         columns[name] = best
         placed = np.flatnonzero(ok)
         at = (np.repeat(placed, demand.cards), best[placed].ravel())
-        state.take(demand, needs, at, init=init, sidecar=sidecar)
+        state.take(demand, needs, at, role)
     return _Placed(ok, columns, state, np.mean(ready, axis=0) if ready else None)
 
 
 def _joined(ledger: Ledger, row: int, likes: list[int], demand: ContainerDemand) -> tuple[int, ...] | None:
-    """Of the columns that can take a container of several cards, liked ones first, those joined best."""
+    """Return the columns with the fastest links, of those that can take a container, liked ones first."""
     ranks = ledger.links.get(row)
     if ranks is None:
         return None if demand.links else tuple(likes[: demand.cards])
     return best_set(ranks, likes, demand.cards, demand.links)
 
 
-def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
-    """Columns per container on one node, by search; None when there is no place (or none found within bounds)."""
+def _exact(
+    request: Request, ledger: Ledger, row: int, searches: search.Searches | None = None
+) -> dict[str, tuple[int, ...]] | None:
+    """Return columns per container on one node, by search; None if no place was found within bounds. `searches`: those
+    for the request on other nodes."""
     rows = np.array([row])
     state = CandidateCards.of(ledger, rows)
     containers: list[search.ContainerNeeds] = []
@@ -152,19 +153,18 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
                 memory=needs.memory_mib[0].tolist(),
                 possible=(state.usable & needs.possible)[0].tolist(),
                 mode=card_mode(demand),
-                init=name in request.demand.init,
-                sidecar=name in request.demand.sidecars,
+                role=request.demand.role(name),
                 instances=instances.wanted(needs, ledger, row, width),
                 links=demand.links,
             )
         )
     free = state.core_free[0].tolist(), state.memory_free[0].tolist()
     cards = search.Cards(*free, state.base_mode[0].tolist(), instances.cut_cards(ledger, row, width))
-    return search.place(containers, cards, ledger.links.get(row))
+    return (searches or search.Searches()).place(containers, cards, ledger.links.get(row))
 
 
 def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
-    """For each of `nodes` whether the request fits there now, shape (nodes,). Changes nothing."""
+    """Return for each of `nodes` whether the request fits there now, shape (nodes,). Changes nothing."""
     answer = np.zeros(len(nodes), dtype=np.bool_)
     if not request.demand.containers:
         answer[:] = True
@@ -184,17 +184,17 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
 
 
 def filter_nodes(request: Request, ledger: Ledger, nodes: Sequence[str]) -> Filtered:
-    """Which of `nodes` can take the request now. Changes nothing."""
+    """Return which of `nodes` can take the request now. Changes nothing."""
     return Filtered(nodes, fits(request, ledger, nodes), request, ledger)
 
 
 def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: BoolArray) -> BoolArray:
-    """Nodes on which the pool serves the request, of those whose own cards do their part (`local`)."""
+    """Return the nodes on which the pool serves the request, of those whose own cards do their part (`local`)."""
     answer = np.array([node in ledger.pool for node in nodes], dtype=np.bool_)
     if not answer.any() or choose_servers(request, ledger, "") is None:
         return np.zeros_like(answer)
     if request.local:
-        # Only there does it matter what the pod's other containers take.
+        # Only serving nodes are affected by the pod's other containers.
         for position in np.flatnonzero(answer & local).tolist():
             node = nodes[position]
             row = ledger.row(node)
@@ -205,7 +205,7 @@ def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: Bo
 
 
 def _fits_locally(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
-    """Rows whose own cards can take the containers that need them, all at once."""
+    """Return the rows whose own cards can take the containers that need them, all at once."""
     ok = _each_alone(request, ledger, rows)
     demands = list(request.local.values())
     if len(demands) == 1 and not demands[0].links:
@@ -214,13 +214,14 @@ def _fits_locally(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray
     placed = _greedy(request, ledger, rows[for_all]).ok
     ok[for_all] = placed
     if len(demands) > 1:
+        searches = search.Searches()
         for position in for_all[~placed].tolist():
-            ok[position] = _exact(request, ledger, int(rows[position])) is not None
+            ok[position] = _exact(request, ledger, int(rows[position]), searches) is not None
     return ok
 
 
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
-    """Rows on which every container would fit were it alone."""
+    """Return the rows on which every container would fit alone."""
     each = [
         _alone(demand, ledger, init=name in request.demand.init).take(rows) for name, demand in request.local.items()
     ]
@@ -228,19 +229,19 @@ def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
 
 
 def _alone(demand: ContainerDemand, ledger: Ledger, *, init: bool) -> BoolArray:
-    """Of all rows, those on which the container would fit were it alone."""
+    """Return, of all rows, those on which the container would fit alone."""
 
     def answer(rows: IntArray) -> BoolArray:
         state = CandidateCards.looked_at(ledger, rows)
         needs = ledger.needs(demand, rows)
-        found: BoolArray = state.eligible(demand, needs, init=init).sum(axis=1) >= demand.cards
+        found: BoolArray = state.eligible(demand, needs, Role(init=init)).sum(axis=1) >= demand.cards
         return found
 
     return ledger.verdicts.of((demand, init), answer)
 
 
 def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
-    """Nodes that have, in good health, every card that the pod's bound claims hold, or reach it in the pool."""
+    """Return the nodes that have every card of the pod's bound claims, healthy, or reach it through the pool."""
     allowed = np.ones(len(nodes), dtype=np.bool_)
     for claim in request.bound.values():
         healthy = {card.uuid for card in ledger.cards(claim.node) if card.healthy}
@@ -254,9 +255,8 @@ def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -
 
 
 def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
-    """How good each node is where no policy has a view, 0..1, shape (nodes,): for instances of MIG the more of them are
-    there, then the fuller its cards then are, and of the pool's the nearer; 0 where the request does not fit greedily.
-    """
+    """Return how good each node is without a policy, 0..1, shape (nodes,). For MIG instances existing ones come first,
+    then fuller cards; for the pool nearer cards; 0 if the request does not fit greedily."""
     answer = np.zeros(len(nodes))
     if request.waiting:
         return answer
@@ -271,24 +271,23 @@ def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
 
 
 def liking(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
-    """How much the request would rather have the best of the node's own cards that can take it, 0..1, shape (nodes,):
-    what its first container with a preference says."""
+    """Return how much the request prefers each node's best card, 0..1, shape (nodes,), by its first preference."""
     name, demand = next((name, one) for name, one in request.local.items() if one.prefer)
     answer = np.zeros(len(nodes))
     rows, places = ledger.rows_of(nodes)
     if len(rows):
         state = CandidateCards.looked_at(ledger, rows)
         needs = ledger.needs(demand, rows)
-        eligible = state.eligible(demand, needs, init=name in request.demand.init)
+        eligible = state.eligible(demand, needs, request.demand.role(name))
         answer[places] = np.where(eligible, state.totals.liking(demand), 0).max(axis=1)
     return answer
 
 
 def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ...] = ()) -> PodAllocation:
-    """The cards for the request on `node`: those of the columns `preferred` that fit, and then the fullest. Changes
-    nothing: the caller records it.
+    """Return the cards for the request on `node`: the fitting ones of the columns `preferred`, then the fullest.
+    Changes nothing: the caller records it.
 
-    Raises DoesNotFit with the whole explanation. Never raises where `fits` said yes of the same ledger.
+    Raises DoesNotFit with the whole explanation. Never raises if `fits` is true for the same ledger.
     """
     chosen = _chosen(request, ledger, node, preferred)
     if chosen is None:
@@ -316,8 +315,8 @@ def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ..
 def _chosen(
     request: Request, ledger: Ledger, node: str, preferred: tuple[int, ...]
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, ServerChoice]] | None:
-    """Columns of the node's own cards, and those of the pool: as preferred, or else as `fits` finds it; None where it
-    finds none."""
+    """Return the columns of the node's own cards, and those of the pool: as preferred, or else as `fits` finds them;
+    None if it finds none."""
     if request.waiting or not _allowed_by_claims(request, ledger, [node])[0]:
         return None
     row = ledger.row(node)
@@ -344,8 +343,7 @@ def _chosen(
 def _as_preferred(
     request: Request, ledger: Ledger, row: int, preferred: tuple[int, ...]
 ) -> dict[str, tuple[int, ...]] | None:
-    """What `_greedy` finds where the preferred columns are all that there is to place, and nothing but whether they can
-    take it has a say; None where that is not so."""
+    """Return `_greedy`'s result where the preferred columns only have to be checked; None elsewhere."""
     if len(request.local) != 1:
         return None
     ((name, demand),) = request.local.items()
@@ -355,7 +353,7 @@ def _as_preferred(
     if demand.links or needs.instances is not None or name in request.demand.init:
         return None
     state = CandidateCards.looked_at(ledger, np.array([row]))
-    return {name: preferred} if state.eligible(demand, needs, init=False)[0, list(preferred)].all() else None
+    return {name: preferred} if state.eligible(demand, needs, Role())[0, list(preferred)].all() else None
 
 
 def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
@@ -363,6 +361,6 @@ def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
 
 
 def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
-    """Where `fits` finds the place: what is preferred may go in the way of the rest."""
+    """Return the place that `fits` finds, without preferences, which may get in the way."""
     placed = _greedy(request, ledger, np.array([row]))
     return _columns(placed) if placed.ok[0] else _exact(request, ledger, row)

@@ -1,6 +1,6 @@
-"""CPU and memory of nodes, as far as objects tell: what scoring wants to know beside the cards.
+"""CPU and memory of nodes, as far as objects show them, for scoring.
 
-Not a second scheduler: kube-scheduler decides whether CPU and memory suffice. An unknown node has plenty.
+This is no second scheduler: kube-scheduler decides whether CPU and memory suffice. An unknown node has plenty.
 """
 
 import itertools
@@ -11,12 +11,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.quantities import quantity_or_zero
-from egpu.api.resources import CPU, effective_requests
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.quantities import quantity_or_zero
+from egpu_base.api.resources import CPU, effective_requests
 
 PLENTY: Final = 1 << 40
-"""CPU thousandths or MiB of a node of which nothing is known."""
+"""CPU thousandths or MiB of an unknown node."""
 _NONE: Final = Fraction(0)
 _MEMORY: Final = "memory"
 _COUNTED: Final = (CPU, _MEMORY)
@@ -30,19 +30,19 @@ class Room(NamedTuple):
 
 
 def pod_requests(pod: Pod) -> Room:
-    """CPU and memory of the pod's effective request."""
+    """Return CPU and memory of the pod's effective request."""
     found = effective_requests(pod, _COUNTED)
     return _room(found.get(CPU, _NONE), found.get(_MEMORY, _NONE))
 
 
 @lru_cache(maxsize=1024)
 def _room(cpus: Fraction, memory_bytes: Fraction) -> Room:
-    """One object for the many pods that ask for the same."""
+    """Return one shared object for equal requests."""
     return Room(int(cpus * 1000), int(memory_bytes / 2**20))
 
 
 class Hosts:
-    """What nodes have and what their pods asked for, GPU or not. `version` grows with every change."""
+    """The capacity of nodes and the requests of their pods, with or without GPU. `version` grows with every change."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -53,9 +53,9 @@ class Hosts:
         self._pods: dict[str, tuple[str, Room]] = {}
 
     def node_changed(self, node: Node) -> None:
-        """What the node has for pods."""
-        given = node.status.allocatable or {}
-        cpu, memory = given.get("cpu"), given.get("memory")
+        """Record the node's allocatable resources."""
+        allocatable = node.status.allocatable or {}
+        cpu, memory = allocatable.get("cpu"), allocatable.get("memory")
         room = Room(
             PLENTY if cpu is None else int(quantity_or_zero(cpu) * 1000),
             PLENTY if memory is None else int(quantity_or_zero(memory) / 2**20),
@@ -69,19 +69,19 @@ class Hosts:
             self._note(name)
 
     def pod_placed(self, pod: Pod, node: str) -> None:
-        """The pod runs there, or is about to. Saying it again is harmless."""
+        """Record that the pod runs there, or is about to. Idempotent."""
         room = pod_requests(pod)
         if self._pods.get(pod.uid) != (node, room):
             self.pod_gone(pod.uid)
             self.put(pod.uid, sys.intern(node), room)
 
     def put(self, uid: str, node: str, room: Room) -> None:
-        """The pod of this UID, which was nowhere, takes so much of the node."""
+        """Add a pod that had no node to the node, with this request."""
         self._pods[uid] = (node, room)
         self._add(node, room, 1)
 
     def placed(self, uid: str) -> tuple[str, Room] | None:
-        """Where the pod is, and what it asked for; None when it is nowhere."""
+        """Return the pod's node and request; None if it has no node."""
         return self._pods.get(uid)
 
     def pod_gone(self, uid: str) -> None:
@@ -90,11 +90,11 @@ class Hosts:
             self._add(*known, -1)
 
     def total(self, node: str) -> Room:
-        """What the node has."""
+        """Return the node's capacity."""
         return self._total.get(node, Room(PLENTY, PLENTY))
 
     def free(self, node: str) -> Room:
-        """What is left of it; below 0 where pods asked for more than there is."""
+        """Return what is left of the capacity; below 0 if pods asked for more."""
         total, used = self.total(node), self._used.get(node, Room(0, 0))
         return Room(total.cpu_milli - used.cpu_milli, total.ram_mib - used.ram_mib)
 
@@ -108,7 +108,7 @@ class Hosts:
         self._note(node)
 
     def changed_since(self, version: int) -> Iterable[str]:
-        """Nodes that changed after `version`, the latest first."""
+        """Return the nodes that changed after `version`, the latest first."""
         return itertools.takewhile(lambda name: self._changed[name] > version, reversed(self._changed))
 
     def _note(self, node: str) -> None:

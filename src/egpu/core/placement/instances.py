@@ -1,4 +1,4 @@
-"""Instances of MIG for the containers of one pod: which each takes of each card, and at last where each one is."""
+"""MIG instances for the containers of one pod: what each takes of each card, and its place."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,16 +12,16 @@ from egpu.core.placement.search import CutCard
 from egpu.core.provisioners import Needs
 
 _READINESS: Final = 10
-"""How many times as much as anything else it counts, between nodes, that an instance is there."""
+"""Weight of existing instances between nodes, relative to everything else."""
 
 
 def cut_cards(ledger: Ledger, row: int, width: int) -> list[CutCard | None]:
-    """The cards of a row that are in MIG mode, by column; None for any other."""
+    """Return the cards of a row that are in MIG mode, by column; None for any other."""
     return [ledger.instances(row, column) if ledger.is_cut(row, column) else None for column in range(width)]
 
 
 def wanted(needs: Needs, ledger: Ledger, row: int, width: int) -> tuple[WantedInstance | None, ...]:
-    """Which instance a container takes of each card of a row; nothing where it takes none of any."""
+    """Return the instance that a container takes of each card of a row; empty if it takes none of any."""
     if needs.instances is None:
         return ()
     return tuple(needs.instances.get(int(ledger.kind[row, column])) for column in range(width))
@@ -30,7 +30,7 @@ def wanted(needs: Needs, ledger: Ledger, row: int, width: int) -> tuple[WantedIn
 def placed(
     demands: Mapping[str, ContainerDemand], ledger: Ledger, row: int, columns: Mapping[str, tuple[int, ...]]
 ) -> dict[str, InstancePlace]:
-    """Where on its card is the instance of each container that gets one; `columns` are those chosen for them."""
+    """Return the place of each container's instance on its card; `columns` are the chosen cards."""
     by_column: dict[int, dict[str, WantedInstance]] = {}
     for name, chosen in columns.items():
         instances = ledger.needs(demands[name], row).instances
@@ -46,13 +46,12 @@ def placed(
 
 
 def ready_first(readiness: FloatArray | None, good: FloatArray) -> FloatArray:
-    """How good nodes are, 0..1, where it comes first that the instances are there; as good as they were where
-    `readiness` is None: none are asked for."""
+    """Return scores, 0..1, where existing instances come first; `good` if no instances are requested."""
     return good if readiness is None else (_READINESS * readiness + good) / (_READINESS + 1)
 
 
 def amounts(ledger: Ledger, row: int, column: int, place: InstancePlace) -> tuple[int, int]:
-    """Percent of the card's compute, and MiB, that an instance at this place of it is."""
+    """Return percent of the card's compute, and MiB, of an instance at this place."""
     mig, _ = ledger.instances(row, column)
     profile = mig.profile(place.profile)
     assert profile is not None, "it was found among the card's own"

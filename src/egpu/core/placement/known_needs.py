@@ -1,4 +1,4 @@
-"""What demands take of cards, worked out once for every kind of card: a cluster has many cards, and few kinds."""
+"""The needs of demands, computed once per kind of card: a cluster has many cards, and few kinds."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from egpu.core.attributes import CardKind
 from egpu.core.provisioners import CardTotals, Needs, provisioner
 
 DEMANDS_LIMIT: Final = 1024
-"""Demands whose needs are kept; the one longest unasked is forgotten first."""
+"""Demands whose needs are cached; the least recently used is forgotten first."""
 
 
 class KnownNeeds:
-    """Of the kinds of one ledger, which are never fewer."""
+    """Cached needs for the kinds of one ledger, which only grow."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[ContainerDemand, Needs] = OrderedDict()
 
     def of(self, demand: ContainerDemand, kinds: Sequence[CardKind]) -> Needs:
-        """What it takes of a card of each kind, shape (kinds,)."""
+        """Return what the demand takes of a card of each kind, shape (kinds,)."""
         known = self._known.get(demand)
         if known is None or len(known.core) != len(kinds):
             known = self._known[demand] = provisioner(demand.provisioner).needs(demand, _totals(kinds))

@@ -1,9 +1,8 @@
-"""Who holds what, and what is left: every card of every node as rows and columns of numpy arrays.
+"""The holders of cards, and what is left: every card of every node as rows and columns of numpy arrays.
 
-The arrays are the truth that fitting and policies read, over all nodes at once; the holders per card are kept beside
-them and every cell is recomputed from its holders, so that giving back what was never taken, or taking twice, cannot
-shift a sum. Holders of cards that are not there (a driver was reloaded, an agent is away) are remembered, and count
-again when the card comes back.
+Fitting and policies read the arrays over all nodes at once. The holders per card are kept beside them, and every cell
+is recomputed from its holders, so that a double release or a double hold cannot shift a sum. Holders of missing cards
+(a driver was reloaded, an agent is away) are remembered, and count again when the card is back.
 
 Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
 """
@@ -21,18 +20,18 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
 from egpu.core.changes import Changes, Verdicts
 from egpu.core.links import Ranks, link_domains, ranks_of
+from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.placement.cards import Card, NodeCards
 from egpu.core.placement.known_needs import KnownNeeds
 from egpu.core.placement.node_names import Found, NodeNames
-from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.provisioners import CardTotals, Needs
 
 _FEWEST_ROWS: Final = 16
 
 
 class Holder(NamedTuple):
-    """Who holds: a pod or claim by UID, a slice by the name of its ElasticGPU, a lease of the pool by LEASE@SERVER; and
-    for which waiting pod, by UID, something is reserved."""
+    """A holder: a pod or claim by UID, a slice by the name of its ElasticGPU, a lease of the pool by LEASE@SERVER, or a
+    reservation by the UID of the waiting pod."""
 
     kind: Literal["pod", "claim", "slice", "lease", "reservation"]
     id: str
@@ -40,7 +39,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class OverCommit:
-    """A card that more was given out of than it has: somebody wrote an allocation that was not ours."""
+    """A card with more allocated than it has: an allocation was not written by us."""
 
     node: str
     uuid: str
@@ -49,7 +48,7 @@ class OverCommit:
 
 @dataclass(frozen=True)
 class PoolNode:
-    """A node that takes part in the pool. `serving`: whether its cards may be given to pods elsewhere now."""
+    """A node of the pool. `serving`: whether pods of other nodes may get its cards now."""
 
     link_mbps: int
     serving: bool
@@ -57,10 +56,8 @@ class PoolNode:
 
 class Ledger:
     """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `kind`
-    (an index into `kinds`), and `tflops` by precision. They stay where they are, and every question reads them as they
-    are: what is computed from rows follows `changes`, or is kept in `verdicts`. `cards_version` counts how often cards
-    came, went or became others.
-    """
+    (an index into `kinds`), and `tflops` by precision. Values computed from rows follow `changes`, or are kept in
+    `verdicts`. `cards_version` counts changes of the cards themselves."""
 
     def __init__(self) -> None:
         self.present: BoolArray = np.zeros((0, 0), dtype=np.bool_)
@@ -77,28 +74,28 @@ class Ledger:
         self.verdicts = Verdicts(self.changes)
         self.cards_version = 0
         self.pool: dict[str, PoolNode] = {}
-        """The nodes that take part in the pool, with cards or without."""
+        """The nodes of the pool, with cards or without."""
         self.links: dict[int, Ranks] = {}
-        """How the cards of a row are joined; rows of which nothing is known are absent."""
+        """The links between the cards of a row; rows without known links are absent."""
         self.names: list[str] = []
-        """The node of each row, "" for a row without."""
+        """The node of each row, "" for a free row."""
         self._kind_of: dict[CardKind, int] = {}
         self._needs = KnownNeeds()
         self._rows: dict[str, int] = {}
         self._rows_version = 0
-        """How often a name got a row, or lost it."""
+        """Counts how often a name got a row, or lost it."""
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
         self._cells: dict[CardKey, tuple[int, int]] = {}
         self._by_card: dict[CardKey, tuple[tuple[Holder, Usage], ...]] = {}
-        """Most cards that are held have one holder, for which a mapping would be twice as large."""
+        """Tuples, as most held cards have one holder, for which a mapping would be twice as large."""
         self._by_holder: dict[Holder, PodAllocation] = {}
         self._overcommits: dict[CardKey, str] = {}
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def set_node(self, node: NodeCards) -> None:
-        """Add a node, or replace what is known of its cards. Whoever holds its cards keeps holding them."""
+        """Add a node, or replace its cards. Holders of its cards stay holders."""
         ordered = tuple(sorted(node.cards, key=lambda card: (card.index, card.uuid)))
         if self._cards.get(node.name) == ordered:
             return
@@ -124,7 +121,7 @@ class Ledger:
         self.cards_version += 1
 
     def remove_node(self, name: str) -> None:
-        """Forget a node's cards. Its holders stay holders until they are released."""
+        """Remove a node's cards. Its holders stay holders until they are released."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._clear(name, row)
@@ -136,12 +133,11 @@ class Ledger:
             self.cards_version += 1
 
     def row(self, node: str) -> int | None:
-        """The row of a node in the arrays, or None when it has no cards that we know."""
+        """Return the row of a node in the arrays, or None if it has no known cards."""
         return self._rows.get(node)
 
     def rows_of(self, nodes: Sequence[str]) -> Found:
-        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,). A name of
-        `NodeNames` is looked up once."""
+        """Return the rows of the nodes with cards, and their places in `nodes`, both of shape (found,)."""
         if isinstance(nodes, NodeNames):
             return nodes.found(self._rows_version, self._look_up)
         rows = self._look_up(nodes)
@@ -149,7 +145,7 @@ class Ledger:
         return rows[places], places
 
     def known(self, nodes: Sequence[str]) -> BoolArray:
-        """Which of them have cards or take part in the pool, shape (nodes,)."""
+        """Return which of the nodes have cards or are part of the pool, shape (nodes,)."""
         found = np.zeros(len(nodes), dtype=np.bool_)
         found[self.rows_of(nodes)[1]] = True
         if self.pool:
@@ -160,12 +156,12 @@ class Ledger:
         return np.fromiter(map(self._rows.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
     def totals(self, rows: IntArray | int) -> CardTotals:
-        """What the cards of these rows have in all."""
+        """Return the totals of the cards of these rows."""
         figures = {precision: every[rows] for precision, every in self.tflops.items()}
         return CardTotals(self.memory_mib[rows], figures, self.kind[rows], self.kinds)
 
     def needs(self, demand: ContainerDemand, rows: IntArray | int) -> Needs:
-        """What `demand` takes of each card of these rows; of no meaning where no card is `present`."""
+        """Return what `demand` takes of each card of these rows; undefined where no card is `present`."""
         each, kind = self._needs.of(demand, self.kinds), self.kind[rows]
         return Needs(each.core[kind], each.memory_mib[kind], each.possible[kind], each.instances)
 
@@ -173,15 +169,15 @@ class Ledger:
         return list(self._rows)
 
     def cards(self, node: str) -> tuple[Card, ...]:
-        """The cards of a node in the order of the arrays' columns."""
+        """Return the cards of a node in the order of the arrays' columns."""
         return self._cards.get(node, ())
 
     # --- holders ----------------------------------------------------------------------------------------------------
 
     def hold(self, holder: Holder, allocation: PodAllocation) -> None:
-        """Record that `holder` holds exactly `allocation`, in place of whatever it held before (so it is idempotent).
+        """Record that `holder` holds exactly `allocation`, in place of what it held before (so it is idempotent).
 
-        More than a card has is recorded too, reported by `overcommits()`, and the card then counts as full.
+        More than a card has is recorded too and reported by `overcommits()`; the card then counts as full.
         """
         if self._by_holder.get(holder) == allocation:
             return
@@ -192,7 +188,7 @@ class Ledger:
             self._recount(key)
 
     def release(self, holder: Holder) -> None:
-        """Give back everything `holder` holds; nothing happens when it holds nothing."""
+        """Release everything that `holder` holds; does nothing if it holds nothing."""
         allocation = self._by_holder.pop(holder, None)
         if allocation is None:
             return
@@ -211,16 +207,16 @@ class Ledger:
         return dict(self._by_holder)
 
     def card_holders(self, node: str, uuid: str) -> dict[Holder, Usage]:
-        """Who holds a card, and how much of it each."""
+        """Return the holders of a card, and how much each holds."""
         return dict(self._by_card.get(CardKey(node, uuid), ()))
 
     def is_cut(self, row: int, column: int) -> bool:
-        """Whether there is a card in MIG mode."""
+        """Return whether there is a card in MIG mode."""
         cards = self._cards[self.names[row]]
         return column < len(cards) and cards[column].mig is not None
 
     def instances(self, row: int, column: int) -> tuple[Mig, tuple[InstancePlace, ...]]:
-        """What a card in MIG mode can be cut into, and is; and which of its places are held."""
+        """Return the possible and existing instances of a card in MIG mode, and which of its places are held."""
         node = self.names[row]
         card = self._cards[node][column]
         assert card.mig is not None
@@ -231,11 +227,11 @@ class Ledger:
         return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
 
     def overcommit(self, key: CardKey) -> str:
-        """What is wrong with what is given out of a card; "" where nothing is."""
+        """Return how a card is over-committed; "" if it is not."""
         return self._overcommits.get(key, "")
 
     def snapshot(self) -> dict[tuple[str, str], tuple[int, int, str, bool]]:
-        """(node, uuid) → (free core, free memory, mode name, healthy): for comparing two ledgers, and for people."""
+        """Return (node, uuid) → (free core, free memory, mode name, healthy): for comparing ledgers, and for people."""
         return {
             (key.node, key.uuid): (
                 int(self.core_free[cell]),
@@ -249,8 +245,8 @@ class Ledger:
     # --- cells ------------------------------------------------------------------------------------------------------
 
     def _recount(self, key: CardKey) -> None:
-        """Make a card's cell what its holders leave of it. What is reserved may still be held by those who have to go
-        for it: then nothing is left, and nobody was given too much."""
+        """Recompute a card's cell from its holders. Reserved cards may still be held by the victims: then nothing is
+        left, but the card is not over-committed."""
         held = self._by_card.get(key, ())
         usages = [usage for _, usage in held]
         cell = self._cells.get(key)

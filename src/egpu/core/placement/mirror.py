@@ -1,15 +1,15 @@
-"""The cards of a ledger and their hosts as a `Fleet`: what policies look at, in a cluster as in a simulation.
+"""The cards of a ledger and their hosts as a `Fleet`, which policies use in a cluster as in a simulation.
 
-Row by row as rows change; where nodes or cards come and go, the fleet is built anew. Its rows and columns are the
-ledger's. Of a card in MIG mode nothing is free to a policy, which knows amounts and no places: what takes an instance
-is ranked without one (`egpu.core.placement.ranking`).
+Rows are updated as they change; the fleet is rebuilt when nodes or cards come and go. Its rows and columns are the
+ledger's. A card in MIG mode has nothing free for a policy, which knows amounts and no places: instances are ranked
+without one (`egpu.core.placement.ranking`).
 """
 
 import numpy as np
 
+from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE
 from egpu.core.placement.hosts import Hosts, Room
 from egpu.core.placement.ledger import Ledger
-from egpu.core.placement.usage import CONFLICT, EXCLUSIVE
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.shapes import WHOLE_CARD, Machine
 
@@ -17,7 +17,7 @@ MILLI_PER_PERCENT = WHOLE_CARD // 100
 
 
 class Mirror:
-    """A fleet that is made equal to ledger and hosts when it is asked for."""
+    """A fleet that is updated from ledger and hosts on demand."""
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
         self._ledger = ledger
@@ -27,7 +27,7 @@ class Mirror:
         self._hosts_version = hosts.version
 
     def fleet(self) -> Fleet:
-        """As of now. Another object than the last time when nodes or cards came or went."""
+        """Return the fleet as of now: a new object if nodes or cards came or went."""
         ledger, hosts, fleet = self._ledger, self._hosts, self._fleet
         if (self._version, self._hosts_version) == (ledger.changes.version, hosts.version):
             return fleet

@@ -1,4 +1,4 @@
-"""Whether a node can take a pod, as far as Kubernetes itself is concerned: kube-scheduler's filter plugins. Pure.
+"""kube-scheduler's filter plugins: whether a node can take a pod, cards aside. Pure.
 
 Order and sentences are kube-scheduler's (1.36), so that a message reads the same on both. The plugins that are not here
 (volumes, ports, spreading, affinity between pods) never reject: `unsupported` names what a pod must not ask for.
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from egpu.api.kubernetes import Node, Pod, Taint, Toleration
-from egpu.api.quantities import quantity_or_zero
-from egpu.api.resources import PODS, Amounts
 from egpu.core.demand.selection import selects
+from egpu_base.api.kubernetes import Node, Pod, Taint, Toleration
+from egpu_base.api.quantities import quantity_or_zero
+from egpu_base.api.resources import PODS, Amounts
 
 NODE_UNSCHEDULABLE: Final = "NodeUnschedulable"
 TAINT_TOLERATION: Final = "TaintToleration"
@@ -26,7 +26,7 @@ NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule"
 
 @dataclass(frozen=True)
 class Rejection:
-    """Which plugin rejects a node and why; `resolvable`: whether fewer pods on the node could change that."""
+    """The plugin that rejects a node, and why; `resolvable`: whether fewer pods on the node could change that."""
 
     plugin: str
     reasons: tuple[str, ...]
@@ -34,11 +34,11 @@ class Rejection:
 
 
 def rejection(pod: Pod, node: Node, *, requests: Amounts, used: Mapping[str, Fraction]) -> Rejection | None:
-    """The first plugin that rejects the node, or None if the node can take the pod.
+    """Return the first plugin that rejects the node, or None if the node can take the pod.
 
     Args:
         requests: `effective_requests(pod)`.
-        used: what the pods already there hold.
+        used: the resources that the node's pods hold.
     """
     if node.spec.unschedulable and not _tolerates(pod, CORDONED):
         return Rejection(NODE_UNSCHEDULABLE, ("node(s) were unschedulable",))
@@ -55,36 +55,39 @@ def rejection(pod: Pod, node: Node, *, requests: Amounts, used: Mapping[str, Fra
 
 
 def untolerated(pod: Pod, node: Node) -> Taint | None:
-    """The first taint of the node that keeps the pod away."""
+    """Return the first taint of the node that the pod does not tolerate."""
     keeping = (taint for taint in _taints(node) if taint.effect in {"NoSchedule", "NoExecute"})
     return next((taint for taint in keeping if not _tolerates(pod, taint)), None)
 
 
 def short_of(node: Node, requests: Amounts, used: Mapping[str, Fraction]) -> list[str]:
-    """The resources of which the node has too little left; the pods come first, as kube-scheduler checks them."""
+    """Return the resources of which the node has too little left; pods come first, as in kube-scheduler."""
     there = offered(node, requests)
     short = [name for name, asked in requests.items() if asked > 0 and used.get(name, 0) + asked > there[name]]
     return sorted(short, key=lambda name: name != PODS)
 
 
+def is_ready(node: Node) -> bool:
+    """Return whether the node's kubelet says that it is ready."""
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or [])
+
+
 def _taints(node: Node) -> list[Taint]:
-    """The node's taints, and the one that Kubernetes' node controller, which is not here, puts on one that is not
-    ready."""
-    ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or [])
-    return [*(node.spec.taints or []), *([] if ready else [NOT_READY])]
+    """Return the node's taints, with the one that Kubernetes' node controller puts on an unready node."""
+    return [*(node.spec.taints or []), *([] if is_ready(node) else [NOT_READY])]
 
 
 def offered(node: Node, resources: Iterable[str]) -> Amounts:
-    """What the node has of each for pods."""
+    """Return the node's capacity of each resource for pods."""
     there = node.status.allocatable or node.status.capacity or {}
     return {name: quantity_or_zero(there.get(name, 0)) for name in resources}
 
 
 def unsupported(pod: Pod) -> str | None:
-    """A scheduling feature that the pod asks for and this scheduler does not have, or None."""
+    """Return an unsupported scheduling feature that the pod asks for, or None."""
     for name in UNSUPPORTED_FIELDS:
         if (pod.spec.affinity or {}).get(name):
-            return f"spec.affinity.{name} is not supported by the embedded scheduler"
+            return f"spec.affinity.{name} is not supported by the simulated scheduler"
     return None
 
 

@@ -1,7 +1,7 @@
-"""The nodes that somebody asks about: kube-scheduler names all of them with every pod, in ever another order.
+"""The nodes of a question: kube-scheduler names all of them with every pod, in changing order.
 
-Its threads append the nodes that pass its own filters as they come to them. So it is not lists that are known again but
-names: each has a number, a list of names is an array of numbers, and what is known of nodes is looked up by array.
+Its threads append nodes as they pass its own filters, so whole lists do not repeat, but names do. Each name has a
+number, a list of names is an array of numbers, and data about nodes is looked up by array.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ import numpy as np
 from egpu.core.arrays import BoolArray, IntArray
 
 Found = tuple[IntArray, IntArray]
-"""Rows of the nodes that have one, and their places among all that were named."""
+"""Rows of the nodes that have one, and their places in the list of names."""
 _NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
 
 
 class KnownNodes:
-    """Names by number: each gets the next one when it is first asked about, and keeps it."""
+    """Names by number: each gets the next one at its first use, and keeps it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -31,11 +31,11 @@ class KnownNodes:
         return len(self.names)
 
     def number(self, name: str) -> int:
-        """-1 for a name that nobody has asked about."""
+        """Return the number of a name; -1 for an unknown name."""
         return self._numbers.get(name, -1)
 
     def numbers(self, names: Sequence[str]) -> IntArray:
-        """The number of each, shape (names,); new ones for new names."""
+        """Return the number of each name, shape (names,); new names get new numbers."""
         found = self._look_up(names)
         if len(found) and found.min() < 0:
             for name in names:
@@ -49,7 +49,7 @@ class KnownNodes:
         return np.fromiter(map(self._numbers.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
     def rows(self, version: int, look_up: Callable[[Sequence[str]], IntArray]) -> IntArray:
-        """By number what `look_up` says of the name, asked again when `version` is another."""
+        """Return, by number, the result of `look_up` for each name; computed again for a new `version`."""
         if self._version != version:
             self._rows, self._version = look_up(self.names), version
         elif len(self._rows) < len(self.names):
@@ -58,10 +58,10 @@ class KnownNodes:
 
 
 class NodeNames(Sequence[str]):
-    """Names of nodes, as numbers. It is what a ledger takes wherever it takes a list of names."""
+    """Names of nodes, as numbers. A ledger takes it wherever it takes a list of names."""
 
     def __init__(self, names: Sequence[str], known: KnownNodes | None = None) -> None:
-        """`known`: what earlier lists named."""
+        """Look up the names. `known`: the names of earlier lists."""
         self.known = KnownNodes() if known is None else known
         self.numbers = self.known.numbers(names)
         self._found: Found | None = None
@@ -69,7 +69,7 @@ class NodeNames(Sequence[str]):
 
     @classmethod
     def numbered(cls, numbers: IntArray, known: KnownNodes) -> "NodeNames":
-        """Of these numbers."""
+        """Return the names with these numbers."""
         made = cls((), known)
         made.numbers = numbers
         return made
@@ -89,8 +89,7 @@ class NodeNames(Sequence[str]):
         return self.names[index] if isinstance(index, slice) else self.known.names[int(self.numbers[index])]
 
     def found(self, version: int, look_up: Callable[[Sequence[str]], IntArray]) -> Found:
-        """Who has a row, by `look_up`: the row of each of some names, -1 for none. Asked again only when `version` is
-        another."""
+        """Return the names with a row. `look_up` returns each name's row, or -1; called once per `version`."""
         if self._found is None or self._version != version:
             rows = self.known.rows(version, look_up).take(self.numbers)
             places = (rows >= 0).nonzero()[0]
@@ -98,14 +97,14 @@ class NodeNames(Sequence[str]):
         return self._found
 
     def subset(self, which: BoolArray) -> "NodeNames":
-        """Those for which `which`, of shape (nodes,), is true."""
+        """Return the names for which `which`, of shape (nodes,), is true."""
         if which.all():
             return self
         return NodeNames.numbered(self.numbers[which], self.known)
 
 
 def chosen(nodes: Sequence[str], which: BoolArray) -> tuple[str, ...]:
-    """Those of `nodes` for which `which`, of shape (nodes,), is true, in their order."""
+    """Return those of `nodes` for which `which`, of shape (nodes,), is true, in order."""
     names = nodes.names if isinstance(nodes, NodeNames) else nodes
     if which.all():
         return tuple(names)

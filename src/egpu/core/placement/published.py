@@ -1,4 +1,4 @@
-"""What published objects say to the ledger: cards, slices, and nodes of the pool."""
+"""Published objects as the ledger's values: cards, slices, and nodes of the pool."""
 
 import sys
 from collections.abc import Mapping
@@ -7,20 +7,21 @@ from typing import Final
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
+from egpu_base.api.kubernetes import Node
 
 CORDONED: Final = "is cordoned"
+BY_CLAIMS: Final = "is given out by ResourceClaims only"
 _NO_LINKS: Final[Mapping[str, str]] = {}
 MAX_LINK_MBPS: Final = 10**9
-"""What a node says beyond it, in more digits than a number has or not, counts as this."""
+"""Larger link speeds in a node's annotation count as this."""
 
 
 def pool_node(node: Node) -> PoolNode | None:
-    """What a node that takes part in the pool does for it: one that is away or cordoned serves nothing new."""
+    """Return a node's part in the pool, None outside it. A node that is away or cordoned serves nothing new."""
     if not node.annotations.get(names.POOL_ADDRESS):
         return None
     link = node.annotations.get(names.POOL_LINK, "")
@@ -30,19 +31,19 @@ def pool_node(node: Node) -> PoolNode | None:
 
 
 def _link_mbps(text: str) -> int:
-    """0 for what is no number. Written by the node's agent: root of one node must not stop who reads all of them."""
+    """Parse a link speed; 0 if it is not a number: root of one node, who may write it, must not stop readers."""
     if not text.isdecimal():
         return 0
     return MAX_LINK_MBPS if len(text) > len(str(MAX_LINK_MBPS)) else min(int(text), MAX_LINK_MBPS)
 
 
 def is_card(gpu: ElasticGPU) -> bool:
-    """Whether it is a card that an agent published; otherwise it is a slice of one."""
+    """Return whether the object is a card that an agent published; otherwise it is a slice of one."""
     return gpu.spec.physical_gpu is not None and gpu.spec.claim_ref is None
 
 
 def card_of(gpu: ElasticGPU) -> Card:
-    """The ledger's record of a published card."""
+    """Return the ledger's record of a published card."""
     physical = gpu.spec.physical_gpu
     assert physical is not None
     return Card(
@@ -56,6 +57,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         healthy=not (reason := _why_not(gpu)),
         why_not=reason,
         cordoned=reason == CORDONED,
+        by_claims=reason == BY_CLAIMS,
         compute_capability=sys.intern(physical.compute_capability),
         memory_isolation=sys.intern(physical.memory_isolation),
         mps=sys.intern(physical.mps),
@@ -66,21 +68,24 @@ def card_of(gpu: ElasticGPU) -> Card:
 
 @lru_cache(maxsize=256)
 def _figures(by_precision: tuple[tuple[str, float], ...]) -> Mapping[str, float]:
-    """One mapping for all cards of a model."""
+    """Return one shared mapping for all cards of a model."""
     return dict(by_precision)
 
 
 def _why_not(gpu: ElasticGPU) -> str:
-    """Why the card takes no new work; empty where it does."""
+    """Return why the card takes no new work; empty if it does."""
     if gpu.metadata.deletion_timestamp is not None:
         return "is being deleted"
     if not gpu.healthy:
         return f"is unhealthy ({gpu.status.message})" if gpu.status.message else "is unhealthy"
-    return CORDONED if gpu.spec.unschedulable else ""
+    if gpu.spec.unschedulable:
+        return CORDONED
+    physical = gpu.spec.physical_gpu
+    return BY_CLAIMS if physical is not None and physical.allocator == names.DRA else ""
 
 
 def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
-    """What a slice holds of its card."""
+    """Return what a slice holds of its card."""
     source = gpu.spec.slice
     assert source is not None
     share = CardShare(

@@ -10,24 +10,24 @@ from egpu.core.placement.published import card_of, is_card
 
 
 class PublishedCards:
-    """Keeps ledger and selection equal to the objects of cards that it was shown; the objects are not kept.
-    `problems`, by `gpu/NAME`: cards that are published twice."""
+    """The cards that agents publish, copied to ledger and selection; the objects are not kept. `problems`, by
+    `gpu/NAME`: cards that are published twice."""
 
     def __init__(self, ledger: Ledger, selection: Selection, problems: dict[str, str]) -> None:
         self._ledger = ledger
         self._selection = selection
         self._problems = problems
         self._node_of: dict[str, str] = {}
-        """By the names of the cards' objects."""
+        """The node of each card, by the name of its object."""
         self._cards: dict[str, dict[str, Card]] = {}
         """The cards of each node, by the names of their objects."""
 
     def names(self, node: str) -> list[str]:
-        """Names of the objects of a node's cards."""
+        """Return the names of the objects of a node's cards."""
         return list(self._cards.get(node, ()))
 
     def changed(self, *gpus: ElasticGPU) -> None:
-        """What is no card, or is one of another node now, is none here any more. A node's cards are counted once."""
+        """Record objects, after removing those that left their node or are no card. Counts each node once."""
         nodes: dict[str, None] = {}
         for gpu in gpus:
             node = sys.intern(gpu.spec.node_name)
@@ -44,7 +44,7 @@ class PublishedCards:
             self._recount(node)
 
     def deleted(self, name: str) -> None:
-        """Nothing happens where it was no card."""
+        """Remove a card; does nothing for another object."""
         node = self._node_of.pop(name, None)
         if node is not None:
             del self._cards[node][name]

@@ -1,9 +1,9 @@
-"""Which of the places that fit is best: how a policy is asked about a ledger.
+"""The best of the places that fit: how a policy is asked about a ledger.
 
-The policies are those of the simulator (`egpu.core.policies`), on the same arrays: the ledger as a fleet
-(`egpu.core.placement.mirror`), the request as a shape. What fits is the ledger's decision (`egpu.core.placement.fit`).
-Where a policy has no view (a claim that has its cards, cards of the pool, instances of MIG, CPU short by what is
-known), the fullest place is best.
+The policies are those of simulations (`egpu.core.policies`), on the same arrays: the ledger as a fleet
+(`egpu.core.placement.mirror`), the request as a shape. The ledger decides what fits (`egpu.core.placement.fit`). Where
+policies do not apply (a claim that has its cards, cards of the pool, MIG instances, too little CPU by our records), the
+fullest place is best.
 """
 
 from collections import OrderedDict
@@ -31,17 +31,17 @@ from egpu.core.provisioners import provisioner
 SEEN_LIMIT: Final = 16_384
 """Pods remembered as counted in the mix: kube-scheduler asks about a waiting pod again and again."""
 AMOUNTS_LIMIT: Final = 1024
-"""Demands of which it is known what they ask of each card."""
+"""Demands whose amounts per card are cached."""
 _NO_ROWS: Final[IntArray] = np.zeros(0, dtype=np.int64)
 _LIKED: Final = 0.8
 _SECOND_LIKED: Final = 0.3
-"""Least score of a place of the cards that a demand likes best, and the score of the best place without them: what else
-kube-scheduler weighs must not win."""
+"""The least score of a place with the preferred cards, and the best score of one without: kube-scheduler's other
+weights must not win."""
 SECOND_BEST: Final = 0.9
-"""Score of the place next to the best: whole steps of 0.1 reach kube-scheduler, and only the best may have the last."""
+"""The best score but one: kube-scheduler gets whole steps of 0.1, and only the best place may have the last."""
 
 Compute = Callable[[Mix, Fleet], None]
-"""Has `compute_prices` done elsewhere; `Ranking.use_prices` is given them later."""
+"""Runs `compute_prices` elsewhere, and passes the result to `Ranking.use_prices` later."""
 
 
 class Ranking:
@@ -55,7 +55,7 @@ class Ranking:
         self._placers: dict[str, Placer] = {}
         self._prices: Prices | None = None
         self._priced = Mix()
-        """For which prices were asked for last."""
+        """The mix of the latest prices."""
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._known_amounts: OrderedDict[ContainerDemand, tuple[list[tuple[int, int]], IntArray]] = OrderedDict()
         self._cards_version = ledger.cards_version
@@ -65,19 +65,19 @@ class Ranking:
     def scores(
         self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False
     ) -> dict[str, float]:
-        """`rated` by name. Raises MissingExtra."""
+        """Return `rated` by name. Raises MissingExtra."""
         return dict(zip(nodes, self.rated(request, nodes, policies, all_fit=all_fit).tolist(), strict=True))
 
     def rated(self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False) -> FloatArray:
-        """How good each node is, 0..1, shape (nodes,): 1 for one best place (all the nearest where its cards are of the
-        pool) and at most 0.9 for the others, 0 where it does not fit; `all_fit`: a filter has just said that it fits on
-        all of them. Raises MissingExtra."""
+        """Return how good each node is, 0..1, shape (nodes,): 1 for one best place (all nearest ones for cards of the
+        pool), at most 0.9 for the others, 0 if it does not fit. `all_fit`: a filter has just accepted all of them.
+        Raises MissingExtra."""
         found: FloatArray | None = None
         if request.open and not request.pooled:
             found = self._scores(request.policies(policies).node, request, nodes, all_fit)
         if found is None:
             found = fit.fullness(request, self._ledger, nodes)
-            if not request.pooled:  # where a pod of the pool runs, of places as near, is kube-scheduler's to say
+            if not request.pooled:  # kube-scheduler chooses among equally near nodes
                 found = _one_best(found)
         if any(demand.prefer for demand in request.local.values()):
             fitting = np.ones(len(nodes), dtype=np.bool_) if all_fit else fit.fits(request, self._ledger, nodes)
@@ -85,13 +85,13 @@ class Ranking:
         return found
 
     def choose(self, request: Request, node: str, policies: Policies) -> PodAllocation:
-        """The cards for the request on `node`. Changes nothing; raises DoesNotFit with the whole explanation, and
+        """Return the cards for the request on `node`. Changes nothing. Raises DoesNotFit, with why, and
         MissingExtra."""
         preferred = self._columns(request.policies(policies).card, request, node)
         return fit.choose(request, self._ledger, node, preferred)
 
     def _columns(self, policy: str, request: Request, node: str) -> tuple[int, ...]:
-        """The columns that the policy prefers for the first GPU container; () when it has no view."""
+        """Return the columns that the policy prefers for the first GPU container; () if the policy does not apply."""
         row = self._ledger.row(node)
         if row is None or request.pooled:
             return ()
@@ -105,7 +105,7 @@ class Ranking:
         return self._placer(policy).policy.rank_cards(fleet, shape, row)
 
     def _scores(self, policy: str, request: Request, nodes: Sequence[str], all_fit: bool) -> FloatArray | None:
-        """Scores by the policy; None where it sees no place, as where CPU is short by what we know."""
+        """Return scores by the policy; None if it sees no place, as with too little CPU by our records."""
         rows, places = self._ledger.rows_of(nodes)
         if not all_fit:
             keep = fit.fits(request, self._ledger, nodes)[places]
@@ -135,18 +135,18 @@ class Ranking:
         return found
 
     def fleet(self) -> Fleet:
-        """The ledger as a fleet, as of now."""
+        """Return the ledger as a fleet, as of now."""
         return self._mirror.fleet()
 
     def catch_up(self) -> bool:
-        """Take in what changed in the ledger now, when there is time, and not when the next pod is asked about; and of
-        what new prices made void, the scores for one kind of pod. Whether there may be more of that."""
+        """Update from the ledger ahead of the next question, and recompute the scores of one kind of pod that new
+        prices made invalid. Return whether there may be more to do."""
         fleet = self.fleet()
         return any(placer.freshen() for placer in self._placers.values() if placer.fleet is fleet)
 
     @contextmanager
     def supposing(self) -> Generator[None]:
-        """What is held and given back inside was only a thought: it does not count as turnover."""
+        """Exclude holds and releases within the context from the turnover: they are tentative."""
         before = self.fleet().departures
         try:
             yield
@@ -184,18 +184,18 @@ class Ranking:
                 self._compute_prices()
 
     def use_mix(self, learned: LearnedMix) -> None:
-        """Go on with a mix that was kept."""
+        """Continue with a stored mix."""
         self.learned = learned
         self._placers.clear()
         self._prices = None
 
     def prepare(self, policies: Policies) -> None:
-        """These will be asked for: have the prices computed that they need. Raises MissingExtra."""
+        """Compute the prices that these policies need. Raises MissingExtra."""
         for name in {policies.node, policies.card}:
             self._placer(name)
 
     def use_prices(self, prices: Prices) -> None:
-        """Use prices that were computed elsewhere. Those for other cards than there are now are computed again."""
+        """Use prices that were computed elsewhere. Prices for other cards than the present ones are computed again."""
         fleet = self.fleet()
         if not prices.fits_fleet(fleet):
             self._compute_prices()
@@ -206,7 +206,7 @@ class Ranking:
                 placer.policy.use_prices(fleet, prices)
 
     def _compute_prices(self) -> None:
-        """From the mix as it is: elsewhere, or here and now."""
+        """Compute prices from the present mix, in the background if there is one."""
         mix, fleet = self.learned.mix(), self.fleet()
         self._priced = mix
         if self.background is not None:
@@ -217,9 +217,9 @@ class Ranking:
     # --- shapes -----------------------------------------------------------------------------------------------------
 
     def _shapes(self, request: Request) -> tuple[list[Shape], IntArray]:
-        """The pod as shapes, for what a container asks of a card may differ by model (TFLOPS), the most common first;
-        and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts; none
-        where that is an instance of MIG, which is more than an amount."""
+        """Return the pod as shapes, the most common first, as a demand may differ by model (TFLOPS), and per row the
+        index of its shape, -1 if no card can ever serve. The hardest of several GPU containers counts; none if that is
+        a MIG instance."""
         demand = next(iter(request.local.values()), None)
         if demand is None:
             return [], _NO_ROWS
@@ -231,8 +231,8 @@ class Ranking:
         return shapes, group
 
     def _amounts(self, demand: ContainerDemand) -> tuple[list[tuple[int, int]], IntArray]:
-        """The different amounts, thousandths of compute and MiB, that a demand asks of one card, the most common first;
-        and per row which of them. Kept while the cards are the same."""
+        """Return the different amounts, thousandths of compute and MiB, of a demand on one card, the most common first,
+        and per row the index of its amount. Cached while the cards are the same."""
         if self._cards_version != self._ledger.cards_version:
             self._cards_version = self._ledger.cards_version
             self._known_amounts.clear()
@@ -265,17 +265,17 @@ class Ranking:
 
 
 def _liked_first(scores: FloatArray, liking: FloatArray, fitting: BoolArray) -> FloatArray:
-    """The scores so that places of the cards that are liked best come first, and among equals as they were: from 0.7
-    there, at most 0.3 elsewhere, 0 where it does not fit."""
+    """Raise places with the most preferred cards above the others: from 0.7 there, at most 0.3 elsewhere, 0 if it does
+    not fit. The order among equals stays."""
     if not fitting.any():
         return scores
     best = liking[fitting].max()
-    elsewhere = _SECOND_LIKED * np.where(best > 0, liking / max(best, 1e-9), 0) * (0.9 + 0.1 * scores)
-    return _one_best(np.where(fitting, np.where(liking == best, _LIKED + (1 - _LIKED) * scores, elsewhere), 0))
+    others = _SECOND_LIKED * np.where(best > 0, liking / max(best, 1e-9), 0) * (0.9 + 0.1 * scores)
+    return _one_best(np.where(fitting, np.where(liking == best, _LIKED + (1 - _LIKED) * scores, others), 0))
 
 
 def _one_best(scores: FloatArray) -> FloatArray:
-    """The first of the highest gets 1, the others at most 0.9, in the order in which they were; 0 stays."""
+    """Return 1 for the first of the highest scores, and at most 0.9 for the others, in their order; 0 stays."""
     answer = SECOND_BEST * scores
     if scores.any():
         answer[scores.argmax()] = 1.0

@@ -1,40 +1,44 @@
-"""Why a pod does not fit on a node, in sentences: what was asked, what each card has, what would help."""
+"""Refusals of nodes, in sentences: the request, what each card has, what would help."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from egpu.api.allocation import ContainerDemand
-from egpu.api.quantities import format_mib
 from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
 from egpu.core.links import WORDS, best_set
 from egpu.core.mig import arrange
+from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.remote import servers
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name
 from egpu.core.provisioners import Needs, provisioner
+from egpu_base.api.quantities import format_mib
 
 MAX_CARDS_IN_TEXT: Final = 8
 """Cards listed in one sentence; a scheduler's event has 1024 characters in all."""
+MAX_KINDS_IN_TEXT: Final = 8
+MAX_NAMES_IN_TEXT: Final = 3
+"""Demands in one sentence, and containers named for each."""
 
 
 @dataclass(frozen=True)
 class CardReason:
-    """Why one card does not take the container."""
+    """The reason why one card cannot take the container."""
 
     uuid: str
     index: int
     reason: str
     selected: bool = True
-    """Whether it is what the container selects at all; a text counts those that are not."""
+    """True if the container selects the card at all; a text counts those that are not selected."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a node does not take the pod. `resolvable`: it might if other pods left, so preemption can help."""
+    """The reason why a node cannot take the pod. `resolvable`: it might if other pods left, so preemption can help."""
 
     node: str
     reason: str
@@ -42,7 +46,7 @@ class Refusal:
     resolvable: bool = True
 
     def text(self) -> str:
-        """One sentence for an event: the reason, then card by card."""
+        """Return one sentence for an event: the reason, then card by card."""
         selected = [card for card in self.cards if card.selected]
         listed = [f"card {card.index} {card.reason}" for card in selected[:MAX_CARDS_IN_TEXT]]
         if len(selected) > MAX_CARDS_IN_TEXT:
@@ -51,7 +55,7 @@ class Refusal:
 
 
 def describe(demand: ContainerDemand) -> str:
-    """A demand in words: "2 whole cards", "20 % and 2560 MiB of a card"."""
+    """Describe a demand in words: "2 whole cards", "20 % and 2560 MiB of a card"."""
     many = f"{demand.cards} cards" if demand.cards > 1 else "a card"
     links = f" {WORDS[demand.links]}" if demand.links else ""
     links += describe_selection(demand.select, demand.prefer)
@@ -72,8 +76,27 @@ def describe(demand: ContainerDemand) -> str:
     return " and ".join(parts) + (f" of each of {many}" if demand.cards > 1 else f" of {many}") + links
 
 
+def describe_all(demands: Mapping[str, ContainerDemand]) -> str:
+    """Describe the demands of a pod's containers, equal ones together."""
+    kinds: dict[ContainerDemand, list[str]] = {}
+    for name, demand in demands.items():
+        kinds.setdefault(demand, []).append(name)
+    listed = [f"{_together(kind)} {describe(demand)}" for demand, kind in list(kinds.items())[:MAX_KINDS_IN_TEXT]]
+    if len(kinds) > MAX_KINDS_IN_TEXT:
+        listed.append(f"and {sum(map(len, list(kinds.values())[MAX_KINDS_IN_TEXT:]))} containers more")
+    return "; ".join(listed)
+
+
+def _together(containers: Sequence[str]) -> str:
+    """Return some names of containers that ask for the same."""
+    named = ", ".join(containers[:MAX_NAMES_IN_TEXT])
+    rest = len(containers) - MAX_NAMES_IN_TEXT
+    many = f" and {rest} more" if rest > 0 else ""
+    return named if len(containers) == 1 else f"{named}{many} each"
+
+
 def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
-    """Why the request does not fit on `node`, card by card. For nodes where it does not: reasons are dear."""
+    """Return why the request does not fit on `node`, card by card: expensive, only for nodes where it does not."""
     if request.waiting:
         return Refusal(node, request.waiting, resolvable=False)
     demand, todo, pooled = request.demand, request.local, request.pooled
@@ -85,20 +108,23 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
     cards = ledger.cards(node)
     if not cards and todo:
         return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
+    tried: set[tuple[ContainerDemand, bool]] = set()
     for name, one in todo.items():
-        if (why := _own_refusal(name, one, ledger, node, init=name in demand.init)) is not None:
+        kind = one, name in demand.init
+        if kind not in tried and (why := _own_refusal(name, one, ledger, node, init=kind[1])) is not None:
             return why
-    asked = ", ".join(f"{name} {describe(one)}" for name, one in {**todo, **pooled}.items())
+        tried.add(kind)
+    asked = describe_all({**todo, **pooled})
     where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
     return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
 
 
 def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | None:
-    """Why the node does not reach the pool, or the cards of the bound claims; None where it does."""
+    """Return why the node does not reach the pool, or the cards of the bound claims; None if it does."""
     anywhere = [name for name, claim in request.bound.items() if provisioner(claim.container.provisioner).anywhere]
     if (request.pooled or anywhere) and node not in ledger.pool:
         return Refusal(
-            node, "the node takes no part in the pool (its agent has no certificate of it)", resolvable=False
+            node, "the node is not part of the pool (its agent has no certificate of the pool)", resolvable=False
         )
     for container, claim in request.bound.items():
         name = request.demand.containers[container].claim
@@ -122,7 +148,7 @@ def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | No
 
 
 def _own_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
-    """Why the node's own cards do not take one container; None where they do."""
+    """Return why the node's own cards cannot take one container; None if they can."""
     cards, found = ledger.cards(node), _card_reasons(demand, ledger, node, init=init)
     free = len(cards) - len(found)
     head = f"container {name} asks for {describe(demand)}, {free} of {len(cards)} cards can take it"
@@ -138,7 +164,7 @@ def _own_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, 
 
 
 def _joined(demand: ContainerDemand, ledger: Ledger, node: str, without: set[str]) -> bool:
-    """Whether enough of the node's other cards are joined as the container requires."""
+    """Return whether enough of the node's other cards are linked as the container requires."""
     row = ledger.row(node)
     ranks = ledger.links.get(row) if row is not None else None
     columns = [column for column, card in enumerate(ledger.cards(node)) if card.uuid not in without]
@@ -146,7 +172,7 @@ def _joined(demand: ContainerDemand, ledger: Ledger, node: str, without: set[str
 
 
 def _pool_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
-    """Why no node of the pool takes one container; None where one does."""
+    """Return why no node of the pool takes one container; None if one does."""
     offered = servers(ledger, node)
     if not offered:
         return Refusal(node, "no node serves cards to the pool now", resolvable=False)
@@ -165,7 +191,7 @@ def _pool_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str,
 
 
 def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> list[tuple[CardReason, bool]]:
-    """Per refusing card why, and whether it would refuse even when empty."""
+    """Return, per refusing card, why, and whether it would refuse even when empty."""
     row = ledger.row(node)
     assert row is not None
     needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
@@ -195,7 +221,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
 
 
 def _no_place(needs: Needs, ledger: Ledger, cell: tuple[int, int]) -> str | None:
-    """What is in the way of an instance of MIG; None where there is a place for it, or none is asked for."""
+    """Return which instances leave no place for a MIG instance; None if there is a place, or none is requested."""
     if needs.instances is None:
         return None
     wanted = needs.instances[int(ledger.kind[cell])]
@@ -203,11 +229,11 @@ def _no_place(needs: Needs, ledger: Ledger, cell: tuple[int, int]) -> str | None
     if arrange(mig, held, (wanted,)) is not None:
         return None
     there = ", ".join(f"{place} in use" for place in held) or "nothing in use"
-    there += "".join(f", {place} used by somebody else" for place in mig.used if place not in held)
+    there += "".join(f", {place} in use by other programs" for place in mig.used if place not in held)
     foreign = [place for place in mig.others if place not in (*held, *mig.used)]
-    there += "".join(f", {place} of somebody else's" for place in foreign)
+    there += "".join(f", {place} not created by this agent" for place in foreign)
     what = wanted.profile + (" or larger" if wanted.larger else "")
-    return f"has no place for {what} ({there})" + ("" if wanted.cut else ", and may not be cut")
+    return f"has no place for {what} ({there})" + ("" if wanted.cut else "; its class forbids repartitioning")
 
 
 def _never(demand: ContainerDemand, card: Card, needs: Needs) -> str:
@@ -231,16 +257,16 @@ def _never(demand: ContainerDemand, card: Card, needs: Needs) -> str:
 def _now(
     demand: ContainerDemand, card: Card, *, mode: int, core: tuple[int, int], memory: tuple[int, int]
 ) -> str | None:
-    """`core` and `memory`: (free, needed)."""
+    """Return why the card has no room now; None if it has. `core` and `memory`: (free, needed)."""
     if mode == EXCLUSIVE:
-        return "is given out whole"
+        return "is allocated whole"
     if mode == CONFLICT:
-        return "is over-committed and takes nothing new"
+        return "is over-committed and takes no new work"
     if demand.exclusive:
         if mode == FREE:
             return None
         taken = f"{100 - core[0]} % and {format_mib(card.memory_mib - memory[0])}"
-        return f"is shared ({taken} given out)"
+        return f"is shared ({taken} allocated)"
     if mode not in (FREE, card_mode(demand)):
         return f"is shared by {mode_name(mode)}"
     short: list[str] = []

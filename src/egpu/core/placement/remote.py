@@ -1,8 +1,8 @@
-"""Cards of other nodes: which of the pool's a container gets.
+"""Cards of other nodes: which cards of the pool a container gets.
 
 The pod's own node comes first (program and executor share memory there), then the fastest link, then the fullest node
-that has room. All cards of a container are one node's. Containers are placed one after the other and nothing is tried
-twice: a pod of several may be told to wait although a place exists, never the other way round.
+that has room. All cards of a container are on one node. Containers are placed one after the other without retries: a
+pod of several may have to wait although a place exists, never the other way round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ ELSEWHERE: Final = 0.5
 """Score of a node on the pool's fastest link that has no card for the pod itself; its own card is worth 1."""
 
 _LIKED: Final = 1000.0
-"""Times how much a demand would rather have a card: before how full it is."""
+"""Factor of a demand's preference for a card: it comes before fullness."""
 
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """Where a container's cards are: the node that serves them, and their columns there."""
+    """The cards of a container: the node that serves them, and their columns there."""
 
     server: str
     columns: tuple[int, ...]
 
 
 def servers(ledger: Ledger, node: str) -> list[str]:
-    """Nodes whose cards may be given out, in the order in which a pod on `node` is offered them."""
+    """Return the serving nodes in the order in which a pod on `node` is offered them."""
 
     def order(name: str) -> tuple[bool, int, int, str]:
         row = ledger.row(name)
@@ -51,7 +51,7 @@ def choose_servers(
     *,
     taken: tuple[int | None, Mapping[str, tuple[int, ...]]] = (None, {}),
 ) -> dict[str, ServerChoice] | None:
-    """A place for each pooled container of a pod on `node` ("" for any node), or None.
+    """Return a place for each pooled container of a pod on `node` ("" for any node), or None.
 
     `taken`: the row of the pod's node and the columns that its other containers get there.
     """
@@ -63,17 +63,17 @@ def choose_servers(
     _take_local(request, cards, *taken)
     found: dict[str, ServerChoice] = {}
     for name, demand in request.pooled.items():
-        init, sidecar = name in request.demand.init, name in request.demand.sidecars
+        role = request.demand.role(name)
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
-        eligible = cards.eligible(demand, needs, init=init)
+        eligible = cards.eligible(demand, needs, role)
         able = np.flatnonzero(eligible.sum(axis=1) >= demand.cards)
         if not len(able):
             return None
         liking = np.where(eligible, cards.totals.liking(demand), 0)
-        at = int(able[liking[able].max(axis=1).argmax()])  # the first in order, of those that it likes best
+        at = int(able[liking[able].max(axis=1).argmax()])  # the first of the most preferred
         scores = np.where(eligible[at], cards.fullness(needs)[at] + _LIKED * liking[at], -np.inf)
         best: IntArray = np.argsort(-scores, kind="stable")[: demand.cards]
-        cards.take(demand, needs, (np.full(demand.cards, at), best), init=init, sidecar=sidecar)
+        cards.take(demand, needs, (np.full(demand.cards, at), best), role)
         found[name] = ServerChoice(order[at], tuple(best.tolist()))
     return found
 
@@ -81,19 +81,18 @@ def choose_servers(
 def _take_local(
     request: Request, cards: CandidateCards, row: int | None, columns: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Take of the pool's cards what the pod's other containers get of the node's own cards."""
+    """Take from the pool's cards what the pod's other containers get of the node's own cards."""
     at = np.flatnonzero(cards.rows == row) if row is not None else np.zeros(0)
     if not len(at):
         return
     for name, demand in request.local.items():
         chosen = np.array(columns[name], dtype=np.int64)
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
-        init, sidecar = name in request.demand.init, name in request.demand.sidecars
-        cards.take(demand, needs, (np.full(len(chosen), int(at[0])), chosen), init=init, sidecar=sidecar)
+        cards.take(demand, needs, (np.full(len(chosen), int(at[0])), chosen), request.demand.role(name))
 
 
 def nearness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
-    """How near the pool's cards are to each node: 1 where the first container finds its own, less by the link."""
+    """Return how near the pool's cards are to each node: 1 if the first container finds its own, less by the link."""
     fastest = max((one.link_mbps for one in ledger.pool.values()), default=0)
     answer = np.array(
         [ELSEWHERE * ledger.pool[node].link_mbps / max(fastest, 1) if node in ledger.pool else 0.0 for node in nodes]
@@ -107,6 +106,6 @@ def nearness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
         cards = CandidateCards.of(ledger, np.array([row for _, row in here], dtype=np.int64))
         name, demand = next(iter(request.pooled.items()))
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
-        own = cards.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
+        own = cards.eligible(demand, needs, request.demand.role(name)).sum(axis=1) >= demand.cards
         answer[np.array([place for place, _ in here])[own]] = 1.0
     return answer

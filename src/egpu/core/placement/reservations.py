@@ -1,11 +1,11 @@
-"""What is kept for pods that wait while others go for them.
+"""Cards reserved for pods that wait while their victims end.
 
-A pod for which others are evicted does not have their cards at once: they get their grace period, and the scheduler
-has to ask again. Meanwhile its reservation holds the cards in the ledger, against everybody of its own priority and
-below. Whoever is more important sees through it, as kube-scheduler sees through nominations. A reservation ends when
-its pod holds cards itself, is gone, or when its time is over.
+Victims get their grace period, so the cards are not free at once, and the scheduler has to ask again. Meanwhile the
+reservation holds the cards in the ledger, against all pods of its own priority and below. More important pods ignore
+it, as kube-scheduler does with nominations. A reservation ends when its pod holds cards itself, is gone, or at its time
+limit.
 
-The reservation is written into the pod (`RESERVATION`), so that another process finds it.
+The pod carries the reservation (`RESERVATION`), so that another process finds it.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -15,13 +15,13 @@ import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
-from egpu.api.wire import Wire
 from egpu.core.placement.ledger import Holder, Ledger
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.wire import Wire
 
 
 class Reserved(Wire, frozen=True, kw_only=True):
-    """The annotation. `until`: seconds since the epoch; `victims`: UIDs of the pods that have to go."""
+    """The annotation. `until`: seconds since the epoch; `victims`: UIDs of the pods that are evicted."""
 
     allocation: PodAllocation
     until: int
@@ -29,7 +29,7 @@ class Reserved(Wire, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept for a pod (`key` is `namespace/name`), and for which gang (its key, "" for none)."""
+    """The reservation of a pod (`key` is `namespace/name`) and its gang (its key, "" for none)."""
 
     uid: str
     key: str
@@ -43,7 +43,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservations:
-    """By the UIDs of their pods; those of pods that hold cards (`has_cards`) rest. Not thread-safe."""
+    """Reservations by the UIDs of their pods; inactive if the pod holds cards (`has_cards`). Not thread-safe."""
 
     def __init__(self, ledger: Ledger, has_cards: Callable[[str], bool]) -> None:
         self._ledger = ledger
@@ -57,38 +57,38 @@ class Reservations:
         return uid in self._by_uid
 
     def get(self, uid: str) -> Reservation:
-        """Raises KeyError."""
+        """Return a pod's reservation. Raises KeyError."""
         return self._by_uid[uid]
 
     def keep(self, reservation: Reservation) -> None:
-        """From now on, in place of what was kept for the pod before."""
+        """Add a reservation, in place of the pod's previous one."""
         self._by_uid[reservation.uid] = reservation
         self.recount(reservation.uid)
 
     def drop(self, uid: str) -> None:
-        """Nothing is kept for the pod any more."""
+        """Remove the pod's reservation."""
         self._by_uid.pop(uid, None)
         self.recount(uid)
 
     def pod_changed(self, pod: Pod) -> None:
-        """A pod as the watch shows it: what it carries counts, unless we know better or the pod needs it no more."""
+        """Record a pod of the watch: its annotation counts, unless it is known or not needed any more."""
         if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
             self.drop(pod.uid)
         elif pod.uid not in self._by_uid and (text := pod.annotations.get(names.RESERVATION)):
             try:
                 reserved = msgspec.json.decode(text, type=Reserved)
             except msgspec.MsgspecError:
-                return  # nobody of ours wrote it
+                return  # not written by us
             self.keep(Reservation.of(pod, reserved))
 
     def over(self, now: float) -> list[Reservation]:
-        """Those whose time is over at `now`, seconds since the epoch."""
+        """Return the reservations that have expired at `now`, seconds since the epoch."""
         return [one for one in self if one.reserved.until <= now]
 
     @contextmanager
     def lifted(self, pod: Pod) -> Generator[None]:
-        """As the pod may see the ledger: without what is kept for it, for its gang, and for less important pods. No
-        await inside: nobody else sees it so."""
+        """Lift the reservations that the pod may ignore: its own, its gang's, and those of less important pods. No
+        await inside, so no other reader sees it."""
         limit, own = priority(pod), self.own(pod)
         seen_through = [one for one in self if one.priority < limit or one in own]
         for one in seen_through:
@@ -100,12 +100,12 @@ class Reservations:
                 self.recount(one.uid)
 
     def own(self, pod: Pod) -> list[Reservation]:
-        """What is kept for the pod and for its gang."""
+        """Return the reservations of the pod and of its gang."""
         gang = _gang(pod)
         return [one for one in self if one.uid == pod.uid or (gang and one.gang == gang)]
 
     def recount(self, uid: str) -> None:
-        """Make the ledger hold what is kept for the pod, unless it has cards by now."""
+        """Make the ledger hold the pod's reservation, unless the pod has cards."""
         kept = self._by_uid.get(uid)
         if kept is None or self._has_cards(uid):
             self._ledger.release(Holder("reservation", uid))
@@ -114,7 +114,7 @@ class Reservations:
 
 
 def priority(pod: Pod) -> int:
-    """Admission makes a number of the pod's class; a pod without one is in the middle."""
+    """Return the pod's priority. Admission converts a pod's class to a number; the default is 0."""
     return pod.spec.priority or 0
 
 

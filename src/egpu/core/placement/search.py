@@ -1,31 +1,39 @@
 """Exact placing of a pod's containers on one node's cards, by bounded backtracking.
 
 Greedy placing can fail where a place exists (two containers, of which the first takes the only card that fits the
-second). Nodes have few cards and pods few containers, so a small search settles it.
+second). Nodes have few cards and pods few containers, so a small search suffices.
+
+A hostile pod can have many containers of many sizes, and each page and scheduling try asks for all nodes. So equal
+containers are placed in one order only, equal nodes are searched once, and steps have a bound.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from typing import Final
 
+from egpu.api.allocation import Role
 from egpu.api.mig import InstancePlace, Mig
 from egpu.core.links import Ranks, joined
 from egpu.core.mig import WantedInstance, arrange
-from egpu.core.placement.usage import EXCLUSIVE, FREE
+from egpu.core.placement.card_usage import EXCLUSIVE, FREE
 
 MAX_STEPS: Final = 20_000
 """Placements tried per node before giving up. A node of 16 cards and a pod of 4 containers stays below it; beyond, a
-pod may be told to wait although a place exists, never the other way round."""
+pod may have to wait although a place exists, never the other way round."""
+MAX_STEPS_IN_ALL: Final = 3 * MAX_STEPS
+"""Placements tried for one question about many nodes."""
+MAX_CONTAINERS: Final = 256
+"""Containers of a pod that is searched for; a larger pod gets only the greedy place."""
 
 
 CutCard = tuple[Mig, tuple[InstancePlace, ...]]
-"""What a card in MIG mode can be cut into, and is, and which places of it are held."""
+"""The possible and existing instances of a card in MIG mode, and which places are held."""
 
 
 @dataclass(frozen=True)
 class ContainerNeeds:
-    """How many cards one container needs, and per column the amounts, whether it is possible, and the mode."""
+    """The number of cards of one container, and per column the amounts, whether it is possible, and the mode."""
 
     name: str
     cards: int
@@ -33,70 +41,96 @@ class ContainerNeeds:
     memory: list[int]
     possible: list[bool]
     mode: int
-    init: bool
-    sidecar: bool
+    role: Role
     instances: tuple[WantedInstance | None, ...] = ()
-    """Which instance of MIG it takes of each column; empty where it takes none of any."""
+    """The MIG instance that it takes of each column; empty if it takes none of any."""
     links: str = ""
-    """What must join every two of its cards; see `egpu.core.links`."""
+    """The requirement for the links between its cards; see `egpu.core.links`."""
 
 
 @dataclass(frozen=True)
 class Cards:
-    """Per column: what is free, and the mode that other pods put the card in."""
+    """Per column: what is free, and the card's mode without this pod."""
 
     core: list[int]
     memory: list[int]
     mode: list[int]
     cut: Sequence[CutCard | None] = ()
-    """Those in MIG mode."""
+    """The cards in MIG mode."""
 
 
 class _Search:
-    def __init__(self, containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None) -> None:
+    def __init__(self, containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None, *, most_steps: int) -> None:
         self.ranks = ranks
+        self.most_steps = most_steps
         self.containers = containers
         self.base_mode = cards.mode
         self.mode = list(cards.mode)
         self.core, self.memory = list(cards.core), list(cards.memory)
-        self.init_core, self.init_memory = list(cards.core), list(cards.memory)
+        self.base_core, self.base_memory = cards.core, cards.memory
+        self.sidecars = [one for one in containers if one.role.sidecar]
         self.cut = cards.cut
         self.wanted: list[list[WantedInstance]] = [[] for _ in cards.mode]
         self.chosen: dict[str, tuple[int, ...]] = {}
         self.steps = 0
+        self.later, self.distinct = _suffixes(containers, len(cards.mode))
+        """Per position and column, a key of what this and later containers need of the column. Per position, whether no
+        two columns are interchangeable, as cards differ by their links or places."""
+        self.repeats = [False, *(_alike(one, other) for one, other in pairwise(containers))]
+        """Per position, whether the container needs the same as the one before."""
+
+    def hopeless(self) -> bool:
+        """Return whether the containers that run together need more than all cards have that one of them fits on."""
+        apps = [one for one in self.containers if not one.role.init]
+        columns = [column for column in range(len(self.mode)) if any(self.fits(one, column) for one in apps)]
+        needed_core = sum(one.cards * min((one.core[c] for c in columns), default=0) for one in apps)
+        needed_memory = sum(one.cards * min((one.memory[c] for c in columns), default=0) for one in apps)
+        core, memory = sum(self.core[c] for c in columns), sum(self.memory[c] for c in columns)
+        return needed_core > core or needed_memory > memory
 
     def fits(self, needs: ContainerNeeds, column: int) -> bool:
-        core, memory = (self.init_core, self.init_memory) if needs.init else (self.core, self.memory)
-        if not needs.possible[column] or core[column] < needs.core[column] or memory[column] < needs.memory[column]:
+        core, memory = self.room(needs, column)
+        if not needs.possible[column] or core < needs.core[column] or memory < needs.memory[column]:
             return False
         if needs.instances and not self._has_places(needs, column):
             return False
         mode, base = self.mode[column], self.base_mode[column]
         if needs.mode == EXCLUSIVE:
-            return (base if needs.init else mode) == FREE
-        return mode in (FREE, needs.mode) or (needs.init and mode == EXCLUSIVE and base == FREE)
+            return (base if needs.role.init else mode) == FREE
+        return mode in (FREE, needs.mode) or (needs.role.init and mode == EXCLUSIVE and base == FREE)
+
+    def room(self, needs: ContainerNeeds, column: int) -> tuple[int, int]:
+        """Return what is free of a card when the container runs: compute and memory."""
+        if not needs.role.init:
+            return self.core[column], self.memory[column]
+        running = [one for one in self._on(column) if one.name in needs.role.beside]
+        core, memory = sum(one.core[column] for one in running), sum(one.memory[column] for one in running)
+        return self.base_core[column] - core, self.base_memory[column] - memory
+
+    def _on(self, column: int) -> list[ContainerNeeds]:
+        """Return the sidecars that have the card."""
+        return [one for one in self.sidecars if column in self.chosen.get(one.name, ())]
 
     def _has_places(self, needs: ContainerNeeds, column: int) -> bool:
-        """Whether the card has places for this instance and those of the other containers put there, in any order."""
+        """Return whether the card has places for this instance and those of the other containers on it."""
         wanted, card = needs.instances[column], self.cut[column]
         if wanted is None or card is None:
             return False
         return arrange(*card, (*self.wanted[column], wanted)) is not None
 
-    def alike(self, needs: ContainerNeeds, column: int) -> tuple[int, ...]:
-        """Columns with equal values are interchangeable from this container on: only one need be tried."""
-        later = [w for w in self.containers if w.name not in self.chosen]
-        if any(one.links or one.instances for one in later):
-            return (column,)  # no two cards are joined to the same others, or have the same places
-        per_container = (v for w in later for v in (w.core[column], w.memory[column], int(w.possible[column])))
+    def alike(self, position: int, column: int) -> tuple[int, ...]:
+        """Return a key of the column: columns with equal keys are interchangeable from here on, so one is tried."""
+        if self.distinct[position]:
+            return (column,)
         return (
             self.core[column],
             self.memory[column],
-            self.init_core[column],
-            self.init_memory[column],
+            self.base_core[column],
+            self.base_memory[column],
             self.mode[column],
             self.base_mode[column],
-            *per_container,
+            self.later[position][column],
+            *(int(column in self.chosen.get(one.name, ())) for one in self.sidecars),
         )
 
     def run(self, position: int = 0) -> bool:
@@ -104,11 +138,16 @@ class _Search:
             return True
         needs = self.containers[position]
         candidates = [column for column in range(len(self.mode)) if self.fits(needs, column)]
-        kinds = {column: self.alike(needs, column) for column in candidates}
+        if self.repeats[position] and needs.cards == 1:
+            # Any place of equal containers is also one with their cards in order.
+            candidates = [
+                column for column in candidates if column >= self.chosen[self.containers[position - 1].name][0]
+            ]
+        kinds = {column: self.alike(position, column) for column in candidates}
         tried: set[tuple[tuple[int, ...], ...]] = set()
         for columns in combinations(candidates, needs.cards):
             self.steps += 1
-            if self.steps > MAX_STEPS:
+            if self.steps > self.most_steps:
                 return False
             if not joined(self.ranks, columns, needs.links):
                 continue
@@ -135,24 +174,63 @@ class _Search:
     def _want(self, needs: ContainerNeeds, columns: tuple[int, ...]) -> None:
         for column in columns if needs.instances else ():
             wanted = needs.instances[column]
-            assert wanted is not None  # fits() saw to it
+            assert wanted is not None  # fits() checked it
             self.wanted[column].append(wanted)
 
     def _shift(self, needs: ContainerNeeds, columns: tuple[int, ...], sign: int) -> None:
-        if needs.init:
-            return  # runs before the apps, after which its share is theirs
+        if needs.role.init:
+            return  # runs before the apps, which then get its share
         for column in columns:
             self.core[column] += sign * needs.core[column]
             self.memory[column] += sign * needs.memory[column]
-            if needs.sidecar:
-                self.init_core[column] += sign * needs.core[column]
-                self.init_memory[column] += sign * needs.memory[column]
 
 
-def place(
-    containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None = None
-) -> dict[str, tuple[int, ...]] | None:
-    """Columns per container, or None. `containers` in order: apps and sidecars first, then plain init containers.
-    `ranks`: how the cards are joined."""
-    search = _Search(containers, cards, ranks)
-    return search.chosen if search.run() else None
+def _alike(one: ContainerNeeds, other: ContainerNeeds) -> bool:
+    """Return whether two containers are interchangeable. Sidecars are not: init containers may run between them."""
+    role = one.role._replace(name=other.role.name)
+    return not one.role.sidecar and replace(one, name=other.name, role=role) == other
+
+
+def _suffixes(containers: Sequence[ContainerNeeds], columns: int) -> tuple[list[list[int]], list[bool]]:
+    """Return `_Search.later` and `_Search.distinct`."""
+    later, distinct = [[0] * columns], [False]
+    for one in reversed(containers):
+        keys: dict[tuple[int, int, bool, int], int] = {}
+        needs = zip(one.core, one.memory, one.possible, later[-1], strict=True)
+        later.append([keys.setdefault(key, len(keys)) for key in needs])
+        distinct.append(distinct[-1] or bool(one.links or one.instances))
+    return later[::-1], distinct[::-1]
+
+
+class Searches:
+    """Searches for the containers of one pod on many nodes, with a bound for all."""
+
+    def __init__(self, most_steps: int = MAX_STEPS_IN_ALL) -> None:
+        self._left = most_steps
+        self.steps = 0
+        self._found: dict[object, dict[str, tuple[int, ...]] | None] = {}
+
+    def place(
+        self, containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None = None
+    ) -> dict[str, tuple[int, ...]] | None:
+        """Return columns per container, or None. `containers` in order: apps and sidecars first, then plain init
+        containers. `ranks`: the links between the cards."""
+        if len(containers) > MAX_CONTAINERS:
+            return None
+        search = _Search(containers, cards, ranks, most_steps=min(MAX_STEPS, self._left))
+        if search.hopeless():
+            return None
+        if search.distinct[0]:
+            return self._run(search)
+        key = (*map(tuple, (cards.core, cards.memory, cards.mode)), *(
+            (tuple(one.core), tuple(one.memory), tuple(one.possible)) for one in containers
+        ))  # fmt: skip
+        if key not in self._found:
+            self._found[key] = self._run(search)
+        return self._found[key]
+
+    def _run(self, search: _Search) -> dict[str, tuple[int, ...]] | None:
+        found = search.chosen if search.run() else None
+        self._left -= search.steps
+        self.steps += search.steps
+        return found

@@ -13,11 +13,11 @@ from egpu.core.policies.shapes import WHOLE_CARD, Shape
 
 _MOST_CPU_MILLI = 128_000
 _MOST_GPU_MILLI = 8_000
-"""What the published scores divide by, whatever the cluster has."""
+"""The divisors of the published scores, whatever the cluster has."""
 
 
 def _least_left(fleet: Fleet, shape: Shape, row: int, sign: int) -> tuple[int, ...]:
-    """The columns that still fit and have least left; with `sign` -1 most."""
+    """Return the columns that still fit and have least left; with `sign` -1 most."""
     core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
     columns = fleet.eligible_cards(shape, row)
     ranked = sorted(columns, key=lambda column: (sign * core[column], sign * memory[column]))
@@ -25,14 +25,16 @@ def _least_left(fleet: Fleet, shape: Shape, row: int, sign: int) -> tuple[int, .
 
 
 class _Tightest(Policy):
-    """On the node, the cards with least left that still fit."""
+    """Uses the cards with least left that still fit."""
 
     def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
         return _least_left(fleet, shape, row, 1)
 
 
 class BestFit(_Tightest):
-    """The node that has least left afterwards, CPU and GPU alike."""
+    """Prefers the node that has least left afterwards, CPU and GPU alike."""
+
+    prefers = "with the least CPU and GPU left"
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         cpu = (fleet.cpu[rows] - shape.cpu_milli) / _MOST_CPU_MILLI
@@ -41,7 +43,9 @@ class BestFit(_Tightest):
 
 
 class DotProduct(_Tightest):
-    """The node whose free resources point least the pod's way."""
+    """Prefers the node whose free resources differ most from the pod's direction."""
+
+    prefers = "whose free resources match the request least"
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         cpu = fleet.cpu[rows] * (shape.cpu_milli / _MOST_CPU_MILLI**2)
@@ -50,7 +54,9 @@ class DotProduct(_Tightest):
 
 
 class GpuPacking(_Tightest):
-    """Cards in use before free cards, free cards of nodes in use before free nodes."""
+    """Prefers cards in use to free cards, and free cards of nodes in use to free nodes."""
+
+    prefers = "with a card in use, then with free cards on a used node"
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         if not shape.cards:
@@ -70,8 +76,9 @@ class GpuPacking(_Tightest):
 
 
 class Random(Policy):
-    """Any node that fits and any of its cards. Every decision draws anew, so no score outlives it."""
+    """Uses any node that fits and any of its cards. Every decision draws again, so no score outlives it."""
 
+    prefers = "that it draws"
     drawn = True
 
     def __init__(self, seed: int = 0) -> None:
@@ -87,7 +94,7 @@ class Random(Policy):
 
 
 def _mean_used(fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-    """Share of a node's cards that is given out with the pod placed, mean of compute and memory, 0..1."""
+    """Return the allocated share of a node's cards with the pod placed, mean of compute and memory, 0..1."""
     count = np.maximum(fleet.count[rows], 1)
     core = (fleet.gpu[rows] - shape.gpu_milli) / (count * WHOLE_CARD)
     memory_total = count * np.maximum(fleet.card_memory_total[rows], 1)
@@ -98,14 +105,18 @@ def _mean_used(fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
 
 
 class Binpack(_Tightest):
-    """The node whose cards are fullest."""
+    """Prefers the node whose cards are fullest."""
+
+    prefers = "with the fullest cards"
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         return _mean_used(fleet, shape, rows)
 
 
 class Spread(Policy):
-    """The node whose cards are emptiest, and on it the emptiest card."""
+    """Prefers the node whose cards are emptiest, and on it the emptiest card."""
+
+    prefers = "with the emptiest cards"
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         return -_mean_used(fleet, shape, rows)

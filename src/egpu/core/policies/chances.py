@@ -1,8 +1,8 @@
-"""What is left of a card is worth what will probably come to use it, while it lasts.
+"""The worth of a remainder of a card where pods depart: its expected use while it lasts.
 
-Where pods depart, nobody waits for the perfect match: the neighbours of a remainder leave, and all is different. So its
-worth is the use expected of it under random arrivals, discounted: with q(s) the probability that the next pod asks for
-share s,
+Where pods depart, waiting for the perfect match is useless: the neighbours of a remainder leave, and everything
+changes. So its worth is the expected use under random arrivals, discounted: with q(s) the probability that the next pod
+asks for share s,
 
     V(r) = sum over s that fit of q(s) · (size(s) + V(r - s))  /  (impatience + sum over s that fit of q(s))
 
@@ -23,7 +23,7 @@ _FINE_STEP: Final = 10
 
 
 def use_of_remainders(shares: Sequence[Share], impatience: float, memory_levels: int = 0) -> Worth:
-    """V of every remainder relative to an untouched card. `shares` are of all pods with one card, whole or not."""
+    """Return V of every remainder relative to an untouched card. `shares` are of all pods with one card."""
     able = [s for s in shares if s.weight > 0 and s.core_milli + s.memory > 0 and s.memory <= memory_levels]
     able = sorted(able, key=lambda share: -share.weight)[:MAX_SHARES]
     table = np.zeros((WHOLE_CARD + 1, memory_levels + 1))
@@ -48,7 +48,7 @@ def use_of_remainders(shares: Sequence[Share], impatience: float, memory_levels:
                 then = value[core - cores[fit], memory - memories[fit]]
                 gain = (chance[fit] * (size[fit] + then)).sum()
                 value[core, memory] = gain / (impatience + chance[fit].sum())
-    # A larger remainder can come to a worse use, by chance; but it could be left as the smaller one.
+    # A larger remainder may have a worse use by chance, but could always be used as the smaller one.
     value = np.maximum.accumulate(np.maximum.accumulate(value, axis=0), axis=1)
     table[:] = value[np.arange(WHOLE_CARD + 1) // step]
     return Worth(table / max(float(value[-1, -1]), 1e-9))

@@ -21,7 +21,9 @@ _MOST_CARDS = 16
 
 
 class Fgd(Policy):
-    """`mix` is the job mix that typical shapes are taken from; `quantised` False is for showing what rounding does."""
+    """The policy `fgd`. `mix` has the typical shapes; `quantised` False omits the rounding, for comparison."""
+
+    prefers = "where the GPU that typical jobs cannot use grows least"
 
     def __init__(self, mix: Mix, models: tuple[str, ...], *, quantised: bool = True) -> None:
         self._quantised = quantised
@@ -56,7 +58,7 @@ class Fgd(Policy):
         return fleet.model[rows] * self._level_count + level
 
     def fragments(self, fleet: Fleet, rows: IntArray | None = None) -> FloatArray:
-        """GPU that the typical mix cannot use, in expectation, per node (all, or these), in thousandths of a card."""
+        """Return the expected GPU that the mix cannot use, per node (all, or these), in thousandths of a card."""
         rows = fleet.all_rows if rows is None else rows
         base = self._base(fleet, rows, fleet.cpu.take(rows))
         usable = self._single.take(base * (WHOLE_CARD + 1) + fleet.lanes.take(rows, axis=1)).sum(axis=0)
@@ -64,7 +66,7 @@ class Fgd(Policy):
         return fleet.gpu.take(rows) - usable
 
     def _rises(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-        """Rise of fragmentation, shape (cards, rows); (1, rows) where it is the same for all cards that fit."""
+        """Return the rise of fragmentation, shape (cards, rows); (1, rows) if it is equal for all cards that fit."""
         core, full, cpu = fleet.lanes.take(rows, axis=1), fleet.full.take(rows), fleet.cpu.take(rows)
         before_at, after_at = self._base(fleet, rows, cpu), self._base(fleet, rows, cpu - shape.cpu_milli)
         card_before, card_after = before_at * (WHOLE_CARD + 1), after_at * (WHOLE_CARD + 1)
@@ -79,14 +81,14 @@ class Fgd(Policy):
             untouched: IntArray = (full - (core == WHOLE_CARD)).clip(0)
             usable_after: FloatArray = usable_kept + changed + self._several.take(node_after + untouched)
         else:
-            # Several whole cards are all alike: those that are untouched.
+            # Several whole cards are always untouched ones, and so equal.
             whole = self._single.take(card_after + WHOLE_CARD) if shape.cards else 0
             several = self._several.take(node_after + full - shape.cards)
             usable_after = (usable_kept - shape.cards * whole + several)[None, :]
         return usable_before - usable_after - shape.gpu_milli
 
     def _scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-        rises = self._rises(fleet, shape, rows).round(6)  # sums of shares: what should be 0 must be 0
+        rises = self._rises(fleet, shape, rows).round(6)  # sums of shares: rounding makes zeros exact
         scores = np.floor(100 / (1 + np.exp(rises / 1000))) if self._quantised else -rises
         if shape.cards == 1:
             eligible = fleet.lanes.take(rows, axis=1) >= shape.core_milli

@@ -24,21 +24,21 @@ class Placement(NamedTuple):
 
 
 class Fleet:
-    """What is free now, node by node.
+    """The free resources, node by node.
 
     `state` holds, per node (columns), CPU, RAM, the most compute that one card has free, the number of untouched cards,
     and compute over all cards: rows `CPU` to `GPU`, so that one `take` brings all that most scores need. `cpu`, `ram`,
     `largest`, `full`, `gpu` and `host` (CPU and RAM) are views of it. `core` and `card_memory` have shape (nodes,
-    cards); `lanes` and `memory_lanes` are the same the other way round, as they lie in memory: scoring reduces over the
-    few cards of many nodes, which is several times faster along the first axis. Where a node has fewer cards than the
-    widest, the missing ones have nothing free.
+    cards). `lanes` and `memory_lanes` are the same, transposed, as they lie in memory: scoring reduces over the few
+    cards of many nodes, which is several times faster along the first axis. On a node with fewer cards than the widest,
+    the missing ones have nothing free.
     """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         count, width = len(machines), max((m.cards for m in machines), default=0)
         self.width = max(width, 1)
-        """Cards of the widest node."""
+        """The number of cards of the widest node."""
         self.models = tuple(sorted({m.model for m in machines}))
         index = {name: code for code, name in enumerate(self.models)}
         self.model: IntArray = np.array([index[m.model] for m in machines], dtype=np.int64)
@@ -62,7 +62,7 @@ class Fleet:
         self.full: IntArray = self.state[FULL]
         self.gpu: IntArray = self.state[GPU]
         self.pristine: BoolArray = np.ones(count, dtype=bool)
-        """Nodes of which nothing is taken."""
+        """The nodes that are completely free."""
         kinds: dict[Machine, int] = {}
         self._kind: IntArray = np.array(
             [kinds.setdefault(replace(m, name=""), len(kinds)) for m in machines], dtype=np.int64
@@ -72,7 +72,7 @@ class Fleet:
         self.capacity_milli = int(self.gpu.sum())
         self.allocated_milli = 0
         self.cpu_taken = self.ram_taken = 0
-        """Of nodes that have cards."""
+        """Amounts on nodes that have cards."""
         self.departures = 0.0
         """Share of departures among the latest changes (some `TURNOVER_MEMORY` of them): 0.5 is a steady state."""
         self._changes = Changes(count)
@@ -87,12 +87,12 @@ class Fleet:
         return self._changes.version
 
     def changed_since(self, version: int) -> IntArray:
-        """Rows that changed after `version`, in no promised order, perhaps repeated. Valid until the next change."""
+        """Return the rows that changed after `version`, unordered, maybe repeated. Valid until the next change."""
         return self._changes.since(version)
 
     def alike(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Rows of which no two are pristine nodes of one kind; all pristine rows; and for each of those, which row of
-        the first stands for it."""
+        """Return rows of which no two are pristine nodes of one kind; all pristine rows; and for each of those its
+        representative among the first."""
         pristine = self.pristine.nonzero()[0]
         kinds = self._kind.take(pristine)
         one: IntArray = np.zeros(self._kinds, dtype=np.int64)
@@ -103,14 +103,14 @@ class Fleet:
         return distinct.nonzero()[0], pristine, stand_in
 
     def allowed(self, shape: Shape) -> BoolArray | None:
-        """Nodes whose model the shape accepts, shape (nodes,); None for all."""
+        """Return the nodes whose model the shape accepts, shape (nodes,); None for all."""
         if not shape.models or not shape.cards:
             return None
         codes = [code for code, name in enumerate(self.models) if name in shape.models]
         return np.isin(self.model, codes)
 
     def take(self, shape: Shape, place: Placement) -> None:
-        """Give the pod its place. The caller has made sure that it fits."""
+        """Give the pod its place. The caller has checked that it fits."""
         self._shift(shape, place, 1)
 
     def release(self, shape: Shape, place: Placement) -> None:
@@ -118,7 +118,7 @@ class Fleet:
         self._shift(shape, place, -1)
 
     def eligible_cards(self, shape: Shape, row: int) -> list[int]:
-        """Columns of a row that could take the shape's share of one card."""
+        """Return the columns of a row that could take the shape's share of one card."""
         core, memory = self.core[row].tolist(), self.card_memory[row].tolist()
         asked = self.memory_asked(shape, row)
         return [
@@ -128,11 +128,11 @@ class Fleet:
         ]
 
     def memory_asked(self, shape: Shape, row: int) -> int:
-        """Memory that the pod takes of each card there: of a whole card all."""
+        """Return the memory that the pod takes of each card there: all of a whole card."""
         return max(shape.card_memory_mib, int(self.card_memory_total[row]) if shape.whole else 0)
 
     def set_row(self, row: int, core: IntArray, memory: IntArray, cpu_milli: int, ram_mib: int) -> None:
-        """Make a node's free resources what somebody else keeps account of; `core` and `memory` have shape (width,)."""
+        """Set a node's free resources from another record; `core` and `memory` have shape (width,)."""
         before = int(self.gpu[row])
         self._note_taken(row, int(self.cpu[row]) - cpu_milli, int(self.ram[row]) - ram_mib)
         self.core[row], self.card_memory[row] = core, memory

@@ -1,7 +1,7 @@
-"""The job mix, learned from what arrives; bounded, forgetting, and small enough to be kept in an object.
+"""The job mix, learned from arrivals: bounded, forgetting, and small enough to store in an object.
 
-Prices follow the mix at fixed counts of arrivals (from `FIRST_PRICES_AT` on, each half as many again), so that the same
-sequence of pods gives the same prices wherever it is decided: in the extender and in the simulator.
+Prices follow the mix at fixed counts of arrivals (from `FIRST_PRICES_AT` on, each half as many again), so that equal
+sequences of pods give equal prices in the extender and in simulations.
 """
 
 from typing import Final
@@ -9,17 +9,17 @@ from typing import Final
 import msgspec
 
 from egpu.core.policies.shapes import Mix, Shape
-from egpu.errors import CorruptData
+from egpu_base.errors import CorruptData
 
 MAX_SHAPES: Final = 2048
 """Shapes remembered; beyond, the rarest tenth is forgotten."""
 MEMORY_PODS: Final = 50_000
-"""Pods after which all weights are halved, so that the mix follows what users do now."""
+"""Pods after which all weights are halved, so that the mix follows the present."""
 FIRST_PRICES_AT: Final = 10
 GROWTH: Final = 1.5
 MOST_BETWEEN_PRICES: Final = 5_000
 SAVED_SHAPES: Final = 512
-"""Shapes kept across restarts: the most popular, some 40 kB at most."""
+"""Shapes stored across restarts: the most popular, some 40 kB at most."""
 
 
 class _Saved(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LearnedMix:
-    """Counts arrivals per shape and says when new prices are due."""
+    """Counts arrivals per shape, and decides when new prices are due."""
 
     def __init__(self) -> None:
         self._weights: dict[Shape, float] = {}
@@ -48,7 +48,7 @@ class LearnedMix:
         self._next = FIRST_PRICES_AT
 
     def see(self, shape: Shape) -> bool:
-        """Count a pod. True when prices should be computed anew from `mix()`."""
+        """Count a pod. Return True when prices should be computed again from `mix()`."""
         self._weights[shape] = self._weights.get(shape, 0.0) + 1
         self._total += 1
         self.arrivals += 1
@@ -64,15 +64,15 @@ class LearnedMix:
 
     @property
     def enough(self) -> bool:
-        """Whether so many were seen that prices follow from them."""
+        """True if enough pods were seen for prices."""
         return self.arrivals >= FIRST_PRICES_AT
 
     def mix(self) -> Mix:
-        """What is known now; a copy."""
+        """Return a copy of the present mix."""
         return Mix(dict(self._weights))
 
     def dump(self) -> str:
-        """As JSON, for `load`."""
+        """Return the mix as JSON, for `load`."""
         popular = sorted(self._weights.items(), key=lambda item: -item[1])[:SAVED_SHAPES]
         saved = [
             _Saved(s.cpu_milli, s.ram_mib, s.cards, s.core_milli, s.card_memory_mib, s.models, round(weight, 3))
@@ -82,7 +82,7 @@ class LearnedMix:
 
     @classmethod
     def load(cls, text: str) -> "LearnedMix":
-        """What `dump` wrote. Raises CorruptData for anything else."""
+        """Read the output of `dump`. Raises CorruptData for anything else."""
         try:
             document = msgspec.json.decode(text, type=_Document)
             weights = {
@@ -91,9 +91,9 @@ class LearnedMix:
                 if s.weight > 0
             }
         except (msgspec.DecodeError, ValueError) as error:
-            raise CorruptData(f"the kept job mix cannot be read ({error}); delete it to start anew") from error
+            raise CorruptData(f"the stored job mix cannot be read ({error}); delete it to start again") from error
         if document.version != 1:
-            raise CorruptData(f"the kept job mix has version {document.version}, this program knows 1")
+            raise CorruptData(f"the stored job mix has version {document.version}; this program supports 1")
         learned = cls()
         learned._weights, learned._total, learned.arrivals = weights, sum(weights.values()), document.arrivals
         while learned._next <= learned.arrivals:

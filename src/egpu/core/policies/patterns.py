@@ -1,16 +1,16 @@
-"""What is left of a card is worth what the job mix can still make of it: prices from a configuration LP.
+"""The worth of a remainder of a card for the job mix: prices from a configuration LP.
 
 The smallest number of cards that the mix could be packed on, fractions allowed, is a linear programme over *patterns*
 (sets of shares that fit on one card together). Its dual gives each share a price, in cards, and a remainder is worth
 the best sum of prices that fits in it: a knapsack. Patterns are generated as they are needed (Gilmore & Gomory 1961).
 HiGHS solves each round; this takes well below a second, and never happens on the scheduling path.
 
-Dual prices jump with the mix: a few pods more of one share, and another pattern is the tightest. What is known of the
-mix is a sample, so prices are the mean over what other samples could have been: as many pods of each share as a Poisson
-draw around the number seen. The random numbers are the same every time.
+Dual prices jump with the mix: a few pods more of one share, and another pattern is the tightest. The known mix is a
+sample, so prices are the mean over other possible samples: as many pods of each share as a Poisson draw around the
+number seen. The random numbers are the same every time.
 
 A card has two dimensions, compute in thousandths and memory in `MEMORY_LEVELS` equal parts; without memory demands the
-second has size one. Amounts asked for are rounded up and remainders down, so nothing is thought to fit that does not.
+second has size one. Requested amounts are rounded up and remainders down, so nothing fits by mistake.
 """
 
 import math
@@ -22,21 +22,21 @@ import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
 from egpu.core.policies.shapes import WHOLE_CARD
-from egpu.errors import MissingExtra
+from egpu_base.errors import MissingExtra
 
 MEMORY_LEVELS: Final = 32
 MAX_ROUNDS: Final = 400
 SAMPLES: Final = 32
-"""Samples that prices are averaged over."""
+"""Samples over which prices are averaged."""
 MAX_SHARES: Final = 256
-"""Kinds of shares that are priced one by one; of more, the most asked for."""
+"""Kinds of shares that are priced one by one: the most requested ones."""
 _FINE_STEP = 10
 _TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of one card: compute in thousandths, memory in levels (0 when memory plays no part), and its weight."""
+    """A share of one card: compute in thousandths, memory in levels (0 if memory plays no part), and its weight."""
 
     core_milli: int
     memory: int
@@ -45,19 +45,19 @@ class Share:
 
 @dataclass(frozen=True)
 class Worth:
-    """`table[core, memory]` in cards (0..1), shape (1001, 1 or MEMORY_LEVELS + 1): what a remainder is worth."""
+    """The worth of remainders: `table[core, memory]` in cards (0..1), shape (1001, 1 or MEMORY_LEVELS + 1)."""
 
     table: FloatArray
 
     @property
     def levels(self) -> int:
-        """Levels of memory, 0 when memory plays no part."""
+        """Levels of memory, 0 if memory plays no part."""
         return self.table.shape[1] - 1
 
 
 @dataclass(frozen=True)
 class _Knapsack:
-    """Unbounded knapsack over (core, memory) on a grid of `step` thousandths."""
+    """An unbounded knapsack over (core, memory) on a grid of `step` thousandths."""
 
     cores: IntArray
     memories: IntArray
@@ -65,7 +65,7 @@ class _Knapsack:
     width: int
 
     def solve(self, prices: FloatArray) -> tuple[FloatArray, IntArray]:
-        """Best value per cell, and the share put there last (-1: none, the value is that of a smaller cell)."""
+        """Return the best value per cell, and the last share there (-1: the value is that of a smaller cell)."""
         value = np.zeros((self.height + 1, self.width + 1))
         last = np.full((self.height + 1, self.width + 1), -1, dtype=np.int64)
         columns = np.arange(self.width + 1)
@@ -93,7 +93,7 @@ class _Knapsack:
         return value, last
 
     def pattern(self, last: IntArray) -> FloatArray:
-        """How often each share is in the best packing of a whole card."""
+        """Return how often each share is in the best packing of a whole card."""
         counts = np.zeros(len(self.cores))
         core, column = self.height, self.width
         while core > 0 or column > 0:
@@ -112,7 +112,7 @@ class _Knapsack:
 
 
 def solver() -> Any:
-    """The module of HiGHS: not every program that knows policies needs it. Raises MissingExtra."""
+    """Return the module of HiGHS, which not every program with policies needs. Raises MissingExtra."""
     try:
         import highspy  # noqa: PLC0415
     except ImportError as error:
@@ -121,8 +121,7 @@ def solver() -> Any:
 
 
 class _Programme:
-    """Column generation. Patterns found for some weights are kept, so that other weights of the same shares take few
-    rounds more."""
+    """Column generation. Patterns are kept, so that other weights of the same shares take few more rounds."""
 
     def __init__(self, knapsack: _Knapsack) -> None:
         self._knapsack = knapsack
@@ -144,7 +143,7 @@ class _Programme:
         self._model.addCol(1.0, 0.0, self._infinity, len(rows), rows, pattern[rows])
 
     def worth(self, weights: FloatArray) -> FloatArray:
-        """What each remainder is worth by the dual prices, as a share of the whole card."""
+        """Return the worth of each remainder by the dual prices, as a share of the whole card."""
         for share, weight in enumerate(weights.tolist()):
             self._model.changeRowBounds(share, weight, self._infinity)
         value, pattern = self._round()
@@ -156,7 +155,7 @@ class _Programme:
         return value / max(float(value[-1, -1]), 1e-9)
 
     def _round(self) -> tuple[FloatArray, FloatArray]:
-        """The worth of remainders by the patterns known so far, and the pattern that is worth most by it."""
+        """Return the worth of remainders by the known patterns, and the pattern that is worth most by it."""
         self._model.run()
         prices = np.maximum(np.array(self._model.getSolution().row_dual), 0.0)
         value, last = self._knapsack.solve(prices)
@@ -164,7 +163,7 @@ class _Programme:
 
 
 def worth_of_remainders(shares: Sequence[Share], memory_levels: int = 0) -> Worth:
-    """The worth of every remainder of a card, for a mix of shares. All zero but the whole card without shares."""
+    """Return the worth of every remainder of a card, for a mix of shares; without shares only of a whole card."""
     able = [
         share
         for share in shares

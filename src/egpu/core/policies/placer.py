@@ -1,7 +1,7 @@
-"""The best place for a pod, from score rows that are refreshed only where something changed.
+"""The best place for a pod, from score rows that are refreshed only where nodes changed.
 
-One row of scores per pod shape; when a shape is asked for again, only the nodes that changed since are scored, and one
-argmax answers. So a decision costs the changes since the shape's last turn, not the size of the cluster.
+There is one row of scores per pod shape. When a shape is asked for again, only the nodes that changed since are scored,
+and one argmax answers. So a decision costs the changes since the shape's last turn, not the size of the cluster.
 """
 
 import itertools
@@ -16,13 +16,13 @@ from egpu.core.policies.fleet import FULL, Fleet, Placement
 from egpu.core.policies.shapes import Shape
 
 ROWS_LIMIT: Final = 1024
-"""Shapes whose score rows are kept; the one longest unasked is forgotten first."""
+"""Shapes whose score rows are cached; the least recently used is forgotten first."""
 LATELY: Final = 16
-"""The shapes asked for last, which will be asked for again soon."""
+"""The latest shapes, which will be asked for again soon."""
 
 
 class _Row:
-    """A shape's scores, and what it needs."""
+    """The scores and needs of a shape."""
 
     __slots__ = ("_allowed", "_lanes_matter", "_least", "_shape", "generation", "marks", "scores", "version")
 
@@ -40,7 +40,7 @@ class _Row:
         self.generation = -1
 
     def fitting(self, fleet: Fleet, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Those of `rows` that can take the pod now, and the fleet's state there."""
+        """Return those of `rows` that can take the pod now, and the fleet's state there."""
         state: IntArray = fleet.state if rows is fleet.all_rows else fleet.state.take(rows, axis=1)
         fit = np.logical_and.reduce(state[: FULL + 1] >= self._least)
         if self._allowed is not None:
@@ -70,7 +70,7 @@ class Placer:
         self._rows: OrderedDict[Shape, _Row] = OrderedDict()
 
     def scores(self, shape: Shape) -> FloatArray:
-        """Scores of every node now, -inf where the pod does not fit, shape (nodes,). Not a copy."""
+        """Return the scores of every node now, -inf if the pod does not fit, shape (nodes,). Not a copy."""
         fleet, policy = self.fleet, self.policy
         policy.attend(fleet)
         row = self._rows.get(shape)
@@ -86,8 +86,8 @@ class Placer:
         return row.scores if charges is None else row.scores - charges.take(row.marks)
 
     def freshen(self) -> bool:
-        """Score every node again for one of the shapes asked for lately whose scores are all void, as after new prices;
-        False where there is none. So it is done when there is time, and not when the next pod is asked about."""
+        """Score every node again for one of the latest shapes whose scores are all invalid, as after new prices; return
+        False if there is none. So this happens in idle time, not when the next pod is asked about."""
         if self.policy.drawn:
             return False
         for shape, row in itertools.islice(reversed(self._rows.items()), LATELY):
@@ -97,7 +97,7 @@ class Placer:
         return False
 
     def _refresh(self, row: _Row, shape: Shape) -> None:
-        """Score the nodes that changed since the row was last asked for."""
+        """Score the nodes that changed since the row's last use."""
         fleet, policy = self.fleet, self.policy
         if row.version >= 0 and row.generation == policy.generation:
             self._score(row, shape, fleet.changed_since(row.version))
@@ -118,7 +118,7 @@ class Placer:
             row.scores[rows], row.marks[rows] = self.policy.rank_and_mark(self.fleet, shape, rows, state)
 
     def find(self, shape: Shape) -> Placement | None:
-        """The place that the policy likes best, or None where the pod fits nowhere. Changes nothing."""
+        """Return the policy's best place, or None if the pod fits nowhere. Changes nothing."""
         scores = self.scores(shape)
         best = int(scores.argmax()) if len(scores) else -1
         if best < 0 or scores[best] == -np.inf:
@@ -126,7 +126,7 @@ class Placer:
         return Placement(best, self.policy.rank_cards(self.fleet, shape, best) if shape.cards else ())
 
     def place(self, shape: Shape) -> Placement | None:
-        """`find`, and take it."""
+        """Find the best place, and take it."""
         place = self.find(shape)
         if place is not None:
             self.fleet.take(shape, place)

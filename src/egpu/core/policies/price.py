@@ -4,15 +4,15 @@ A pod's cost on a node, in thousandths of a card, is the sum of
 
 - the worth that its share destroys on the card (`patterns` while a cluster fills, `chances` where pods depart);
 - the growth of GPU that the node's CPU and memory can no longer serve (`stranding`);
-- the demand that other pods have for just this card model;
-- what is charged for using up one of the last hosts of pods that need several untouched cards (`reserve`);
-- a little for touching an untouched card, more where many of the node's are, and a little for GPU left on the node: so
-  what is in use fills up, and what is not drains.
+- the demand of other pods for just this card model;
+- the charge for using up one of the last hosts of pods that need several untouched cards (`reserve`);
+- a little for touching an untouched card, more if many of the node's are, and a little for GPU left on the node, so
+  that nodes in use fill up and others drain.
 
-Nobody is refused for a price. One setting serves every mix and load. What has to adapt follows from the mix (tables),
-from what is free (how scarce hosts are), from what runs out first (`binding`: GPU left on a node has no price where
-pods without GPU use up the hosts) and from whether pods depart: while a cluster only fills, a remainder can wait for
-its match, and the match is what counts; in a steady state it cannot.
+No pod is refused for a price. One setting serves every mix and load. The rest adapts: to the mix (tables), to what is
+free (how scarce hosts are), to what runs out first (`host_scarcity`: GPU left on a node has no price where pods without
+GPU use up the hosts) and to departures: while a cluster only fills, a remainder can wait for its match, and the match
+counts; in a steady state it cannot.
 """
 
 from collections import OrderedDict
@@ -23,15 +23,15 @@ import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.policies.base import Marks, Policy
-from egpu.core.policies.binding import HostBinding
 from egpu.core.policies.fleet import FULL, GPU, LARGEST, Fleet
+from egpu.core.policies.host_scarcity import HostScarcity
 from egpu.core.policies.patterns import MEMORY_LEVELS, solver
 from egpu.core.policies.prices import Prices, compute_prices, memory_levels
 from egpu.core.policies.reserve import FINENESS, Reserve
 from egpu.core.policies.shapes import WHOLE_CARD, Mix, Shape
 
 LOSSES_LIMIT: Final = 1024
-"""Shapes whose table of losses is kept."""
+"""Shapes whose table of losses is cached."""
 TURNS_ABOVE: Final = 0.10
 TURNS_NOT_BELOW: Final = 0.02
 """Share of departures among the latest changes at which a cluster counts as turning over, and as filling again."""
@@ -41,7 +41,7 @@ _UNTOUCHED_LAST = 1e-4
 
 @dataclass(frozen=True)
 class Weights:
-    """How the terms are weighed against each other. Chosen on seeds that no reported number uses."""
+    """The weights of the terms. Chosen on seeds that no reported number uses."""
 
     card: float
     cpu: float
@@ -50,8 +50,8 @@ class Weights:
     untouched: float
     model: float = 1.0
     left_unpriced: float = 0.0
-    """In place of `left` where hosts run out first. Below zero pods go where most GPU is left: no host is used up while
-    others have plenty, and what is left is in pieces that pods with GPU can use, and large ones without cannot."""
+    """In place of `left` where hosts run out first. Below zero, pods go where most GPU is left: no host is used up
+    while others have plenty, and the rest is in pieces that pods with GPU can use, and large pods without cannot."""
 
 
 FILLING: Final = Weights(card=1.0, cpu=2.7, ram=0.8, left=0.05, untouched=50.0, left_unpriced=-0.4)
@@ -64,11 +64,12 @@ RESERVE_WORTH: Final = 5.0
 class Price(Policy):
     """The policy `price`. Prices can be replaced at any time (`use_prices`); decisions until then use the old ones."""
 
+    prefers = "where the pod costs the other jobs least"
     priced = True
 
     def __init__(self, fleet: Fleet, prices: Prices) -> None:
         self.turning = False
-        """Whether pods depart, as far as the fleet has shown."""
+        """True if pods depart, by the changes of the fleet."""
         self.use_prices(fleet, prices)
 
     @classmethod
@@ -77,12 +78,12 @@ class Price(Policy):
 
     @classmethod
     def of(cls, mix: Mix, fleet: Fleet) -> Self:
-        """Computes the prices on the spot. Raises MissingExtra."""
+        """Return a policy with prices computed on the spot. Raises MissingExtra."""
         return cls(fleet, compute_prices(mix, fleet))
 
     def use_prices(self, fleet: Fleet, prices: Prices) -> None:
         self._prices = prices
-        self._binding = HostBinding(prices.mix, fleet)
+        self._binding = HostScarcity(prices.mix, fleet)
         self._reserve = Reserve(prices.mix, fleet, swings=RESERVE_SWINGS, width=RESERVE_WIDTH, worth=RESERVE_WORTH)
         classes = {total: code for code, total in enumerate(prices.memory_classes)}
         self._class: IntArray = np.array([classes.get(int(t), 0) for t in fleet.card_memory_total], dtype=np.int64)
@@ -92,7 +93,7 @@ class Price(Policy):
         self._use(TURNING if self.turning else FILLING)
 
     def _use(self, weights: Weights) -> None:
-        """Weigh like this from now on: all scores given before are void."""
+        """Use these weights from now on; all earlier scores are invalid."""
         self._weights = weights
         self._worth = self._prices.turning if self.turning else self._prices.filling
         self._losses: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
@@ -136,7 +137,7 @@ class Price(Policy):
         return np.rint(cost, out=cost), self._reserve.marks(rows, host, untouched)
 
     def _cheapest(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, BoolArray]:
-        """The least worth that the share destroys on a card of each row, and whether that card is an untouched one."""
+        """Return the least worth that the share destroys on a card of each row, and whether that card is untouched."""
         lanes = fleet.lanes if rows is fleet.all_rows else fleet.lanes.take(rows, axis=1)
         losses = self._card_losses(fleet, shape, rows, lanes)
         best = np.minimum.reduce(losses)
@@ -158,22 +159,22 @@ class Price(Policy):
         return (min(range(len(core)), key=lambda column: (losses[column], core[column], column)),)
 
     def _card_losses(self, fleet: Fleet, shape: Shape, rows: IntArray, lanes: IntArray) -> FloatArray:
-        """Worth destroyed per card, inf where the share does not fit, shape (cards, rows)."""
+        """Return the worth destroyed per card, inf if the share does not fit, shape (cards, rows)."""
         if self._width == 1:
             losses = self._loss_table(shape, 0).take(lanes)
             if not shape.card_memory_mib:
                 return losses
-            # Memory is asked for, and prices know nothing of it yet.
+            # The pod asks for memory, but the prices do not include memory yet.
             return np.where(fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib, losses, np.inf)
         memory = fleet.memory_lanes.take(rows, axis=1)
         levels = (memory * self._memory_scale.take(rows) + 1e-9).astype(np.int64)
         at = lanes * self._width + levels
-        # Levels round: what fits is decided on the amounts themselves.
+        # Levels are rounded, so compare the amounts themselves.
         fitting = (lanes >= shape.core_milli) & (memory >= shape.card_memory_mib)
         return np.where(fitting, self._known_losses(shape, rows, at), np.inf)
 
     def _known_losses(self, shape: Shape, rows: IntArray, at: IntArray) -> FloatArray:
-        """What tables say at these places, shape (cards, rows); a whole card where they say that it cannot be."""
+        """Return the tables' values at these places, shape (cards, rows); a whole card where it cannot fit."""
         classes = self._class.take(rows)
         first = int(classes[0])
         if (classes == first).all():
@@ -197,7 +198,7 @@ class Price(Policy):
 
     def _tabulate(self, shape: Shape, code: int) -> FloatArray:
         worth = self._worth[code].table
-        if worth.shape[1] < self._width:  # cards of unknown memory beside cards of known
+        if worth.shape[1] < self._width:  # cards of unknown memory beside others
             worth = np.repeat(worth[:, :1], self._width, axis=1)
         core, memory = shape.core_milli, memory_levels(shape.card_memory_mib, self._prices.memory_classes[code])
         table = np.full(worth.shape, np.inf)
@@ -209,6 +210,6 @@ class Price(Policy):
 
 
 class KnownPrice(Price):
-    """Prices of a mix that is known beforehand: what learning it could reach."""
+    """Uses prices of a mix that is known beforehand: the best that learning it could reach."""
 
     priced = False

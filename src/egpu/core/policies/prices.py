@@ -1,4 +1,4 @@
-"""What the policy `price` decides by, computed from a job mix: slow, so never on the scheduling path."""
+"""The prices of the policy `price`, computed from a job mix: slow, so never on the scheduling path."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,39 +17,39 @@ IMPATIENCE: Final = 0.15
 
 @dataclass(frozen=True)
 class Prices:
-    """All that is computed from a mix, in the background; immutable, so that it can be swapped in at once."""
+    """Everything computed from a mix, in the background; immutable, so that it can be swapped in at once."""
 
     mix: Mix
     memory_classes: tuple[int, ...]
-    """Memory sizes of cards that have tables of their own."""
+    """Memory sizes of cards that have their own tables."""
     filling: tuple[Worth, ...]
     turning: tuple[Worth, ...]
     """Worth of remainders in both regimes, per memory class."""
     stranding: Stranding
     model_charge: FloatArray
-    """Per model of the fleet, for pods that could go to other models as well; shape (models,)."""
+    """Per model of the fleet, for pods that accept other models as well; shape (models,)."""
 
     def fits_fleet(self, fleet: Fleet) -> bool:
-        """Whether they were computed for cards like these: as many models, and no other memory sizes."""
+        """Return whether they were computed for cards like these: as many models, and no other memory sizes."""
         return len(self.model_charge) == len(fleet.models) and (
             self.memory_classes == (0,) or _sizes(fleet) <= set(self.memory_classes)
         )
 
 
 def _sizes(fleet: Fleet) -> set[int]:
-    """Memory of its cards, of each node the most."""
+    """Return the memory sizes of its cards, the largest of each node."""
     sizes: list[int] = fleet.card_memory_total[fleet.count > 0].tolist()
     return set(sizes)
 
 
 def memory_levels(amount: int, total: int) -> int:
-    """Memory asked for in levels of a card of `total` MiB, rounded up; more than MEMORY_LEVELS where it cannot fit."""
+    """Return the requested memory in levels of a card of `total` MiB, rounded up; above MEMORY_LEVELS: too much."""
     return -(-amount * MEMORY_LEVELS // total) if total else 0
 
 
 def compute_prices(mix: Mix, fleet: Fleet) -> Prices:
-    """Solve the LPs for a mix: tenths of a second to seconds, so never on the scheduling path. Reads only what of the
-    fleet does not change with placements."""
+    """Solve the LPs for a mix: tenths of a second to seconds, so never on the scheduling path. Reads only the parts of
+    the fleet that placements do not change."""
     single = [(shape, weight) for shape, weight in mix.weights.items() if shape.cards == 1]
     with_memory = any(shape.card_memory_mib for shape, _ in single)
     classes = (with_memory and tuple(sorted(_sizes(fleet)))) or (0,)
@@ -67,7 +67,7 @@ def compute_prices(mix: Mix, fleet: Fleet) -> Prices:
 
 
 def _model_charges(mix: Mix, fleet: Fleet) -> FloatArray:
-    """How hard each model is wanted by pods that accept only some, relative to all there is of those models."""
+    """Return the demand for each model by pods that accept only some, relative to the capacity of those models."""
     capacity = np.array([fleet.count[fleet.model == code].sum() for code in range(len(fleet.models))]) * WHOLE_CARD
     asked = sum(shape.gpu_milli * weight for shape, weight in mix.weights.items())
     charge = np.zeros(len(fleet.models))

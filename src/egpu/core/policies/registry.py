@@ -11,16 +11,16 @@ from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.price import KnownPrice, Price
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 DEFAULT_POLICY: Final = "price"
-"""What `default` means, here and in an extender that nobody configured."""
+"""The meaning of `default`, here and in an extender without a configured policy."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a policy is made for: the nodes, the job mix as far as it is known, a seed for those that draw lots, and the
-    prices to begin with for those that are told of others later (None: of no pods)."""
+    """The input of a policy: the nodes, the known job mix, a seed for random ones, and the first prices of those that
+    get others later (None: of no pods)."""
 
     fleet: Fleet
     mix: Mix
@@ -49,43 +49,48 @@ _POLICIES: Final[dict[str, _Entry]] = {
 _ALIASES: Final = {"dotprod": "dot-product", "packing": "gpu-packing", "default": DEFAULT_POLICY}
 NAMES: Final = tuple(_POLICIES)
 FOR_COMPARISON: Final = ("price-known", "fgd-exact")
-"""Variants that say something in a simulation, and are no use in a cluster."""
+"""Variants for simulations that have no use in a cluster."""
 CLUSTER_NAMES: Final = tuple(name for name in NAMES if name not in FOR_COMPARISON)
 
 
 def canonical(name: str) -> str:
-    """The policy's own name: `BestFit`, `best_fit` and `bestfit` are `best-fit`. Raises InvalidInput."""
+    """Return the policy's own name: `BestFit`, `best_fit` and `bestfit` are `best-fit`. Raises InvalidInput."""
     wanted = name.strip().lower().replace("_", "").replace("-", "")
     for alias, known in (_ALIASES | {known: known for known in NAMES}).items():
         if wanted == alias.replace("-", ""):
             return known
-    raise InvalidInput("policy", f"no policy is called {name!r}; known are default, {', '.join(NAMES)}")
+    raise InvalidInput("policy", f"policy {name!r} does not exist; choose one of default, {', '.join(NAMES)}")
 
 
 def make_policy(name: str, setting: Setting) -> Policy:
-    """A new policy. Raises InvalidInput for a name that is not known, MissingExtra where what it needs is not there."""
+    """Make a policy. Raises InvalidInput for an unknown name, MissingExtra for a missing package."""
     entry = _POLICIES[canonical(name)]
     entry.kind.check_installed()
     return entry.make(setting)
 
 
+def prefers(name: str) -> str:
+    """Return a policy's `prefers`. Raises InvalidInput for an unknown name."""
+    return _POLICIES[canonical(name)].kind.prefers
+
+
 @dataclass(frozen=True)
 class Policies:
-    """Which policy chooses the node, and which the card on it, by name."""
+    """The policies for nodes and for the cards of a node, by name."""
 
     node: str
     card: str
 
     @classmethod
     def named(cls, node: str = "binpack", card: str = "binpack") -> Self:
-        """Raises InvalidInput for a name that is not known, or that is only for simulations; MissingExtra."""
+        """Return policies by name. Raises InvalidInput for an unsuitable name; MissingExtra."""
         return cls(_for_cluster(node), _for_cluster(card))
 
 
 def _for_cluster(name: str) -> str:
     known = canonical(name)
     if known in FOR_COMPARISON:
-        reason = f"{known!r} is for comparison in simulations; a cluster can use {', '.join(CLUSTER_NAMES)}"
+        reason = f"{known!r} is for simulations only; a cluster can use {', '.join(CLUSTER_NAMES)}"
         raise InvalidInput("policy", reason)
     _POLICIES[known].kind.check_installed()
     return known

@@ -1,10 +1,10 @@
-"""Room kept for pods that need several untouched cards on one node.
+"""Room reserved for pods that need several untouched cards on one node.
 
-Such a pod is refused when no node can host it, however much is free in pieces. Hosts come back slowly, for a node must
-drain; so the last few are worth keeping as long as others fit elsewhere. How many: if about n such pods run at a time,
-their number swings by about sqrt(n), and the same swing is what a reserve has to cover (the square-root rule that loss
-systems are staffed by). The charge for using up a host falls from the pod's whole GPU to nothing as the hosts left pass
-that reserve. Nobody is refused for it: where only a host fits, the host is taken.
+Such a pod is refused if no node can host it, however much is free in pieces. Hosts come back slowly, as a node must
+drain; so the last few are worth keeping as long as other pods fit elsewhere. How many: if about n such pods run at a
+time, their number swings by about sqrt(n), and the reserve has to cover the same swing (the square-root rule for
+staffing loss systems). The charge for using up a host falls from the pod's whole GPU to nothing as the hosts left
+exceed that reserve. No pod is refused for it: if only a host fits, the host is taken.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,7 @@ MAX_KINDS: Final = 8
 _PLENTY = 16.0
 """Softness units above the reserve from which the charge, e**-16 of the worth, is left out."""
 FINENESS: Final = 1_000_000
-"""Parts of a thousandth of a card that costs are rounded to, so that equals are equal whatever was added in which order
-on which processor."""
+"""Parts of a thousandth of a card to which costs are rounded, so that equals are exactly equal everywhere."""
 _ALIKE = 0.1
 """Demands of as many cards whose CPU and RAM differ by less than this share are one kind."""
 
@@ -47,7 +46,7 @@ class _Kind:
         )
 
     def covers(self, other: "_Kind") -> bool:
-        """Whether a host for this kind is, more or less, one for the other."""
+        """Return whether a host for this kind is, more or less, one for the other."""
         return (
             self.cards >= other.cards
             and self.cpu_milli >= 0.95 * other.cpu_milli
@@ -56,7 +55,7 @@ class _Kind:
 
 
 def _kinds(mix: Mix, capacity_milli: int) -> list[_Kind]:
-    """The demands for several cards, with how many of each would run on a full cluster."""
+    """Return the demands for several cards, with how many of each would run on a full cluster."""
     mean_gpu = sum(shape.gpu_milli * weight for shape, weight in mix.weights.items()) / max(mix.total, 1e-9)
     pods = capacity_milli / max(mean_gpu, 1e-9)
     several = [(shape, weight / mix.total * pods) for shape, weight in mix.weights.items() if shape.cards > 1]
@@ -74,7 +73,7 @@ def _kinds(mix: Mix, capacity_milli: int) -> list[_Kind]:
 
 
 class _Thresholds:
-    """Which kinds an amount is enough for: a set of bits for each interval between what they ask."""
+    """Tells which kinds an amount is enough for: a set of bits for each interval between their requests."""
 
     def __init__(self, asked: list[int]) -> None:
         self._levels: IntArray = np.unique(np.array(asked, dtype=np.int64))
@@ -83,7 +82,7 @@ class _Thresholds:
         self._sets: Marks = sets[0] if len(sets) else np.zeros(1, dtype=np.uint8)
 
     def met(self, amounts: IntArray) -> Marks:
-        """Of each amount, bit k for kind k."""
+        """Return, for each amount, bit k for kind k."""
         return self._sets.take(self._levels.searchsorted(amounts, side="right"))
 
 
@@ -100,7 +99,7 @@ class Reserve:
         self._by_cpu = _Thresholds([kind.cpu_milli for kind in kinds])
         self._by_ram = _Thresholds([kind.ram_mib for kind in kinds])
         self._by_cards = _Thresholds([kind.cards for kind in kinds])
-        # Hosts of a demanding kind serve the modest ones too: its pods take from the same nodes.
+        # Hosts of a demanding kind serve modest kinds too: its pods use the same nodes.
         running = np.array([sum(other.running for other in kinds if other.covers(kind)) for kind in kinds])
         swing = np.sqrt(running)
         self._wanted = swings * swing
@@ -117,24 +116,24 @@ class Reserve:
         return bool(self._list)
 
     def marks(self, rows: IntArray, host: IntArray, untouched: IntArray) -> Marks:
-        """Which kinds each row stops being a host for, given what is left there: `host` is CPU and RAM, shape (2,
-        rows), `untouched` the number of untouched cards."""
+        """Return the kinds that each row stops being a host for, given what is left there: `host` is CPU and RAM, shape
+        (2, rows), `untouched` the number of untouched cards."""
         marks = self._host.take(rows)
         if len(marks.nonzero()[0]):
             marks &= ~self._set(host[CPU], host[RAM], untouched)
         return marks
 
     def _set(self, cpu: IntArray, ram: IntArray, untouched: IntArray) -> Marks:
-        """The kinds that a node with so much left is a host for, as bits."""
+        """Return the kinds that a node with so much left is a host for, as bits."""
         return self._by_cpu.met(cpu) & self._by_ram.met(ram) & self._by_cards.met(untouched)
 
     def charges(self) -> FloatArray | None:
-        """Charge per set of kinds, in whole parts of `FINENESS`, shape (2 ** kinds,): the dearest of the set. None
-        while there are hosts in plenty, or none to lose."""
+        """Return the charge per set of kinds, in whole parts of `FINENESS`, shape (2 ** kinds,): the largest of the
+        set. None while hosts are plentiful, or there are none to lose."""
         return self._charges
 
     def attend(self, fleet: Fleet) -> None:
-        """Count the hosts anew where something changed. Before `marks` and `charges`."""
+        """Count the hosts again where nodes changed. Call it before `marks` and `charges`."""
         version = fleet.version
         if self._version == version or not self._list:
             return

@@ -1,12 +1,12 @@
-"""What is packed into what: pod shapes and machine shapes, as plain numbers.
+"""The items and bins of packing: pod shapes and machine shapes, as plain numbers.
 
-Pods of one shape are interchangeable to every policy, which is what makes score rows per shape (`placer`) possible.
+Pods of one shape are interchangeable to every policy, which makes score rows per shape (`placer`) possible.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from egpu.errors import InvalidInput
+from egpu_base.errors import InvalidInput
 
 WHOLE_CARD: Final = 1000
 """Compute of one card, in thousandths."""
@@ -14,7 +14,7 @@ WHOLE_CARD: Final = 1000
 
 @dataclass(frozen=True)
 class Shape:
-    """What one pod asks for. `core_milli` and `card_memory_mib` are per card; `models` empty means any model."""
+    """The request of one pod. `core_milli` and `card_memory_mib` are per card; `models` empty means any model."""
 
     cpu_milli: int = 0
     ram_mib: int = 0
@@ -25,23 +25,23 @@ class Shape:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for what no pod can ask."""
+        """Check the amounts. Raises InvalidInput for a request that no pod can make."""
         if min(self.cpu_milli, self.ram_mib, self.cards, self.core_milli, self.card_memory_mib) < 0:
             raise InvalidInput("shape", f"amounts cannot be negative: {self}")
         if self.core_milli > WHOLE_CARD:
             raise InvalidInput("shape", f"{self.core_milli} thousandths of one card asked: ask for more cards instead")
         if self.cards and not (self.core_milli or self.card_memory_mib):
-            raise InvalidInput("shape", "cards are asked for, but neither compute nor memory of them")
+            raise InvalidInput("shape", "asks for cards, but for neither compute nor memory")
         amounts = (self.cpu_milli, self.ram_mib, self.cards, self.core_milli, self.card_memory_mib, self.models)
         object.__setattr__(self, "_hash", hash(amounts))
 
     def __hash__(self) -> int:
-        """Computed once: shapes are looked up several times a decision."""
+        """Return the cached hash: shapes are looked up several times per decision."""
         return self._hash
 
     @property
     def whole(self) -> bool:
-        """Untouched cards, of which nothing is left for others, neither compute nor memory."""
+        """True if it takes untouched cards whole, compute and memory."""
         return self.core_milli == WHOLE_CARD
 
     @property
@@ -52,7 +52,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Machine:
-    """What one node has when it is empty. A card's compute is always 1000; its memory may be unknown (0)."""
+    """The capacity of one empty node. A card's compute is always 1000; its memory may be unknown (0)."""
 
     name: str
     cpu_milli: int
@@ -64,7 +64,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Mix:
-    """How often each shape is asked for: weights of any scale, all positive."""
+    """The frequency of each shape: weights of any scale, all positive."""
 
     weights: dict[Shape, float] = field(default_factory=dict[Shape, float])
 
@@ -73,7 +73,7 @@ class Mix:
         return sum(self.weights.values())
 
     def is_like(self, other: "Mix") -> bool:
-        """Whether both have the same shapes, as often beside each other: then so are the prices that follow."""
+        """Return whether both have the same shapes with the same shares: then prices are equal, too."""
         return self._shares() == other._shares()
 
     def _shares(self) -> dict[Shape, float]:
@@ -82,14 +82,14 @@ class Mix:
 
     @classmethod
     def of(cls, shapes: "list[Shape]") -> "Mix":
-        """Counts the pods of a list."""
+        """Count the pods of a list."""
         counts: dict[Shape, float] = {}
         for shape in shapes:
             counts[shape] = counts.get(shape, 0) + 1
         return cls(counts)
 
     def typical(self, share: float = 0.95) -> "list[tuple[Shape, float]]":
-        """The most popular shapes that together make `share` of the pods, with probabilities that sum to 1."""
+        """Return the most popular shapes that together make `share` of the pods, with probabilities that sum to 1."""
         ranked = sorted(self.weights.items(), key=lambda item: -item[1])
         wanted, reached, kept = share * self.total, 0.0, list[tuple[Shape, float]]()
         for shape, weight in ranked:

@@ -21,7 +21,7 @@ _POPULAR = 0.999
 
 
 def _curve(ratios: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
-    """Bins per unit of the ratio, and F at the bins' starts; 0 at the end."""
+    """Return bins per unit of the ratio, and F at the bins' starts; 0 at the end."""
     order = np.argsort(ratios)
     reached = np.cumsum(weights[order]) / weights.sum()
     end = float(ratios[order][min(int(np.searchsorted(reached, _POPULAR)), len(ratios) - 1)])
@@ -36,7 +36,7 @@ def _curve(ratios: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
 
 
 class Stranding:
-    """How much GPU is stranded, for a mix. `weighted` is what scores with it."""
+    """The stranded GPU for a mix. `weighted` is used for scores."""
 
     def __init__(self, mix: Mix) -> None:
         asking = [(shape, weight) for shape, weight in mix.weights.items() if shape.gpu_milli]
@@ -46,7 +46,7 @@ class Stranding:
         self._ram = _curve(np.array([s.ram_mib for s, _ in asking] or [0]) / gpu, weights)
 
     def weighted(self, cpu: float, ram: float) -> "Stranded":
-        """Stranding by CPU and by memory, times these weights, added."""
+        """Return stranding by CPU and by memory, times these weights, added."""
         (cpu_scale, cpu_curve), (ram_scale, ram_curve) = self._cpu, self._ram
         return Stranded(
             curves=np.concatenate([cpu * cpu_curve, ram * ram_curve]), scales=np.array([[cpu_scale], [ram_scale]])
@@ -61,7 +61,7 @@ class Stranded:
     scales: FloatArray
 
     def growth(self, state: IntArray, shape: Shape) -> tuple[FloatArray, IntArray]:
-        """How much more of nodes in `state` (as of a fleet, shape (5, rows)) is stranded with the pod placed, in
+        """Return how much more of nodes in `state` (as of a fleet, shape (5, rows)) is stranded with the pod placed, in
         thousandths of a card, shape (rows,); and the CPU and memory then left, shape (2, rows)."""
         host, gpu = _asked(shape)
         left: IntArray = state[: RAM + 1] - host
@@ -82,6 +82,6 @@ _STARTS: Final = np.array([[0], [_BINS + 1]])
 
 @lru_cache(maxsize=2048)
 def _asked(shape: Shape) -> tuple[IntArray, IntArray]:
-    """What is taken of CPU and memory, and of GPU, before (nothing) and after: shapes (2, 2, 1) and (2, 1)."""
+    """Return the CPU and memory, and the GPU, taken before (nothing) and after: shapes (2, 2, 1) and (2, 1)."""
     host = np.array([[[0], [0]], [[shape.cpu_milli], [shape.ram_mib]]], dtype=np.int64)
     return host, np.array([[0], [shape.gpu_milli]], dtype=np.int64)

@@ -1,15 +1,15 @@
-"""Who has to go so that a more important pod gets its cards. Pure.
+"""Evictions for a more important pod: the victims, and the cards that it then gets. Pure.
 
-budgets        how many pods a PodDisruptionBudget lets go
-victims        whom a pod may evict, who goes with whom, and what it costs
+budgets        how many evictions a PodDisruptionBudget allows
+victims        the pods that may be evicted, which go together, and what they cost
 search         the cheapest of the sets that help
-outlook        which sets cannot help, without a look at the ledger
+outlook        which sets cannot help, without asking the ledger
 population     the pods that have a node, few of which have to be read
-sums           what nodes have beside cards, with some pods gone
-neighbours     what pods forbid each other: host ports, required anti-affinity
-objections     why Kubernetes' scheduler would not give a node, cards aside, in sentences
-scene          the cluster as a plan looks at it, and what comes of a plan
+sums           the other resources of nodes, without some pods
+neighbours     conflicts between pods: host ports, required anti-affinity
+objections     why Kubernetes' scheduler rejects a node, cards aside, in sentences
+scene          the input of a plan, and its result
 victim_search  the cheapest victims for one pod or gang
-plan           whom to evict for a pod, and which cards it then gets
+plan           the victims for a pod, and the cards that it then gets
 explaining     why a pod waits, with its plan
 """

@@ -1,18 +1,18 @@
-"""PodDisruptionBudgets: how many more pods may be evicted now, and of which budget a pod is. Source: the eviction
-subresource of Kubernetes, which decides in the end; nothing is planned that it would refuse."""
+"""PodDisruptionBudgets: how many more evictions they allow now, and which budget a pod belongs to. Source: the eviction
+subresource of Kubernetes, which decides in the end; plans contain no eviction that it would refuse."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from egpu.api.disruption import PodDisruptionBudget
-from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod
+from egpu_base.api.disruption import PodDisruptionBudget
+from egpu_base.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod
 
 ALWAYS_ALLOW: Final = "AlwaysAllow"
 
 
 class Budgets:
-    """What `charges` a pod's eviction makes, and whether budgets have so much left."""
+    """The remaining evictions of all budgets, and what an eviction `charges`."""
 
     def __init__(self, budgets: Iterable[PodDisruptionBudget] = ()) -> None:
         self._of_namespace: defaultdict[str, list[PodDisruptionBudget]] = defaultdict(list)
@@ -23,27 +23,27 @@ class Budgets:
             self._left[one.key] = one.status.disruptions_allowed if current else 0
 
     def charges(self, pod: Pod) -> tuple[str, ...]:
-        """The budget that evicting the pod counts against: none, one, or, where several select the pod and so nobody
-        may evict it, all of them as one name that has nothing left."""
+        """Return the budget that evicting the pod charges: none, one, or, if several select the pod (so that it cannot
+        be evicted), all as one name that has nothing left."""
         if pod.status.phase == "Pending":
-            return ()  # it disturbs nobody that it goes
+            return ()  # a pending pod's eviction disrupts nothing
         mine = [one for one in self._of_namespace.get(pod.namespace, ()) if selects(one.spec.selector, pod)]
         if len(mine) > 1:
             return (" and ".join(one.key for one in mine),)
         return tuple(one.key for one in mine if not _spares(one, pod))
 
     def allow(self, charges: Mapping[str, int]) -> bool:
-        """Whether so many evictions, by budget, break none."""
+        """Return whether these numbers of evictions, by budget, break no budget."""
         return all(count <= self._left.get(name, 0) for name, count in charges.items())
 
     def broken_by(self, pods: Iterable[Pod]) -> list[str]:
-        """The budgets that evicting all of the pods would break."""
+        """Return the budgets that evicting all of the pods would break."""
         counts = Counter(name for pod in pods for name in self.charges(pod))
         return sorted(name for name, count in counts.items() if count > self._left.get(name, 0))
 
 
 def _spares(budget: PodDisruptionBudget, pod: Pod) -> bool:
-    """Whether the budget lets go of the pod for nothing, as it is not ready anyway."""
+    """Return whether evicting the pod is free, as it is not ready anyway."""
     if any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or []):
         return False
     if budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
@@ -53,7 +53,7 @@ def _spares(budget: PodDisruptionBudget, pod: Pod) -> bool:
 
 
 def selects(selector: LabelSelector | None, pod: Pod) -> bool:
-    """Whether a budget's selector is about the pod: an empty one is about all of its namespace, none about nobody."""
+    """Return whether a budget's selector matches the pod. An empty one matches its whole namespace, None nothing."""
     if selector is None:
         return False
     labels = pod.metadata.labels or {}

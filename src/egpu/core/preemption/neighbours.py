@@ -1,7 +1,7 @@
-"""What pods of a node, or of its zone, forbid others: host ports, and required anti-affinity of those already there.
+"""Conflicts with other pods of a node or its zone: host ports, and required anti-affinity of running pods.
 
-Source: kube-scheduler's plugins NodePorts and InterPodAffinity. Where a term cannot be told (namespaces by label), it
-counts as one that forbids.
+Source: kube-scheduler's plugins NodePorts and InterPodAffinity. A term that cannot be evaluated (namespaces by label)
+counts as a conflict.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from egpu.api.kubernetes import ContainerPort, LabelSelector, Node, Pod
 from egpu.core.preemption.budgets import selects
+from egpu_base.api.kubernetes import ContainerPort, LabelSelector, Node, Pod
 
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
@@ -26,7 +26,7 @@ class _Apart:
 
 
 class Neighbours:
-    """Pods that have a node, at least all that forbid others something."""
+    """The pods that have a node, at least all that may conflict with others."""
 
     def __init__(self, nodes: Mapping[str, Node], pods: Iterable[Pod]) -> None:
         self._nodes = nodes
@@ -40,20 +40,20 @@ class Neighbours:
         self._apart_from: dict[str, list[_Apart]] = {}
 
     def objection(self, pod: Pod, node: str, *, gone: Container[str], beside: Iterable[Pod] = ()) -> str:
-        """Who forbids the pod to be on the node with others `gone` (UIDs), and why; "" where nobody does. `beside`:
-        pods that are to be placed there, too."""
+        """Return which pod conflicts with the pod on the node, and why, with others `gone` (UIDs); "" for none.
+        `beside`: pods that are to be placed there, too."""
         for other in (*self._with_ports.get(node, ()), *beside):
             if other.uid not in gone and (port := _shared_port(pod, other)):
-                return f"pod {other.key} has port {port} of node {node}"
+                return f"pod {other.key} uses port {port} of node {node}"
         known = self._nodes.get(node)
         labels = (known.metadata.labels if known is not None else None) or {}
         for one in self._apart(pod):
             if one.pod.uid not in gone and labels.get(one.key) == one.value:
-                return f"pod {one.pod.key} does not want it on {one.key}={one.value} (podAntiAffinity)"
+                return f"the podAntiAffinity of pod {one.pod.key} forbids {one.key}={one.value}"
         return ""
 
     def _apart(self, pod: Pod) -> list[_Apart]:
-        """The pods whose terms are about `pod`."""
+        """Return the pods whose terms match `pod`."""
         if pod.uid not in self._apart_from:
             self._apart_from[pod.uid] = [
                 _Apart(other, term["topologyKey"], value)
@@ -70,7 +70,7 @@ class Neighbours:
 
 
 def forbids(pod: Pod) -> bool:
-    """Whether other pods may not be where this one is, or near it."""
+    """Return whether this pod can conflict with others on its node or near it."""
     return bool(_terms(pod)) or any(_host_ports(pod))
 
 
@@ -80,7 +80,7 @@ def _host_ports(pod: Pod) -> Iterator[ContainerPort]:
 
 
 def _shared_port(pod: Pod, other: Pod) -> int:
-    """A port of the node that both ask for; 0 where there is none."""
+    """Return a port of the node that both ask for; 0 for none."""
     for mine in _host_ports(pod):
         for theirs in _host_ports(other):
             same = (mine.host_port, mine.protocol) == (theirs.host_port, theirs.protocol)
@@ -95,7 +95,7 @@ def _terms(pod: Pod) -> list[dict[str, Any]]:
 
 
 def _is_about(term: Mapping[str, Any], of: Pod, pod: Pod) -> bool:
-    """Whether a term of the pod `of` is about `pod`."""
+    """Return whether a term of the pod `of` matches `pod`."""
     if pod.namespace not in (term.get("namespaces") or [of.namespace]) and term.get("namespaceSelector") is None:
         return False
     try:

@@ -1,12 +1,10 @@
-"""Why Kubernetes' scheduler would not put a pod on a node, whatever its cards: in sentences, for people."""
+"""Objections of Kubernetes' scheduler to a node, whatever its cards: in sentences, for people."""
 
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from egpu.api.kubernetes import Node, Pod, Taint
-from egpu.api.quantities import MIB_BYTES, format_mib
-from egpu.api.resources import CPU, PODS, Amounts, effective_requests, whole_units
+from egpu.core.demand.selection import MAX_COMPARED, requirement_count
 from egpu.core.placement.node_filters import (
     NODE_RESOURCES_FIT,
     NODE_UNSCHEDULABLE,
@@ -17,13 +15,19 @@ from egpu.core.placement.node_filters import (
     untolerated,
 )
 from egpu.core.preemption.sums import Sums
+from egpu.core.schedulers import DEFAULT_SCHEDULER
+from egpu_base.api.kubernetes import Node, Pod, Taint
+from egpu_base.api.quantities import MIB_BYTES, format_mib
+from egpu_base.api.resources import CPU, PODS, Amounts, effective_requests, whole_units
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 _IN_BYTES: Final = ("memory", "ephemeral-storage")
 
 
 def objections(pod: Pod, nodes: Mapping[str, Node], sums: Sums) -> dict[str, str]:
-    """By node, those that would not take `pod`: as "has zone=b, and the pod selects zone=a"."""
+    """Return the nodes that would reject `pod`, and why, such as "has zone=b, and the pod selects zone=a". Empty for a
+    pod with too many requirements and tolerations."""
+    if (requirement_count(pod) + len(pod.spec.tolerations or ())) * len(nodes) > MAX_COMPARED:
+        return {}
     requests = effective_requests(pod)
     found = {
         name: _node_objection(pod, node, requests, sums.used(name)) or sums.objection(pod, name, gone=())
@@ -33,13 +37,13 @@ def objections(pod: Pod, nodes: Mapping[str, Node], sums: Sums) -> dict[str, str
 
 
 def last_word(pod: Pod) -> str:
-    """What the pod's scheduler said of it last: its condition PodScheduled. "" where there is nothing to be said."""
+    """Return the last report of the pod's scheduler, its condition PodScheduled; "" for none."""
     scheduler = pod.spec.scheduler_name or DEFAULT_SCHEDULER
     if gates := [gate.get("name", "") for gate in pod.spec.scheduling_gates or []]:
-        return f"{scheduler} does not look at it before its scheduling gates are removed: {', '.join(gates)}"
+        return f"{scheduler} ignores it until its scheduling gates are removed: {', '.join(gates)}"
     said = next((one for one in pod.status.conditions or [] if one.type == "PodScheduled"), None)
     if said is None:
-        return f"{scheduler} has said nothing of it yet"
+        return f"{scheduler} has not reported on it yet"
     when = f" ({said.last_transition_time})" if said.last_transition_time else ""
     return f"{scheduler} said{when}: {said.message}" if said.message else ""
 
@@ -66,13 +70,13 @@ def _not_selected(pod: Pod, node: Node) -> str:
         if labels.get(key) != value:
             had = f"{key}={labels[key]}" if key in labels else f"no label {key}"
             return f"has {had}, and the pod selects {key}={value}"
-    return "is not what the pod's node affinity requires"
+    return "does not match the pod's node affinity"
 
 
 def _shortage(name: str, node: Node, requests: Amounts, used: Mapping[str, Fraction]) -> str:
     there = offered(node, (name,))[name]
     if name == PODS:
-        return f"has all the pods that it takes ({_amount(name, there)})"
+        return f"has its maximum of {_amount(name, there)} pods"
     free = max(there - used.get(name, Fraction(0)), Fraction(0))
     asked = _amount(name, requests[name])
     return f"has {_amount(name, free)} of {_amount(name, there)} {name} free, the pod asks for {asked}"

@@ -1,5 +1,5 @@
-"""Whether evicting some could help on one node, in plain numbers: what need not be looked at closely. Of the many sets
-that a search tries, most free too little, and a look at the ledger costs a hundred times as much."""
+"""A quick check, in plain numbers, whether evictions could help on one node. Most sets that a search tries free too
+little, and asking the ledger costs a hundred times as much."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from egpu.core.placement.card_usage import EXCLUSIVE, Usage, card_mode
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import EXCLUSIVE, Usage, card_mode
 from egpu.core.provisioners import provisioner
 
 WHOLE: Final = 100
@@ -27,7 +27,7 @@ class _Asked:
 
 
 class Outlook:
-    """One node, and a request for cards of its own."""
+    """The outlook for one node and a request for its own cards."""
 
     def __init__(self, request: Request, ledger: Ledger, node: str) -> None:
         row = ledger.row(node)
@@ -37,7 +37,7 @@ class Outlook:
         ]
         self._memory_mib = [card.memory_mib for card in cards]
         self._asked: list[_Asked] = []
-        # Cards that a claim has, or will give up, are not looked for; those of init containers may be their pod's own.
+        # No check for cards of claims, nor of init containers, which may reuse their pod's own.
         plain = row is not None and not request.bound and not request.waiting
         for name, demand in request.local.items() if plain else ():
             if name in request.demand.init:
@@ -49,7 +49,7 @@ class Outlook:
             self._asked.append(_Asked(demand.cards, mode, core, memory, possible.tolist()))
 
     def may_help(self, gone: Container[str]) -> bool:
-        """False only where there is no room with these gone (UIDs). True is no promise."""
+        """Return False only if there is no room with these pods gone (UIDs). True is no promise."""
         for asked in self._asked:
             found = 0
             for column in range(len(self._holders)):

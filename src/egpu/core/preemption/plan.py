@@ -1,25 +1,25 @@
-"""Whom to evict for a waiting pod, by card, and which cards it then gets.
+"""The victims for a waiting pod, by card, and the cards that it then gets.
 
-kube-scheduler looks for victims by the sums of a node. Where a node has room in sum but on no card, it finds nobody.
+kube-scheduler looks for victims by the sums of a node. If a node has room in sum but on no card, it finds none.
 
-A search takes some tenths of a second in a large cluster, so it can be made in slices. Between two of them others take
-and give back what they like: whatever was found is looked at once more before anybody is evicted.
+A search takes some tenths of a second in a large cluster, so it can be made in slices. Between two of them the cluster
+may change: a plan is checked again before any pod is evicted.
 """
 
 from collections.abc import Callable, Generator
 from typing import Final
 
-from egpu.api.kubernetes import Pod
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.sums import only_the_scheduler_can_tell
 from egpu.core.preemption.victim_search import VictimSearch
-from egpu.errors import Conflict, CorruptData, InvalidInput, MissingExtra
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import Conflict, CorruptData, InvalidInput, MissingExtra
 
 NEVER: Final = "Never"
 
 
 def plan(pod: Pod, scene: Scene) -> Plan | InVain:
-    """For `pod`, and the waiting members of its gang. Changes nothing."""
+    """Make a plan for `pod` and the waiting members of its gang. Changes nothing."""
     steps = plan_in_slices(pod, scene, due=lambda: False)
     try:
         while True:
@@ -29,8 +29,8 @@ def plan(pod: Pod, scene: Scene) -> Plan | InVain:
 
 
 def plan_in_slices(pod: Pod, scene: Scene, *, due: Callable[[], bool]) -> Generator[None, None, Plan | InVain]:
-    """As `plan`, but yields whenever a pause is `due`; nothing is supposed then, and the cluster may change. So what
-    comes of it has to be `confirmed`."""
+    """Make a plan, and yield whenever a pause is `due`; during a pause nothing is tentative, and the cluster may
+    change. So the result has to be `confirmed`."""
     cache = scene.cache
     try:
         gang = cache.gangs.of(pod)
@@ -44,7 +44,7 @@ def plan_in_slices(pod: Pod, scene: Scene, *, due: Callable[[], bool]) -> Genera
         if one.spec.preemption_policy == NEVER:
             return InVain("its preemptionPolicy is Never")
         if what := only_the_scheduler_can_tell(one):
-            return InVain(f"{what} cannot be checked beforehand, and nobody is evicted on a guess")
+            return InVain(f"{what} cannot be checked in advance, so no pod is evicted")
     try:
         return (yield from VictimSearch(pod, gang, pods, scene, due).run())
     except (InvalidInput, CorruptData, MissingExtra) as error:
@@ -52,11 +52,11 @@ def plan_in_slices(pod: Pod, scene: Scene, *, due: Callable[[], bool]) -> Genera
 
 
 def confirmed(pod: Pod, found: Plan, scene: Scene) -> Plan:
-    """The plan for `pod` as it is in `scene`, which is later than the one in which it was found: the same victims, and
-    where the pods then go. Raises Conflict where it would not be right any more; a new plan would."""
+    """Return the plan for `pod` in the later `scene`: the same victims, and the pods' places there. Raises Conflict if
+    it is not right any more; a new plan would be."""
     gang = scene.cache.gangs.of(pod)
     pods = gang.waiting if gang is not None else (pod,)
     places = VictimSearch(pod, gang, pods, scene, lambda: False).places_without(found.victims)
     if not places:
-        raise Conflict(f"pod {pod.key}: the cluster changed while it was looked at")
+        raise Conflict(f"pod {pod.key}: the cluster changed during the search; try again")
     return Plan(tuple(pods), places, found.victims)

@@ -1,16 +1,16 @@
-"""The pods that have a node, by node: what is asked of all of them at once is kept, so that few have to be read.
+"""The pods that have a node, by node. Data about all of them is kept, so that few pods have to be read.
 
-Pods are kept packed where there are many, and to read a hundred thousand of them takes half a second.
+Pods are stored packed where there are many; reading a hundred thousand takes half a second.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from egpu.api.kubernetes import Pod
 from egpu.core.placement.reservations import priority
 from egpu.core.preemption.neighbours import forbids
 from egpu.core.preemption.victims import is_placed
+from egpu_base.api.kubernetes import Pod
 
 
 class Placed(NamedTuple):
@@ -22,12 +22,12 @@ class Placed(NamedTuple):
 
 
 class Population:
-    """Told of every pod. `read` has a pod by its UID, as it is now."""
+    """Records every pod. `get` reads a pod by its UID, as it is now."""
 
     def __init__(self, read: Callable[[str], Pod | None]) -> None:
         self.get = read
         self._nodes: dict[str, str] = {}
-        """By UID, the node of each pod that has one and has not ended."""
+        """The node of each unfinished pod that has one, by UID."""
         self._on: dict[str, dict[str, None]] = {}
         self._placed: dict[str, Placed] = {}
         self._priorities: Counter[int] = Counter()
@@ -35,7 +35,7 @@ class Population:
 
     @classmethod
     def of(cls, pods: Iterable[Pod]) -> "Population":
-        """These, which are at hand."""
+        """Return the population of these pods."""
         known = {pod.uid: pod for pod in pods}
         made = cls(known.get)
         for pod in known.values():
@@ -44,16 +44,16 @@ class Population:
 
     @property
     def placed(self) -> Mapping[str, Placed]:
-        """By UID, those that have cards."""
+        """The pods that have cards, by UID."""
         return self._placed
 
     @property
     def lowest(self) -> int | None:
-        """The least priority of those that have cards."""
+        """The least priority of the pods that have cards."""
         return min(self._priorities, default=None)
 
     def changed(self, pod: Pod) -> None:
-        """A pod as it is now."""
+        """Record a pod as it is now."""
         uid, node = pod.uid, "" if pod.finished else pod.spec.node_name or ""
         if self._nodes.get(uid, "") != node:
             self.gone(uid)
@@ -67,7 +67,7 @@ class Population:
             self._forbidding.pop(uid, None)
 
     def gone(self, uid: str) -> None:
-        """The pod is deleted, or has no node."""
+        """Record that the pod is deleted, or has no node."""
         node = self._nodes.pop(uid, None)
         if node is not None:
             del self._on[node][uid]
@@ -87,15 +87,15 @@ class Population:
                 del self._priorities[before.priority]
 
     def on(self, node: str) -> list[Pod]:
-        """The pods of a node that have not ended."""
+        """Return the unfinished pods of a node."""
         return self.read(self._on.get(node, ()))
 
     def forbidding(self) -> list[Pod]:
-        """Those that forbid others something: a port of their node, or to be near them."""
+        """Return the pods that can conflict with others: by a port of their node, or by anti-affinity."""
         return self.read(self._forbidding)
 
     def read(self, uids: Iterable[str]) -> list[Pod]:
-        """Those of these that are there."""
+        """Return the existing pods of these UIDs."""
         return [pod for pod in map(self.get, uids) if pod is not None]
 
 

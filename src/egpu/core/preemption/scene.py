@@ -1,20 +1,20 @@
-"""The cluster as a plan looks at it, and what comes of a plan."""
+"""The input of a plan, and its result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.disruption import PodDisruptionBudget
-from egpu.api.kubernetes import Node, Pod
 from egpu.core.placement.cache import SchedulerCache
-from egpu.core.placement.usage import card_usage
+from egpu.core.placement.card_usage import card_usage
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.population import Population
+from egpu_base.api.disruption import PodDisruptionBudget
+from egpu_base.api.kubernetes import Node, Pod
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The cluster, as a plan looks at it."""
+    """The cluster, as the input of a plan."""
 
     cache: SchedulerCache
     nodes: Mapping[str, Node]
@@ -25,8 +25,8 @@ class Scene:
 
 @dataclass(frozen=True)
 class Plan:
-    """`allocations` by UID of the pod, and of the members of its gang that wait with it (`pods`). `victims` may be
-    empty: then enough pods are about to end already."""
+    """`allocations` by pod UID, for the pod and the gang members that wait with it (`pods`). `victims` may be empty:
+    then enough pods are about to end already."""
 
     pods: tuple[Pod, ...]
     allocations: Mapping[str, PodAllocation]
@@ -35,13 +35,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class InVain:
-    """Why nobody is evicted for a pod."""
+    """The reason why no pod is evicted for a pod."""
 
     reason: str
 
 
 def card_names(allocation: PodAllocation) -> str:
-    """Which cards, for people: "card UUID of node NODE"; of the pool, with the nodes that have them."""
+    """Name the cards for people: "card UUID of node NODE"; for the pool, with the nodes that have them."""
     by_node: dict[str, list[str]] = {}
     for key in sorted(card_usage(allocation)):
         by_node.setdefault(key.node, []).append(key.uuid)

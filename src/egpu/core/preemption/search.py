@@ -1,5 +1,4 @@
-"""The cheapest set of units that helps: exactly while the number of trials lasts, else a set of which nobody could be
-spared."""
+"""The cheapest set of units that helps: exact within the number of trials, then a set without needless victims."""
 
 import heapq
 import itertools
@@ -11,13 +10,13 @@ from egpu.core.preemption.budgets import Budgets
 from egpu.core.preemption.victims import Cost, Unit, cost_of
 
 TRIALS: Final = 256
-"""Sets tried of one group of units. Seven units are searched to the end; of more, the sets of the cheapest few."""
+"""Sets tried of one group of units. Seven units are searched completely; of more, the sets of the cheapest few."""
 
 Chosen = tuple[Unit, ...]
 Helps = Callable[[Sequence[Unit]], bool]
-"""Whether there is room when these are gone. More of them never make less room."""
+"""True if there is room when these are gone. More of them never make less room."""
 Pause = Callable[[], Iterable[None]]
-"""What to yield where a search may be interrupted: nothing where it need not be."""
+"""Returns what to yield where a search may be interrupted: nothing if no pause is due."""
 
 
 def cheapest(
@@ -30,8 +29,8 @@ def cheapest(
     below: Cost | None = None,
     trials: int = TRIALS,
 ) -> Generator[None, None, Chosen | None]:
-    """The cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than `below`.
-    `may_help`: a quick look, which is right where it says no. Pauses between two trials."""
+    """Return the cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than
+    `below`. `may_help`: a quick check, which is right if it says no. Pauses between two trials."""
     yield from pause()
     if not may_help(units):
         return None
@@ -64,7 +63,7 @@ def cheapest(
 def _all_but_the_spared(
     units: Sequence[Unit], helps: Helps, budgets: Budgets, pause: Pause
 ) -> Generator[None, None, Chosen | None]:
-    """As kube-scheduler does it: with all gone that may go, the most important ones come back while there is room."""
+    """Search as kube-scheduler does: with all units gone, the most important ones come back while there is room."""
     gone: list[Unit] = []
     for unit in units:
         if _allowed((*gone, unit), budgets):

@@ -1,25 +1,27 @@
-"""What nodes have beside cards, with some pods gone: the resources that kube-scheduler counts, and its other rules as
-far as they can be told from pods and nodes."""
+"""The other resources of nodes, without some pods, by those rules of kube-scheduler that pods and nodes show."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.resources import Amounts, effective_requests
+from egpu.core.demand.selection import requirement_count
 from egpu.core.placement.node_filters import rejection
 from egpu.core.preemption.neighbours import Neighbours
 from egpu.core.preemption.population import Population
+from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.resources import Amounts, effective_requests
 
 FREE_OF_NODES: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret"}
 )
 """Volumes that every node can have, any number of times."""
+MAX_REQUIREMENTS: Final = 256
+"""Requirements and tolerations of one pod that a search compares with nodes, again and again."""
 
 
 class Sums:
-    """What the pods of each node ask for. The pods of a node are read when it is first asked about."""
+    """The requests of each node's pods. They are read when the node is first needed."""
 
     def __init__(self, nodes: Mapping[str, Node], pods: Population) -> None:
         self._nodes = nodes
@@ -29,7 +31,7 @@ class Sums:
         self._neighbours = Neighbours(nodes, pods.forbidding())
 
     def take(self, pods: Iterable[Pod], places: Mapping[str, PodAllocation], *, gone: Container[str]) -> bool:
-        """Whether the nodes take these pods where they are to be placed, all at once, with others `gone` (UIDs)."""
+        """Return whether the nodes take these pods at their places, all at once, with others `gone` (UIDs)."""
         used: dict[str, Amounts] = {}
         beside: dict[str, list[Pod]] = {}
         for pod in pods:
@@ -48,11 +50,11 @@ class Sums:
         return True
 
     def objection(self, pod: Pod, node: str, *, gone: Container[str]) -> str:
-        """Which of its neighbours, with others `gone` (UIDs), forbids the pod to be on the node; "" where none does."""
+        """Return which neighbour conflicts with the pod on the node, with others `gone` (UIDs); "" for none."""
         return self._neighbours.objection(pod, node, gone=gone)
 
     def used(self, node: str, *, gone: Container[str] = ()) -> Amounts:
-        """What the pods of the node ask for, with others `gone` (UIDs)."""
+        """Return the requests of the node's pods, without those `gone` (UIDs)."""
         total: Amounts = {}
         if node not in self._pods_on:
             self._pods_on[node] = self._pods.on(node)
@@ -73,7 +75,7 @@ def _add(totals: Amounts, amounts: Amounts) -> None:
 
 
 def only_the_scheduler_can_tell(pod: Pod) -> str:
-    """What the pod asks for that cannot be told from pods and nodes; "" where there is nothing."""
+    """Return what the pod asks for that pods and nodes do not show; "" for nothing."""
     for name in ("podAffinity", "podAntiAffinity"):
         affinity: dict[str, Any] = (pod.spec.affinity or {}).get(name) or {}
         if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
@@ -83,5 +85,7 @@ def only_the_scheduler_can_tell(pod: Pod) -> str:
     volumes: Sequence[dict[str, Any]] = pod.spec.volumes or []
     for volume in volumes:
         if not volume.keys() - {"name"} <= FREE_OF_NODES:
-            return f"where the volume {volume.get('name', '')} can be"
+            return f"the volume {volume.get('name', '')}"
+    if (count := requirement_count(pod) + len(pod.spec.tolerations or ())) > MAX_REQUIREMENTS:
+        return f"{count} requirements on nodes, more than {MAX_REQUIREMENTS},"
     return "spec.resourceClaims" if pod.spec.resource_claims else ""

@@ -1,8 +1,8 @@
-"""The cheapest victims for one pod or gang: the set that makes room, breaks no PodDisruptionBudget, and lets the pod
-in by everything else that can be told (CPU, memory, taints, selectors, ports).
+"""The cheapest victims for one pod or gang: the set that makes room, breaks no PodDisruptionBudget, and meets all other
+rules that can be checked (CPU, memory, taints, selectors, ports).
 
-A pod is looked for node by node, and there by the sets of cards that it could be on: whoever holds none of them need
-not go. A gang is placed whole or not at all, wherever it may be, and a pod of the pool likewise.
+A pod is searched node by node, and there by the sets of cards that it could use: pods on other cards stay. A gang is
+placed as a whole on any nodes, and a pod of the pool likewise.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -12,27 +12,27 @@ from itertools import combinations
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
+from egpu.core.placement.card_usage import CardKey
 from egpu.core.placement.reservations import priority
-from egpu.core.placement.usage import CardKey
 from egpu.core.preemption.budgets import Budgets
 from egpu.core.preemption.outlook import Outlook
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import TRIALS, cheapest
 from egpu.core.preemption.sums import Sums
 from egpu.core.preemption.victims import Cost, Unit, cost_of, is_placed, units_below
+from egpu_base.api.kubernetes import Pod
 
 MOST_NODES: Final = 32
-"""Nodes looked at closely for one pod, those with most pods that may go; kube-scheduler, too, looks at a part only."""
+"""Nodes examined closely for one pod, those with most possible victims; kube-scheduler, too, examines only a part."""
 MOST_SETS: Final = 128
-"""Sets of cards of one node; with more, its pods are looked at all together."""
+"""Sets of cards of one node; with more, its pods are examined all together."""
 MOST_UNITS: Final = 64
-"""Victims looked at together where nodes cannot be looked at one by one: the least important."""
+"""Victims examined together where nodes cannot be examined one by one: the least important."""
 SMALL: Final = 8
 FEW_TRIALS: Final = 32
-"""Sets tried there of more units than SMALL: each trial is a look at the whole cluster."""
+"""Sets tried of more units than SMALL: each trial evaluates the whole cluster."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Found:
 
 
 class VictimSearch:
-    """One pod or gang, in a ledger that shows what it may see."""
+    """The search for one pod or gang, in a ledger without the reservations that the pod may ignore."""
 
     def __init__(self, pod: Pod, gang: Gang | None, pods: Sequence[Pod], scene: Scene, due: Callable[[], bool]) -> None:
         self._pod = pod
@@ -60,18 +60,18 @@ class VictimSearch:
         self._node_names = frozenset(self._nodes)
         self._gone: frozenset[str] = frozenset()
         self._lower: dict[str, dict[str, int]] = {}
-        """By node: pods of lower priority that stay if they are left alone, by UID, and their priorities."""
+        """Pods of lower priority that are not leaving: node → UID → priority."""
         self._units_on: dict[str, list[Unit]] = {}
         self._outlooks: dict[str, Outlook] = {}
         self._promise: list[str] | None = None
         self._jointly = gang is not None or bool(self._cache.request(pod).pooled)
-        """Whether all nodes have to be looked at together."""
+        """True if all nodes have to be examined together."""
 
     def run(self) -> Generator[None, None, Plan | InVain]:
         self._suppose()
         try:
             if self._places(self._nodes):
-                return InVain("there is room for it; the scheduler has to ask again")
+                return InVain("there is room for it when the scheduler tries again")
             self._let_leave()
             if places := self._places(self._nodes):
                 return Plan(self._pods, places, ())
@@ -89,8 +89,8 @@ class VictimSearch:
             self._thought.close()
 
     def places_without(self, victims: Sequence[Pod]) -> Mapping[str, PodAllocation]:
-        """Where the pods go once these, and those who are leaving anyway, are gone; empty where there is no room then,
-        or would be without these going, and where they may not go (any more)."""
+        """Return the places of the pods after these victims and all leaving pods are gone. Empty if there is no room
+        then, if there is room without these evictions, or if they are not allowed (any more)."""
         staying = [pod for pod in self._population.read(one.uid for one in victims) if _stays(pod)]
         if len(staying) < len(victims) or self._budgets.broken_by(staying):
             return {}
@@ -107,19 +107,19 @@ class VictimSearch:
     # --- what is supposed meanwhile ---------------------------------------------------------------------------------
 
     def _suppose(self) -> None:
-        """From here on the ledger shows what the pod may see of it."""
+        """Enter the tentative state: the ledger as the pod may see it."""
         self._thought.enter_context(self._cache.ranking.supposing())
         self._thought.enter_context(self._cache.reservations.lifted(self._pod))
         self._thought.enter_context(self._cache.without(self._gone))
 
     def _let_leave(self) -> None:
-        """Who is leaving anyway is gone."""
+        """Remove the pods that are being deleted."""
         leaving = [uid for uid, placed in self._population.placed.items() if placed.leaving]
         self._thought.enter_context(self._cache.without(leaving))
         self._gone = frozenset(leaving)
 
     def _pause(self) -> Generator[None]:
-        """Where it is due: meanwhile the ledger shows what is."""
+        """Yield if a pause is due, with the tentative state undone meanwhile."""
         if self._due():
             self._thought.close()
             yield
@@ -135,7 +135,7 @@ class VictimSearch:
                 self._lower.setdefault(placed.node, {})[uid] = placed.priority
 
     def _units(self, node: str) -> list[Unit]:
-        """Who may go from the node, budgets aside."""
+        """Return the possible victims of the node, budgets aside."""
         if node not in self._units_on:
             limit = min(map(priority, self._pods))
             pods = filter(_stays, self._population.read(self._lower.get(node, ())))
@@ -143,7 +143,7 @@ class VictimSearch:
         return self._units_on[node]
 
     def _allowed(self, node: str, level: int) -> list[Unit]:
-        """Of these, who breaks no budget by themselves and is not more important than `level`."""
+        """Return the possible victims that break no budget alone and are not more important than `level`."""
         return [one for one in self._units(node) if one.cost.highest <= level and self._budgets.allow(one.charges)]
 
     def _in_vain(self) -> Generator[None, None, InVain]:
@@ -154,24 +154,23 @@ class VictimSearch:
             helps = helps or self._is_room_without(self._units(node), [node])
         if not helps:
             why = "" if self._jointly else self._objections()
-            return InVain(f"there would be no room with all {len(lower)} pods of lower priority gone{why}")
+            return InVain(f"evicting all {len(lower)} pods of lower priority would make no room{why}")
         pods: list[Pod] = []
         for uid in lower:
             yield from self._pause()
             pods += self._population.read([uid])
         broken = ", ".join(self._budgets.broken_by(pods))
-        return InVain(f"it would break PodDisruptionBudgets: {broken}" if broken else "too many pods would have to go")
+        return InVain(f"it would break PodDisruptionBudgets: {broken}" if broken else "too many pods would be evicted")
 
     def _objections(self) -> str:
-        """What stands against the nodes beside room: the first, for people."""
+        """Return the first objection of the nodes, apart from room, for people."""
         gone = self._gone.union(*(_uids(units) for units in self._units_on.values()))
         found = (self._sums.objection(self._pod, node, gone=gone) for node in self._promise or ())
         first = next(filter(None, found), "")
         return f" ({first})" if first else ""
 
     def _all_units(self, lower: Mapping[str, int]) -> list[Unit]:
-        """The units of the least important of these pods, as many as can be looked at together. `lower`: priorities by
-        UID."""
+        """Return the least important units of these pods (priorities by UID), limited to MOST_UNITS pods."""
         some = sorted(lower, key=lambda uid: (lower[uid], uid))[:MOST_UNITS]
         pods = filter(_stays, self._population.read(some))
         return units_below(min(map(priority, self._pods)), pods, self._cache, self._budgets)
@@ -179,7 +178,7 @@ class VictimSearch:
     # --- the search -------------------------------------------------------------------------------------------------
 
     def _promising(self) -> Generator[None, None, list[str]]:
-        """Nodes where there may be room with everybody gone who may go, those with most of them first."""
+        """Return nodes that may have room with all possible victims gone, those with most of them first."""
         if self._promise is None:
             found: list[str] = []
             for node in sorted(self._lower, key=lambda node: (-len(self._lower[node]), node)):
@@ -213,8 +212,7 @@ class VictimSearch:
         return best
 
     def _groups(self, node: str, units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
-        """Units of which a cheapest set is looked for: those on each set of cards that the pod could be on; all, where
-        something else than cards is short."""
+        """Yield groups of units to search: by possible set of cards; all if another resource is short."""
         request = self._cache.request(self._pod)
         asked = [demand.cards for demand in request.local.values()]
         uuids = [card.uuid for card in self._cache.ledger.cards(node)]
@@ -232,7 +230,7 @@ class VictimSearch:
                 yield [units[at] for at in group]
 
     def _is_short(self, node: str) -> bool:
-        """Whether the node lacks something else than cards."""
+        """Return whether the node lacks a resource other than cards."""
         request, free = self._cache.request(self._pod), self._cache.hosts.free(node)
         if free.cpu_milli < request.cpu_milli or free.ram_mib < request.ram_mib:
             return True
@@ -242,7 +240,7 @@ class VictimSearch:
     def _cheapest(
         self, units: Sequence[Unit], nodes: Sequence[str], best: _Found | None
     ) -> Generator[None, None, _Found | None]:
-        """Among `units`, if better than `best`."""
+        """Return the cheapest victims among `units`, if they are better than `best`."""
 
         def helps(some: Sequence[Unit]) -> bool:
             return self._is_room_without(some, nodes)
@@ -267,7 +265,7 @@ class VictimSearch:
 
     @contextmanager
     def _without(self, uids: Collection[str]) -> Generator[None]:
-        """As if these were gone, too. No pause inside."""
+        """Remove these, too, within the context. No pause inside."""
         before, self._gone = self._gone, self._gone.union(uids)
         try:
             with self._cache.without(uids):
@@ -276,10 +274,10 @@ class VictimSearch:
             self._gone = before
 
     def _places(self, nodes: Sequence[str]) -> Mapping[str, PodAllocation]:
-        """Where the pods go now, on `nodes`; empty where there is no room for all."""
+        """Return the places of the pods on `nodes` now; empty if there is no room for all."""
         cache = self._cache
         if self._gang is not None:
-            found = place_gang(cache, self._gang, self._policies, pod=self._pod, nodes=nodes, elsewhere=nodes)
+            found = place_gang(cache, self._gang, self._policies, pod=self._pod, nodes=nodes, default_nodes=nodes)
             places = found.allocations
             return places if places and self._sums.take(self._pods, places, gone=self._gone) else {}
         node = self._first_that_fits(nodes)
@@ -288,14 +286,14 @@ class VictimSearch:
         return {self._pod.uid: cache.ranking.choose(cache.request(self._pod), node, self._policies)}
 
     def _first_that_fits(self, nodes: Sequence[str]) -> str | None:
-        """The first of `nodes` that takes the pod, cards and all else."""
+        """Return the first of `nodes` that takes the pod, with cards and all else."""
         request = self._cache.request(self._pod)
         fits = self._cache.filter(request, nodes).fits
         return next((node for node in fits if not self._is_short(node)), None)
 
 
 def _stays(pod: Pod) -> bool:
-    """Whether the pod has cards, and keeps them if it is left alone."""
+    """Return whether the pod has cards, and keeps them without an eviction."""
     return is_placed(pod) and pod.metadata.deletion_timestamp is None
 
 

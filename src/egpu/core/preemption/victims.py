@@ -1,7 +1,6 @@
-"""Whom a pod may evict, who goes with whom, and what it costs: kube-scheduler's order of preference.
+"""The possible victims of a pod, which of them are evicted as a unit, and their cost: kube-scheduler's preferences.
 
-Evicting one member of a gang ends the whole gang, so it is counted whole: by its most important member, and against the
-budgets of all.
+Evicting one member of a gang ends the whole gang, so a gang counts by its most important member and all its budgets.
 """
 
 from collections import Counter
@@ -12,23 +11,23 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.card_usage import CardKey, card_usage
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.reservations import priority
-from egpu.core.placement.usage import CardKey, card_usage
 from egpu.core.preemption.budgets import Budgets
-from egpu.errors import InvalidDemand
+from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import InvalidDemand
 
 _LOWEST: Final = 2**31
 """Added to each priority of a sum, so that more pods of negative priority do not count for less."""
 
 
 class Cost(NamedTuple):
-    """Less is better, from left to right: the highest priority among those who go, the sum of their priorities, how
-    many they are, and how long ago the oldest of them started (as seconds since the epoch, negated). It never falls
-    when another goes, too."""
+    """The cost of victims; less is better, from left to right: the highest priority, the sum of priorities, the number
+    of pods, and the age of the oldest (its start in seconds since the epoch, negated). Another victim never lowers
+    it."""
 
     highest: int
     total: int
@@ -36,7 +35,7 @@ class Cost(NamedTuple):
     age: float
 
     def plus(self, other: "Cost") -> "Cost":
-        """What both cost together."""
+        """Return the cost of both."""
         highest, age = max(self.highest, other.highest), max(self.age, other.age)
         return Cost(highest, self.total + other.total, self.pods + other.pods, age)
 
@@ -46,7 +45,7 @@ NOTHING: Final = Cost(-_LOWEST, 0, 0, float("-inf"))
 
 @dataclass(frozen=True)
 class Unit:
-    """Pods that go together or not at all. `cards`: those that they hold something of; `nodes`: where they are."""
+    """Pods that are evicted as a unit. `cards`: the cards that they hold a part of; `nodes`: their nodes."""
 
     pods: tuple[Pod, ...]
     cost: Cost
@@ -60,26 +59,25 @@ def cost_of(units: Iterable[Unit]) -> Cost:
 
 
 def units_below(limit: int, pods: Iterable[Pod], cache: SchedulerCache, budgets: Budgets) -> list[Unit]:
-    """Everybody with cards or a claim whose eviction takes nobody of priority `limit` or higher along, cheapest
-    first."""
+    """Return all units whose eviction takes only pods of a priority below `limit`, cheapest first."""
     found: list[Unit] = []
     seen: set[str] = set()
     for pod in pods:
         if pod.uid in seen or priority(pod) >= limit or not is_placed(pod):
             continue
-        together = _together(pod, cache)
-        seen.update(one.uid for one in together)
-        if all(is_placed(one) and priority(one) < limit for one in together):
-            found.append(_unit(together, cache, budgets))
+        members = _members(pod, cache)
+        seen.update(one.uid for one in members)
+        if all(is_placed(one) and priority(one) < limit for one in members):
+            found.append(_unit(members, cache, budgets))
     return sorted(found, key=lambda unit: (unit.cost, unit.pods[0].uid))
 
 
 def is_placed(pod: Pod) -> bool:
-    """Whether the pod has a node and cards, and has not ended."""
+    """Return whether the pod has a node and cards, and has not ended."""
     return bool(pod.spec.node_name) and names.ALLOCATION in pod.annotations and not pod.finished
 
 
-def _together(pod: Pod, cache: SchedulerCache) -> tuple[Pod, ...]:
+def _members(pod: Pod, cache: SchedulerCache) -> tuple[Pod, ...]:
     try:
         gang: Gang | None = cache.gangs.of(pod)
     except InvalidDemand:

@@ -1,21 +1,21 @@
-"""The technologies that provide slices. Adding one is one module here, and its line in the registration below.
+"""The technologies that provide slices. A new one is one module here, and its line in the registration below.
 
-    base              what a technology answers, and the answers of one that does nothing special
+    base              the questions to a technology, and default answers
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
-    sharing           whether several pods may use one claim of a class
-    isolation         whether the driver holds programs to their memory
+    shareable         whether several pods may use one claim of a class
+    isolation         whether the driver limits programs to their memory
     physical          whole cards
-    gpushare          memory shared by agreement, and what Aliyun's tools read
-    vcuda             a library in the process holds it to its slice
+    gpushare          memory shared by agreement, and annotations for Aliyun's tools
+    vcuda             a library in the process limits it to its slice
     qgpu              an executor beside the program has the card
     pool              the same, on any node
-    vgpu              fixed parts of a card, held to as by vcuda
-    mig               instances that the card itself keeps apart
+    vgpu              fixed parts of a card, limited as by vcuda
+    mig               instances that the card itself isolates
     timeslice         replicas of a card, which the driver gives to programs in turn
     mps               parts of a card for programs that run at once, clients of one server
 
-Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
+Not here: choosing cards (`egpu.core.placement.fit`), and actions on a node (`egpu.apps.agent.slots`).
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ from egpu.core.provisioners.qgpu import QGPU
 from egpu.core.provisioners.timeslice import TimeSlice
 from egpu.core.provisioners.vcuda import VCUDA
 from egpu.core.provisioners.vgpu import VGPU
-from egpu.errors import UnknownProvisioner
+from egpu_base.errors import UnknownProvisioner
 
 PROVISIONERS: Final[dict[str, Provisioner]] = {
     technology.name: technology
@@ -50,10 +50,10 @@ PROVISIONERS: Final[dict[str, Provisioner]] = {
 
 
 def provisioner(name: str) -> Provisioner:
-    """The technology called `name`, by its name or an alias. Raises UnknownProvisioner listing the known ones."""
+    """Return the technology with this name or alias. Raises UnknownProvisioner listing the known ones."""
     found = PROVISIONERS.get(name) or next((one for one in PROVISIONERS.values() if name in one.aliases), None)
     if found is None:
-        raise UnknownProvisioner(f"no provisioner is called {name!r}; known are {', '.join(PROVISIONERS)}")
+        raise UnknownProvisioner(f"provisioner {name!r} does not exist; choose one of {', '.join(PROVISIONERS)}")
     return found
 
 

@@ -1,7 +1,7 @@
-"""What a technology answers, from admission to the node; the defaults are those of one that gives out devices as such.
+"""The questions to a technology, from admission to the node, with default answers for one that provides plain devices.
 
-What lies beside what on a card is the same for all: a whole card has one holder, and a shared card is shared by one
-technology (`egpu.core.placement.ledger`).
+Sharing rules are the same for all: a whole card has one holder, and a shared card is shared by one technology
+(`egpu.core.placement.ledger`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,13 +16,13 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import WEAKEST, CardKind, selects
 from egpu.core.mig import WantedInstance
 from egpu.core.provisioners.preparation import Preparation
-from egpu.errors import NotSupported, TerminalError
+from egpu_base.errors import NotSupported, TerminalError
 
 
 @dataclass(frozen=True)
 class CardTotals:
-    """What cards have when empty: `memory_mib` and per precision `tflops`, arrays of one shape; and what they are: of
-    that shape too, `kind` is an index into `kinds` (None where only amounts are known)."""
+    """The amounts and attributes of empty cards: `memory_mib` and, per precision, `tflops`, arrays of one shape.
+    `kind`, of that shape too, is an index into `kinds` (None if only amounts are known)."""
 
     memory_mib: IntArray
     tflops: Mapping[str, FloatArray]
@@ -30,24 +30,24 @@ class CardTotals:
     kinds: Sequence[CardKind] = ()
 
     def selected(self, demand: ContainerDemand) -> BoolArray:
-        """Cards that are what `demand` selects; all of them where it selects nothing, or nothing is known."""
+        """Return the cards that `demand` selects; all of them without a selection, or without known kinds."""
         if self.kind is None or not (demand.select and self.kinds):
             return np.ones(self.memory_mib.shape, dtype=np.bool_)
         return np.array([selects(demand.select, kind) for kind in self.kinds], dtype=np.bool_)[self.kind]
 
     def whole(self) -> BoolArray:
-        """Cards that are not in MIG mode: of one that is, only instances can be used."""
+        """Return the cards that are not in MIG mode, where only instances can be used."""
         return self.where(lambda kind: not kind.profiles)
 
     def where(self, holds: Callable[[CardKind], bool]) -> BoolArray:
-        """Cards of the kinds of which `holds` is true; all of them where only amounts are known."""
+        """Return the cards of the kinds for which `holds` is true; all if only amounts are known."""
         held = [holds(kind) for kind in self.kinds]
         if self.kind is None or all(held):
             return np.ones(self.memory_mib.shape, dtype=np.bool_)
         return np.array(held, dtype=np.bool_)[self.kind]
 
     def liking(self, demand: ContainerDemand) -> FloatArray:
-        """How much `demand` would rather have each card than others, 0..1; all 0 where it does not care."""
+        """Return how much `demand` prefers each card, 0..1; all 0 without a preference."""
         if self.kind is None or not (demand.prefer and self.kinds):
             return np.zeros(self.memory_mib.shape)
         ordered = sorted({kind.strength for kind in self.kinds}, reverse=demand.prefer == WEAKEST)
@@ -57,18 +57,18 @@ class CardTotals:
 
 @dataclass(frozen=True)
 class Needs:
-    """What one demand takes of each card, were it put there; `possible` is False where that card can never serve it."""
+    """The amounts that one demand takes of each card; `possible` is False for cards that can never serve it."""
 
     core: IntArray
     memory_mib: IntArray
     possible: BoolArray
     instances: Mapping[int, WantedInstance] | None = None
-    """Where it takes an instance of MIG, of which profile on each kind of card that can be cut so."""
+    """The MIG instance that it takes on each kind of card, if it takes one."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A size that a class has a name for: of each card, percent of its compute, and memory."""
+    """A named size of a class: percent of a card's compute, and memory."""
 
     core: int
     memory_mib: int
@@ -76,8 +76,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class NodeTotals:
-    """What a node has: its cards, and their memory and TFLOPS (fp32) added up. `pool_slots`: how many containers it can
-    run with cards of the pool; 0 where it takes no part. `vocabularies`: the optional ones that are turned on."""
+    """The cards of a node, and their memory and TFLOPS (fp32) in total. `pool_slots`: containers that the node can run
+    with cards of the pool; 0 outside the pool. `vocabularies`: the optional ones that are turned on."""
 
     cards: int
     memory_mib: int
@@ -85,16 +85,18 @@ class NodeTotals:
     pool_slots: int = 0
     vocabularies: Collection[str] = ()
     cut_cards: int = 0
-    """How many more it has in MIG mode, which the others do not count."""
+    """Further cards, in MIG mode, which the other fields do not count."""
     cut_memory_mib: int = 0
-    """Their memory."""
+    """The memory of the cards in MIG mode."""
     instances: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many instances of each profile those can have at the most."""
+    """The most instances of each profile on the cards in MIG mode."""
+    mps_cards: int = 0
+    """The cards among `cards` that can have an MPS server."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """An environment variable of a container: a value, or the name of the pod's annotation that has it."""
+    """An environment variable of a container: a value, or the pod's annotation that has it."""
 
     name: str
     value: str = ""
@@ -102,49 +104,51 @@ class Variable:
 
 
 class Provisioner:
-    """One technology. A subclass sets the names and overrides what differs; one line of the package registers it."""
+    """One technology. A subclass sets the names and overrides methods; one line of the package registers it."""
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     oversubscribes: ClassVar[bool] = False
-    """Whether programs may be let allocate more than their share, the rest in managed memory."""
+    """True if programs may allocate more than their share, the rest in managed memory."""
     anywhere: ClassVar[bool] = False
-    """Whether the cards may be another node's than the pod's."""
+    """True if the cards may be on another node than the pod."""
     resizable: ClassVar[bool] = True
-    """Whether a slice can change its size while it runs."""
+    """True if a slice can change its size while it runs."""
     shareable: ClassVar[bool] = False
-    """Whether several pods of one node can have one slice together."""
+    """True if several pods of one node can share one slice."""
     driver_limits: ClassVar[bool] = False
-    """Whether the driver can hold its programs to their memory, where the driver has limits by control group."""
+    """True if the driver can limit its programs' memory, if the driver supports limits by control group."""
+    caution: ClassVar[str] = ""
+    """What the author of a class must know about its isolation; the API server passes it on as a warning."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Parameters of a class that only this technology knows, and their values."""
+    """The class parameters of this technology alone, and their values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
-    """In whose resources the webhook writes what a claim gives onto the container that uses it."""
+    """The vocabulary in which the webhook writes a claim's amounts onto its container."""
 
     def memory_unit_mib(self, vocabulary: Vocabulary, parameters: Mapping[str, str]) -> int:
-        """MiB per bare number of memory, where a claim of a class with `parameters` speaks `vocabulary`, which is one
-        of this technology's own."""
+        """Return MiB per bare number of memory in a claim of a class with `parameters`. `vocabulary` is one of this
+        technology's own."""
         return vocabulary.memory_unit_mib
 
     def problem(self, demand: ContainerDemand) -> str | None:
-        """Why this technology can never serve `demand`, whatever the cards; None when it can."""
+        """Return why this technology can never serve `demand`, whatever the cards; None if it can."""
         return None
 
     def profiles(self, parameters: Mapping[str, str]) -> Mapping[str, Profile]:
-        """What a class with these `parameters` has names of its own for, by resource name: its claims ask for so many
-        cards of each. Raises InvalidDemand, naming the parameter, for what cannot be read."""
+        """Return the named sizes of a class with these `parameters`, by resource name; claims ask for a number of cards
+        of each. Raises InvalidDemand, naming the parameter."""
         return {}
 
     def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
-        """What the technology's own `parameters` of a class make of a claim's `demand`."""
+        """Apply the technology's own `parameters` of a class to a claim's `demand`."""
         return demand
 
     def needs(self, demand: ContainerDemand, cards: CardTotals) -> Needs:
-        """What `demand` takes of each card of `cards` (same shape).
+        """Return what `demand` takes of each card of `cards` (same shape).
 
-        Compute in percent of the card, from TFLOPS by the card's own figure, rounded up. Memory in MiB; where the
-        demand names none, its percentage of the card's or in proportion to the compute share, rounded down so that 100
-        shares of 1 % always fit.
+        Compute is in percent of the card; TFLOPS are converted by the card's figure, rounded up. Memory is in MiB;
+        without an amount it is a percentage of the card's, or in proportion to the compute share, rounded down so that
+        100 shares of 1 % always fit.
         """
         memory = cards.memory_mib
         if demand.exclusive:
@@ -166,30 +170,30 @@ class Provisioner:
         return Needs(core, needed, possible & cards.selected(demand) & cards.whole() & (needed <= memory))
 
     def unsuited(self, kind: CardKind) -> str:
-        """Why it can do nothing with cards of this kind, as a finding; empty where it can."""
+        """Return why it does not support cards of this kind; empty if it does."""
         return ""
 
-    # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
+    # Every technology answers these for every pod: its tools read them, whichever technology serves the pod.
 
     def environment(self, demand: ContainerDemand) -> tuple[Variable, ...]:
-        """What the webhook adds to the environment of a container that asks for `demand`."""
+        """Return what the webhook adds to the environment of a container that asks for `demand`."""
         return ()
 
     def annotations(self, allocation: PodAllocation, *, assume_time_ns: int) -> dict[str, str]:
-        """What the Binding adds to a pod beside the allocation itself. `assume_time_ns` is now, since the epoch."""
+        """Return what the Binding adds to a pod beside the allocation. `assume_time_ns` is now, since the epoch."""
         return {}
 
     def visible_devices(self, allocation: ContainerAllocation) -> str:
-        """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
+        """Return the cards, by UUID, that NVIDIA's container runtime gives a container."""
         return ",".join(share.uuid for share in allocation.cards)
 
     def time_slice(self, allocation: ContainerAllocation) -> str:
-        """How long a program keeps the cards while others wait for them, as `nvidia-smi compute-policy` calls it; empty
-        where that is left as it is."""
+        """Return how long a program keeps the cards while others wait, in the words of `nvidia-smi compute-policy`;
+        empty to leave it unchanged."""
         return ""
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
-        """What a node publishes for this technology: all it has, under each of its vocabularies."""
+        """Return what a node publishes for this technology: its totals, under each of its vocabularies."""
         published: dict[str, int] = {}
         for one in VOCABULARIES:
             if one.provisioner == self.name:
@@ -199,15 +203,15 @@ class Provisioner:
                 published |= {one.memory_percent: 100 * node.cards}
                 published |= {one.memory: node.memory_mib // one.memory_unit_mib}
                 published |= {one.core: 100 * node.cards, one.tflops: int(node.tflops)}
-        published.pop("", None)  # what a vocabulary has no name for
+        published.pop("", None)  # amounts without a name
         return published
 
     def prepare(self, where: str, allocation: ContainerAllocation, minors: Mapping[str, int] | None) -> Preparation:
-        """What to set up for a container; `where` names it in messages. `minors` are those of the node's cards by UUID,
-        as its driver reports them now: a reboot may have given a card another one. None where another node has them.
+        """Return what to set up for a container; `where` names it in messages. `minors`: the node's cards by UUID, as
+        its driver reports them now (a reboot may renumber cards); None if another node has the cards.
 
-        Raises NotSupported for a technology that needs the cards here, and TerminalError when a granted card is not
-        there.
+        Raises NotSupported for a technology that needs the cards on this node, and TerminalError if an allocated card
+        is missing.
         """
         if minors is None:
             if not self.anywhere:
@@ -218,5 +222,5 @@ class Provisioner:
         return self._plan(allocation, tuple(minors[share.uuid] for share in allocation.cards))
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
-        """`minors` in the order of the allocation; none where another node has the cards."""
+        """Return the preparation. `minors` are in the order of the allocation; empty if another node has the cards."""
         return Preparation(minors)

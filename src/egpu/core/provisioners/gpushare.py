@@ -1,7 +1,7 @@
-"""Aliyun's gpushare: memory is the unit of scheduling, and the program is told its share and trusted to keep to it.
+"""Aliyun's gpushare: memory is the unit of scheduling; programs know their share and are trusted to respect it.
 
-Everything that its own tools write or read is here: they get it whoever serves the pod, if it speaks their vocabulary.
-It is never read back as truth. They count GiB; what is no whole number of them is rounded up.
+This module has everything that Aliyun's own tools write or read. Pods that speak their vocabulary get it, whichever
+technology serves them. It is never read back. The tools count GiB; fractions are rounded up.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from egpu.api.vocabularies import ALIYUN, GIB, GPUSHARE, MIB, Vocabulary
 from egpu.core.provisioners.base import Provisioner, Variable
 
 MEMORY_UNIT: Final = "memoryUnit"
-"""Class parameter: what the gpushare vocabularies count, "GiB" (the default) or "MiB"."""
+"""Class parameter: the unit of the gpushare vocabularies, "GiB" (the default) or "MiB"."""
 
 CARD_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 CARD_GIB: Final = "ALIYUN_COM_GPU_MEM_DEV"
@@ -40,8 +40,8 @@ class GPUShare(Provisioner):
         return (*written, Variable(CONTAINER_GIB, value=str(_gib(demand.memory_mib))))
 
     def annotations(self, allocation: PodAllocation, *, assume_time_ns: int) -> dict[str, str]:
-        """They describe one container: index and memory of its first card, but what the whole pod was given. It counts
-        as assigned at once: no device plugin is left to choose a card for it."""
+        """Describe one container: index and memory of its first card, and the memory of the whole pod. It counts as
+        assigned at once, as no device plugin is left to choose a card."""
         sharing = [container for container in allocation.containers.values() if container.vocabulary in _SPOKEN]
         if not sharing:
             return {}

@@ -1,40 +1,39 @@
-"""`parameters: {memoryIsolation: driver}` of a class: the driver holds programs to their memory, by control group.
+"""`parameters: {memoryIsolation: driver}` of a class: the driver limits programs to their memory, by control group.
 
-Drivers of CUDA 13.4 can (https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html); cards of others are not
-taken. What else the class's technology holds, it holds as ever.
+Drivers of CUDA 13.4 support it (https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html); other cards are not
+used. The class's technology enforces everything else as usual.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from egpu.api.allocation import CardRequirement
-from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION
-from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners import PROVISIONERS, Provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu.core.provisioners.sharing import is_shareable
-from egpu.errors import InvalidDemand
+from egpu.core.provisioners.shareable import is_shareable
+from egpu_base.errors import InvalidDemand
 
 DRIVER: Final = "driver"
 VALUES: Final = (DRIVER,)
 REQUIRED: Final = CardRequirement(key=MEMORY_ISOLATION, operator="In", values=VALUES)
-"""What a card must be for it."""
+"""The requirement that a card must meet."""
 
 
-def memory_isolation(klass: ElasticGPUClass) -> str:
-    """DRIVER, or "" where the class leaves it to its technology.
+def memory_isolation(parameters: Mapping[str, str], technology: Provisioner) -> str:
+    """Return DRIVER, or "" where the class leaves isolation to its technology.
 
-    Raises InvalidDemand, naming the parameter, for a technology whose programs are in no control group of their pod's,
-    and beside what the driver cannot know of; and UnknownProvisioner.
+    Raises InvalidDemand, naming the parameter, for a technology that runs programs outside their pod's control group,
+    and for other parameters that the driver cannot support.
     """
-    if (klass.parameters or {}).get(MEMORY_ISOLATION) != DRIVER:
+    if parameters.get(MEMORY_ISOLATION) != DRIVER:
         return ""
     field = f"parameters[{MEMORY_ISOLATION}]"
-    technology = provisioner(klass.provisioner)
     if not technology.driver_limits:
         able = ", ".join(entry.name for entry in PROVISIONERS.values() if entry.driver_limits)
-        raise InvalidDemand(field, f"{technology.name} has no limits that the driver could hold; use one of {able}")
-    if is_shareable(klass):
-        raise InvalidDemand(field, "several pods of one claim are in several control groups; leave out shareable")
-    if memory_limit_percent(klass):
-        raise InvalidDemand(field, "the driver lets nobody allocate more than the share; leave out oversubscription")
+        raise InvalidDemand(field, f"{technology.name} does not support memory limits by the driver; use one of {able}")
+    if is_shareable(parameters, technology):
+        raise InvalidDemand(field, "does not support claims of several pods, each in a control group; remove shareable")
+    if memory_limit_percent(parameters, technology):
+        raise InvalidDemand(field, "does not support oversubscription; remove memoryOversubscription")
     return DRIVER

@@ -1,8 +1,8 @@
-"""MIG: instances that the card itself keeps apart, each with memory, compute and faults of its own.
+"""MIG: instances that the card itself isolates, each with its own memory, compute and faults.
 
-Only cards in MIG mode have any, and nothing else can be done with those: so none ever has two technologies. The mode
-is the administrator's to set (`nvidia-smi -mig 1`), because most cards are reset for it. An instance that is there and
-free is given out before the node's agent makes one.
+Only cards in MIG mode have instances, and nothing else can use such cards, so none ever has two technologies. The
+administrator sets the mode (`nvidia-smi -mig 1`), as most cards must be reset for it. Existing free instances are used
+before the node's agent creates one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,38 +19,39 @@ from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.mig import WantedInstance, core_percent, enough
 from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.preparation import CardInstance, Preparation
-from egpu.errors import TerminalError
+from egpu_base.errors import TerminalError
 
 REPARTITION: Final = "repartition"
-"""Class parameter: whether instances may be made and destroyed for its claims."""
+"""Class parameter: whether instances may be created and destroyed for its claims."""
 ALLOWED: Final = "allowed"
-"""Around those in use, and those that somebody else made; the default."""
+"""Create and destroy instances around those in use and those created by others; the default."""
 NEVER: Final = "never"
-"""Only what is there is given out."""
+"""Use existing instances only."""
 
 
 class MIG(Provisioner):
     name = names.MIG
     aliases = ("mig.provisioner.elasticgpu.io",)
-    resizable = False  # an instance in use cannot be changed
+    resizable = False  # an instance in use cannot change
     shareable = True
     parameters: ClassVar = {REPARTITION: (ALLOWED, NEVER)}
 
     def problem(self, demand: ContainerDemand) -> str | None:
         if demand.exclusive:
-            return f"{self.name} gives out instances; ask for one such as {MIGS[0].cards}, or for less than a card"
+            return f"{self.name} provides MIG instances; ask for one such as {MIGS[0].cards}, or for less than a card"
         if demand.cards > 1:
-            return "a program sees one instance; ask for one in each container"
+            return "a program can use one MIG instance only; ask for one in each container"
         if demand.tflops or demand.memory_percent:
-            return f"{self.name} gives out instances by profile, or by percent of compute and MiB"
+            return f"{self.name} provides MIG instances by profile, or by percent of compute and MiB"
         return None
 
     def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
         return replace(demand, repartition=parameters.get(REPARTITION) != NEVER)
 
     def needs(self, demand: ContainerDemand, cards: CardTotals) -> Needs:
-        """The profile that is asked for, or the smallest that has as much, on each kind of card; its compute in percent
-        of the card, rounded down, and its memory. Where the smallest finds no place, a larger one takes more."""
+        """Return the requested profile, or the smallest with enough of everything, on each kind of card, with its
+        compute in percent of the card, rounded down, and its memory. A larger one may take more if the smallest has no
+        place."""
         core: IntArray = np.zeros_like(cards.memory_mib)
         memory: IntArray = np.zeros_like(cards.memory_mib)
         possible: BoolArray = np.zeros(cards.memory_mib.shape, dtype=np.bool_)
@@ -67,7 +68,7 @@ class MIG(Provisioner):
         return Needs(core, memory, possible & cards.selected(demand), wanted)
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
-        """What quotas count is counted of these cards too."""
+        """Include these cards in the amounts that quotas count."""
         if not node.cut_cards:
             return {}
         instances = {one.cards: node.instances[one.profile] for one in MIGS if one.profile in node.instances}
@@ -75,19 +76,18 @@ class MIG(Provisioner):
         return {**instances, names.GPU_CORE: core, names.GPU_MEMORY: memory}
 
     def visible_devices(self, allocation: ContainerAllocation) -> str:
-        """Nothing: by the card's UUID NVIDIA's runtime would bring all of its instances. The agent says which it is."""
+        """Return no device: by a card's UUID NVIDIA's runtime adds all instances. The agent adds the right one."""
         return names.NO_DEVICES
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
         (share,) = allocation.cards
         if share.instance is None:
-            raise TerminalError(f"the allocation names no instance of card {share.uuid}; its binding should have")
+            raise TerminalError(f"the allocation names no MIG instance of card {share.uuid}")
         return Preparation(minors, instance=CardInstance(share.uuid, share.instance))
 
 
 def _profiles(demand: ContainerDemand, profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
-    """Those that will do for `demand`, of those that a card has: the one that it names, or all with as much as it
-    asks for, the smallest first."""
+    """Return the profiles of a card that serve `demand`: the named one, or all with enough, the smallest first."""
     named = profile_of(demand.vocabulary)
     if not named:
         return enough(profiles, demand.core, demand.memory_mib)

@@ -1,4 +1,4 @@
-"""Whole cards, exclusive, as NVIDIA's own device plugin gives them out."""
+"""Whole cards, exclusive, as in NVIDIA's own device plugin."""
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
@@ -14,4 +14,4 @@ class Physical(Provisioner):
     def problem(self, demand: ContainerDemand) -> str | None:
         if demand.exclusive:
             return None
-        return f"{self.name} gives out whole cards only; ask for {names.GPU}, or for a class that shares cards"
+        return f"{self.name} provides whole cards only; ask for {names.GPU}, or for a class that shares cards"

@@ -1,4 +1,4 @@
-"""The pool: as qGPU, but the process that has the card may be on another node; the pod's own node need have none."""
+"""The pool: as qGPU, but the process with the card may be on another node. The pod's own node needs no card."""
 
 from egpu.api import names, vocabularies
 from egpu.core.provisioners.base import NodeTotals
@@ -9,12 +9,12 @@ class Pool(QGPU):
     name = names.POOL
     aliases = ("pool.provisioner.elasticgpu.io",)
     anywhere = True
-    shareable = False  # each pod has an executor of its own, wherever its cards are
+    shareable = False  # each pod has its own executor, wherever its cards are
     claim_vocabulary = vocabularies.POOL
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
-        """More than the node's containers can ask for, because only the scheduler extender, which sees all cards, can
-        say how much there is. What a quota counts is as plentiful there: it counts cards of other nodes too."""
+        """Publish more than the node's containers can ask for: only the scheduler extender, which sees all cards, knows
+        how much there is. The amounts for quotas grow as well, as pods may use cards of other nodes."""
         most = node.pool_slots * names.MAX_CARDS_PER_CONTAINER
         if not most:
             return {}

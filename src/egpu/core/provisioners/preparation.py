@@ -1,7 +1,7 @@
-"""What a node agent must set up for one container, as values. `Provisioner.prepare` makes them.
+"""The set-up of one container by a node agent, as values. `Provisioner.prepare` makes them.
 
-They know nothing of who asks (device plugin today, DRA or NRI tomorrow) and touch nothing: the agent writes the policy
-page, links the devices and the libraries, and starts the executor that these name.
+They do not depend on the caller (device plugin today, DRA or NRI tomorrow) and do no I/O: the agent writes the policy
+page, links the devices and the libraries, and starts the executor.
 """
 
 from collections.abc import Mapping
@@ -10,32 +10,20 @@ from typing import Final, Literal
 
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.api.mig import InstancePlace
-from egpu.api.quantities import MIB_BYTES
+from egpu.core.provisioners.generated import SONAMES
+from egpu_base.api.quantities import MIB_BYTES
 
 INTERPOSER: Final = {"libegpu-interposer.so": "libegpu-interposer.so"}
-"""The library that holds a program to its policy page: its file, and the artefact it is."""
+"""The library that limits a program to its policy page: file name → artefact."""
 RUNTIMES: Final = {
     "libcudart.so.12": "runtime/libcudart.so.12",
     "libcudart.so.13": "runtime/libcudart.so.13",
 }
-"""CUDA's runtime over whichever driver a program finds, likewise: NVIDIA's works over NVIDIA's driver only."""
-FORWARDED: Final = {
-    soname: f"libraries/{soname}"
-    for soname in (
-        "libcublas.so.13",
-        "libcublasLt.so.13",
-        "libcudnn.so.9",
-        "libcufft.so.12",
-        "libcurand.so.10",
-        "libcusolver.so.12",
-        "libcusparse.so.12",
-        "libcusparseLt.so.0",
-        "libnccl.so.2",
-    )
-}
-"""Libraries over the remote driver, likewise: each carries its functions to the server's own."""
+"""CUDA's runtime over any driver, file name → artefact; NVIDIA's works only over NVIDIA's driver."""
+FORWARDED: Final = {soname: f"libraries/{soname}" for soname in SONAMES}
+"""Libraries over the remote driver, file name → artefact: each forwards its functions to the server's library."""
 REFUSED: Final = {"libcupti.so.13": "libraries/libcupti.so.13"}
-"""Libraries that work over NVIDIA's driver alone, likewise: each says so, whatever is asked of it."""
+"""Libraries that need NVIDIA's driver, file name → artefact: each returns an error from every function."""
 REMOTE_LIBRARIES: Final = {
     "libcuda.so.1": "remote/libcuda.so.1",
     "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
@@ -43,16 +31,16 @@ REMOTE_LIBRARIES: Final = {
     **FORWARDED,
     **REFUSED,
 }
-"""What a program without a GPU of its own loads instead of NVIDIA's, likewise. A library that is loaded already is
-found by its name, so these come before those that the program or a package of its brings along."""
+"""The libraries that a program without a GPU loads instead of NVIDIA's. They are preloaded: a loaded library is found
+by name, before those that the program or its packages bring along."""
 
 
 @dataclass(frozen=True)
 class DeviceLimit:
-    """The slice on one card, as the policy page states it, in the order in which the container sees its cards.
+    """The slice on one card, as in the policy page, in the order in which the container sees its cards.
 
-    `core_percent` 0 means that compute is not limited; `work_conserving` that idle compute may be used beyond it;
-    `weight` is the share under contention. `spill_bytes` may be allocated beyond `memory_bytes`, as managed memory.
+    `core_percent` 0: no compute limit. `work_conserving`: idle compute may be used beyond it. `weight`: the share under
+    contention. `spill_bytes`: managed memory beyond `memory_bytes`.
     """
 
     uuid: str
@@ -66,7 +54,7 @@ class DeviceLimit:
 
 @dataclass(frozen=True)
 class CardInstance:
-    """An instance of MIG, and the card, by UUID, that it is one of."""
+    """A MIG instance, and the UUID of its card."""
 
     uuid: str
     place: InstancePlace
@@ -74,7 +62,7 @@ class CardInstance:
 
 @dataclass(frozen=True)
 class ServedSlice:
-    """What each program of a container has of the card `uuid`, by MPS."""
+    """The share of each program of a container on the card `uuid`, by MPS."""
 
     uuid: str
     core_percent: int
@@ -83,12 +71,11 @@ class ServedSlice:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Everything one container needs. `minors` are the device nodes that it may open, now: none where an executor has
-    the cards. `policy` is its policy page: none where nothing in the process has to be limited (whole cards, a
-    technology that trusts the program, or an executor that is limited in its place). `libraries` are preloaded: file
-    beside the policy page → artefact of ours. `executor` is where a process has the cards in the container's place, if
-    one has. `instance`: of the card's memory and compute it gets this instance of MIG, and sees no other. `served`:
-    its programs are clients of the card's MPS server."""
+    """Everything that one container needs. `minors`: its device nodes; none if an executor has the cards. `policy`: its
+    policy page; empty if nothing in the process is limited (whole cards, a technology that trusts the program, or an
+    executor that is limited in its place). `libraries`: preloaded, file beside the policy page → artefact. `executor`:
+    where a process has the cards in the container's place. `instance`: its only MIG instance of the card. `served`: its
+    programs are clients of the card's MPS server."""
 
     minors: tuple[int, ...] = ()
     policy: tuple[DeviceLimit, ...] = ()
@@ -99,13 +86,13 @@ class Preparation:
 
 
 def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:
-    """The slice on one card of a container that has its cards itself."""
+    """Return the slice on one card of a container that has its cards itself."""
     return DeviceLimit(
         uuid=share.uuid,
         minor=minor,
         memory_bytes=share.memory_mib * MIB_BYTES,
         core_percent=share.core,
-        # Who has no compute share of its own still gets a little when the card is contended.
+        # A slice without a compute share still gets a little of a contended card.
         weight=max(share.core, 1),
         work_conserving=allocation.core_limit > 0,
         spill_bytes=allocation.memory_limit_bytes(share) - share.memory_mib * MIB_BYTES,

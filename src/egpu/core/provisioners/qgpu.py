@@ -1,5 +1,4 @@
-"""qGPU: the program has no GPU at all. A process of ours beside it has the card and does what the program asks, within
-the slice, over shared memory."""
+"""qGPU: a process beside the program has the card and executes its calls, within the slice, over shared memory."""
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation

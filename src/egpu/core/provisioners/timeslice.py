@@ -1,8 +1,8 @@
-"""Time slicing: a card has so many replicas, and the driver gives it to their programs in turn, as NVIDIA's device
-plugin has it (https://github.com/NVIDIA/k8s-device-plugin, "Shared access to GPUs").
+"""Time slicing: a card has a number of replicas, and the driver gives it to their programs in turn, as in NVIDIA's
+device plugin (https://github.com/NVIDIA/k8s-device-plugin, "Shared access to GPUs").
 
-Nothing holds a program to anything: each sees the whole card, and can take all of its memory. A replica counts for its
-part of the card's compute and memory, so that there are no more than the class says.
+There is no isolation: each program sees the whole card, and can take all of its memory. A replica counts as its part of
+the card's compute and memory, so a card has no more replicas than the class says.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from egpu.api.vocabularies import BY_NAME, TIMESLICE
 from egpu.core.provisioners.base import Provisioner
 
 REPLICAS: Final = "replicas"
-"""Class parameter: how many containers share a card."""
+"""Class parameter: the number of containers that share a card."""
 COUNTS: Final = tuple(number for number in range(2, 51) if 100 // (100 // number) == number)
-"""Those that come out in whole percent: of parts rounded down, no more fit on a card than so many."""
+"""The counts that give whole percents: with parts rounded down, exactly so many fit on a card."""
 TIME_SLICE: Final = "timeSlice"
-"""Class parameter: how long a program keeps the card while others wait for it; "default" is what the driver has."""
+"""Class parameter: how long a program keeps the card while others wait; "default" is the driver's value."""
 DEFAULT: Final = "default"
 LENGTHS: Final = (DEFAULT, "short", "medium", "long")
-"""In the order in which `nvidia-smi compute-policy --set-timeslice` counts them."""
+"""In the order of `nvidia-smi compute-policy --set-timeslice`."""
 
 
 class TimeSlice(Provisioner):
@@ -35,7 +35,7 @@ class TimeSlice(Provisioner):
     def problem(self, demand: ContainerDemand) -> str | None:
         if BY_NAME[demand.vocabulary].parts and BY_NAME[demand.vocabulary].provisioner == self.name:
             return None
-        return f"{self.name} gives out replicas of cards, not amounts; ask for {TIMESLICE.cards}"
+        return f"{self.name} provides replicas of cards, not amounts; ask for {TIMESLICE.cards}"
 
     def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
         part = 100 // int(parameters.get(REPLICAS, BY_NAME[demand.vocabulary].parts))
@@ -46,7 +46,7 @@ class TimeSlice(Provisioner):
         free = [name for name, one in allocation.containers.items() if one.provisioner == self.name]
         if not free:
             return {}
-        return {names.ISOLATION: f"none of {', '.join(sorted(free))}: time slices hold neither memory nor faults apart"}
+        return {names.ISOLATION: f"none of {', '.join(sorted(free))}: time slices isolate neither memory nor faults"}
 
     def time_slice(self, allocation: ContainerAllocation) -> str:
         return allocation.alike

@@ -15,6 +15,6 @@ class VCUDA(Provisioner):
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
         if allocation.exclusive:
-            return super()._plan(allocation, minors)  # there is nobody to be kept apart from
+            return super()._plan(allocation, minors)  # no other programs to isolate from
         granted = zip(allocation.cards, minors, strict=True)
         return Preparation(minors, tuple(device_limit(*each, allocation) for each in granted), INTERPOSER)

@@ -1,8 +1,8 @@
-"""vGPU: fixed profiles, equal parts of a card or sizes that a class has names for, held as vCUDA's slices are.
+"""vGPU: fixed profiles, equal parts of a card or sizes that a class names, limited as vCUDA's slices are.
 
-A profile 1/N is 100 // N percent of a card's compute and of its memory. Nothing of a card is cut for it, so a profile
-has no place of its own there: those fit beside each other, in any order, that are one card at most together; or, where
-the class wants cards in *equal-size* mode, those that are of one size.
+A profile 1/N is 100 // N percent of a card's compute and memory. The card is not partitioned, so profiles have no
+places: all sets fit, in any order, that are at most one card together. If the class sets *equal-size* mode, only
+profiles of one size share a card.
 """
 
 import re
@@ -13,30 +13,30 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
-from egpu.api.quantities import format_mib, parse_count, parse_memory_mib
 from egpu.api.vocabularies import BY_NAME, BY_RESOURCE, VGPU_PROFILES, VGPUS
 from egpu.core.provisioners.base import Profile
 from egpu.core.provisioners.vcuda import VCUDA
-from egpu.errors import InvalidDemand, InvalidQuantity
+from egpu_base.api.quantities import format_mib, parse_count, parse_memory_mib
+from egpu_base.errors import InvalidDemand, InvalidQuantity
 
 SCHEDULER: Final = "vgpuScheduler"
-"""Class parameter: who of a card's vGPUs computes when, in the words of NVIDIA's vGPU; "fixed-share" by default."""
+"""Class parameter: how a card's vGPUs share compute time, in the words of NVIDIA's vGPU; "fixed-share" by default."""
 FIXED_SHARE: Final = "fixed-share"
-"""Its part of the card's time, and no more."""
+"""A vGPU gets its part of the card's time, and no more."""
 EQUAL_SHARE: Final = "equal-share"
-"""Its part of the time of those that compute now: more than its own while others are idle."""
+"""A vGPU gets an equal part of the time among those that compute now: more than its own while others are idle."""
 BEST_EFFORT: Final = "best-effort"
-"""Whatever it takes; nobody is held back, and nobody is promised a part."""
+"""A vGPU gets whatever is free, without a limit or a guarantee."""
 
 MODE: Final = "vgpuMode"
-"""Class parameter: what a card takes beside such a vGPU, in the words of NVIDIA's vGPU; "mixed-size" by default."""
+"""Class parameter: the sizes that may share a card, in the words of NVIDIA's vGPU; "mixed-size" by default."""
 MIXED_SIZE: Final = "mixed-size"
-"""Other sizes too, of classes that mix as well."""
+"""Share cards with other sizes, of classes in this mode."""
 EQUAL_SIZE: Final = "equal-size"
-"""Its own size only."""
+"""Share cards with the same size only."""
 
 PROFILES: Final = "vgpuProfiles"
-"""Class parameter: names of its own, such as "small: 10 %, 4Gi; large: 50 %, 20Gi": compute and memory of a card."""
+"""Class parameter: named sizes, such as "small: 10 %, 4Gi; large: 50 %, 20Gi": compute and memory of a card."""
 MOST_PROFILES: Final = 32
 _PROFILE: Final = re.compile(r"([a-z][a-z0-9-]{0,30}[a-z0-9]|[a-z])\s*:\s*([0-9]+)\s*%\s*,\s*(\S+)", re.ASCII)
 
@@ -51,17 +51,17 @@ class VGPU(VCUDA):
     def problem(self, demand: ContainerDemand) -> str | None:
         if BY_NAME[demand.vocabulary].parts or demand.vocabulary == VGPU_PROFILES.name:
             return None
-        return f"{self.name} gives out fixed profiles; ask for one of " + ", ".join(one.cards for one in VGPUS)
+        return f"{self.name} provides fixed profiles; ask for one of " + ", ".join(one.cards for one in VGPUS)
 
     def profiles(self, parameters: Mapping[str, str]) -> Mapping[str, Profile]:
         written = [part for part in parameters.get(PROFILES, "").split(";") if part.strip()]
         if len(written) > MOST_PROFILES:
-            raise InvalidDemand(f"parameters[{PROFILES}]", f"{len(written)} profiles; the most is {MOST_PROFILES}")
+            raise InvalidDemand(f"parameters[{PROFILES}]", f"has {len(written)} profiles; the most is {MOST_PROFILES}")
         found: dict[str, Profile] = {}
         for part in written:
             resource, profile = _profile(part.strip())
             if resource in found:
-                raise InvalidDemand(f"parameters[{PROFILES}]", f"{resource} is there twice")
+                raise InvalidDemand(f"parameters[{PROFILES}]", f"{resource} is defined twice")
             found[resource] = profile
         return found
 
@@ -79,18 +79,18 @@ class VGPU(VCUDA):
 
 
 def _profile(text: str) -> tuple[str, Profile]:
-    """ "small: 10 %, 4Gi" as a resource name and what it means."""
+    """Parse "small: 10 %, 4Gi" into a resource name and its profile."""
     field, example = f"parameters[{PROFILES}]", "write NAME: PERCENT %, MEMORY, such as small: 10 %, 4Gi"
     said = _PROFILE.fullmatch(text)
     if said is None:
-        raise InvalidDemand(field, f"{text!r} is no profile; {example}")
+        raise InvalidDemand(field, f"{text!r} is not a profile; {example}")
     resource = f"{names.VGPU}-{said[1]}"
     if resource in BY_RESOURCE:
-        raise InvalidDemand(field, f"{resource} has a meaning already; use another name")
+        raise InvalidDemand(field, f"{resource} already is a resource name; use another name")
     try:
         core, memory_mib = parse_count(said[2], field=field), parse_memory_mib(said[3], field=field)
     except InvalidQuantity as error:
         raise InvalidDemand(field, f"{text!r}: {error.reason}; {example}") from error
     if core >= 100 or not memory_mib:
-        raise InvalidDemand(field, f"{text!r} is no part of a card; a whole one is {names.VGPU}-1")
+        raise InvalidDemand(field, f"{text!r} is not a part of a card; for a whole card use {names.VGPU}-1")
     return resource, Profile(core, memory_mib)

@@ -1,4 +1,4 @@
-"""The view of one node, from the ledger, from who its holders are, and from what agents publish of use."""
+"""The view of one node, from the ledger, from the owners of slices, and from the usage that agents publish."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -6,16 +6,16 @@ from operator import is_
 
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.card_usage import CardKey, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.usage import CardKey, mode_name
 from egpu.core.view.owners import Owner, Owners
 from egpu.core.view.records import WHOLE, CardView, NodeView, SliceView, User
-from egpu.core.view.usage import SliceKey, SliceUsage
+from egpu.core.view.slice_usage import SliceKey, SliceUsage
 
 
 class NodeViews:
-    """Makes them. `usage` may be replaced at any time."""
+    """Makes views of nodes. `usage` may be replaced at any time."""
 
     def __init__(self, cache: SchedulerCache, owners: Owners) -> None:
         self._cache = cache
@@ -23,7 +23,7 @@ class NodeViews:
         self.usage: Mapping[SliceKey, SliceUsage] = {}
 
     def node(self, name: str, *, ready: bool, unschedulable: bool) -> NodeView:
-        """A node as it is now. Changes nothing."""
+        """Return the view of a node as it is now. Changes nothing."""
         ledger = self._cache.ledger
         pool = ledger.pool.get(name)
         return NodeView(
@@ -35,7 +35,7 @@ class NodeViews:
         )
 
     def used(self, node: NodeView) -> NodeView:
-        """A node that is as it was, but for what is used: for less than to make it anew."""
+        """Return the view of an otherwise unchanged node with new usage, cheaper than a new view."""
         cards = tuple(map(self._card_used, node.cards))
         return node if all(map(is_, cards, node.cards)) else replace(node, cards=cards)
 
@@ -48,15 +48,15 @@ class NodeViews:
         return one if used == one.used else replace(one, used=used)
 
     def _use(self, users: Iterable[User], uuid: str) -> SliceUsage | None:
-        """Several users of one slice have one account of it, and each shows that."""
+        """Return the usage of a slice. Several users of one slice have one account of it, and each shows that."""
         return next((used for user in users if (used := self.usage.get(SliceKey(*user, uuid)))), None)
 
     def _card(self, node: str, card: Card, column: int) -> CardView:
         ledger, key = self._cache.ledger, CardKey(node, card.uuid)
         cell = ledger.row(node), column
         holders = ledger.card_holders(node, card.uuid)
-        given = [usage for holder, usage in holders.items() if holder.kind != "reservation"]
-        # What is left is never below 0, and what is given out may be more than there is.
+        held = [usage for holder, usage in holders.items() if holder.kind != "reservation"]
+        # The free amount is never below 0, but more may be allocated than the card has.
         taken_core, taken_memory = WHOLE - int(ledger.core_free[cell]), card.memory_mib - int(ledger.memory_free[cell])
         reserved = [holder for holder in holders if holder.kind == "reservation"]
         slices = [one for holder in holders for one in self._slices(holder, key, card)]
@@ -64,15 +64,15 @@ class NodeViews:
             node=node,
             card=card,
             mode=mode_name(int(ledger.mode[cell])),
-            core_given=max(taken_core, sum(usage.core for usage in given)),
-            memory_given_mib=max(taken_memory, sum(usage.memory_mib for usage in given)),
+            core_given=max(taken_core, sum(usage.core for usage in held)),
+            memory_given_mib=max(taken_memory, sum(usage.memory_mib for usage in held)),
             slices=tuple(sorted(slices, key=lambda one: (one.namespace, one.name, one.container, one.holder))),
             reserved_for=tuple(sorted(self._cache.reservations.get(holder.id).key for holder in reserved)),
             overcommitted=ledger.overcommit(key),
         )
 
     def _slices(self, holder: Holder, key: CardKey, card: Card) -> Iterator[SliceView]:
-        """What a holder has of a card, container by container."""
+        """Yield what a holder has of a card, container by container."""
         owner, allocation = self._owners.get(holder), self._cache.ledger.holding(holder)
         if owner is None or allocation is None:
             return
@@ -113,7 +113,7 @@ class NodeViews:
         )
 
     def _users(self, holder: Holder, owner: Owner, name: str) -> list[tuple[User, str]]:
-        """Who uses it, and where each runs."""
+        """Return the users of a slice, and the node of each."""
         match holder.kind:
             case "pod":
                 return [(User(owner.namespace, owner.name, name), owner.node)]

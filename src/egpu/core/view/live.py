@@ -1,11 +1,10 @@
-"""The view of a cluster, kept node by node: a change costs what it changes, however large the cluster is."""
+"""The view of a cluster, kept node by node: the cost of a change does not depend on the size of the cluster."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.node_names import NodeNames
@@ -13,14 +12,15 @@ from egpu.core.view.building import NodeViews
 from egpu.core.view.owners import Owners
 from egpu.core.view.pending import PendingPods
 from egpu.core.view.records import ClusterView, NodeView
-from egpu.core.view.usage import SliceKey, SliceUsage
+from egpu.core.view.slice_usage import SliceKey, SliceUsage
+from egpu_base.api.kubernetes import Node, Pod
 
 STEP: Final = 25
-"""Nodes that are made anew at once where nobody waits for it."""
+"""Nodes updated at a time in the background."""
 
 
 class _State(NamedTuple):
-    """What is shown of a node beside its cards."""
+    """The shown state of a node beside its cards."""
 
     ready: bool = False
     unschedulable: bool = False
@@ -28,8 +28,8 @@ class _State(NamedTuple):
 
 
 class LiveView:
-    """Hears of each change after `cache` did. What changed of cards, the ledger tells; who their holders are, and what
-    else is shown, is kept here. Not thread-safe: its owner holds one lock. A `ClusterView` never changes."""
+    """Receives each change after `cache` did. The ledger reports changes of cards; owners and the rest are recorded
+    here. Not thread-safe: its owner holds one lock. A `ClusterView` never changes."""
 
     def __init__(self, cache: SchedulerCache) -> None:
         self._cache = cache
@@ -37,15 +37,15 @@ class LiveView:
         self._views = NodeViews(cache, self._owners)
         self._pending = PendingPods(cache)
         self._states: dict[str, _State] = {}
-        """Of the nodes that there are objects of."""
+        """The states of nodes that have objects."""
         self._phases: dict[str, str] = {}
-        """Of claims, by UID."""
+        """The phases of claims, by UID."""
         self._made: dict[str, NodeView] = {}
         self._names = NodeNames(())
-        """All nodes, those of which only the cards are known too, in order."""
+        """All nodes in order, also those of which only the cards are known."""
         self._stale: set[str] = set()
         self._named = False
-        """Whether `_names` are those of now, but for what the ledger tells."""
+        """True if `_names` is up to date, except for changes of the ledger."""
         self._version = cache.ledger.changes.version
         self._cards_version = -1
 
@@ -90,8 +90,7 @@ class LiveView:
         self._stale.update(self._owners.pod_deleted(uid))
 
     def use(self, usage: Mapping[SliceKey, SliceUsage]) -> Generator[None]:
-        """From now on this is what slices use. Run to its end, it shows that on all nodes, STEP at a time: between two
-        steps others may have their turn."""
+        """Use this usage from now on. Iterating updates all nodes, STEP at a time, and lets other work run."""
         self._views.usage = usage
         for count, name in enumerate(list(self._made)):
             if name in self._made:
@@ -101,7 +100,7 @@ class LiveView:
                 yield
 
     def freshen(self) -> Generator[None]:
-        """Make what changed anew before anybody asks for a view, STEP at a time likewise."""
+        """Update changed nodes ahead of the next view, STEP at a time likewise."""
         self._follow_ledger()
         while self._stale:
             for _ in range(min(STEP, len(self._stale))):
@@ -112,7 +111,7 @@ class LiveView:
             yield
 
     def view(self, *, now: datetime) -> ClusterView:
-        """The cluster as it is."""
+        """Return the cluster as it is."""
         self._follow_ledger()
         while self._stale:
             self._make(self._stale.pop())
@@ -125,7 +124,7 @@ class LiveView:
         )
 
     def _follow_ledger(self) -> None:
-        """Nodes whose rows changed; and, where cards came or went, which nodes there are."""
+        """Mark nodes whose rows changed, and update the list of nodes if cards came or went."""
         ledger = self._cache.ledger
         rows: list[int] = ledger.changes.since(self._version).tolist()
         self._version = ledger.changes.version
@@ -157,8 +156,8 @@ def cluster_view(
     usage: Mapping[SliceKey, SliceUsage],
     now: datetime,
 ) -> ClusterView:
-    """What there is now, by a cache that was shown these objects. Nodes of which only the cards are known are there too
-    (an agent may be quicker than a list); slices of cards that are gone are not. Changes nothing."""
+    """Return the cluster as it is now, by a cache that was shown these objects. Includes nodes of which only the cards
+    are known (an agent may be quicker than a list), not slices of missing cards. Changes nothing."""
     live = LiveView(cache)
     for node in nodes:
         live.node_changed(node)

@@ -1,21 +1,20 @@
-"""Whose slices are: of whoever holds cards, what is shown of it, and of pods which claims they use."""
+"""The owners of slices: what is shown of each holder of cards, and which claims pods use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
+from egpu_base.api.kubernetes import Pod
 
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What is shown of a holder. `claims`: of a pod, (container, name of the claim that it uses); `node`: where it
-    runs."""
+    """The shown data of a holder. `claims`: a pod's (container, claim) pairs; `node`: where it runs."""
 
     namespace: str
     name: str
@@ -26,15 +25,15 @@ class Owner:
 
 
 class Owners:
-    """Kept by changes of objects, which `cache` was shown before. Those after which somebody else is shown, though
-    what is held stays, say on which nodes; of all others the ledger tells."""
+    """Updated by changes of objects, after `cache` was. Methods return the nodes on which another owner is now shown;
+    the ledger reports all other changes."""
 
     def __init__(self, cache: SchedulerCache) -> None:
         self._cache = cache
         self._owners: dict[Holder, Owner] = {}
 
     def get(self, holder: Holder) -> Owner | None:
-        """None: what is reserved is nobody's, and of others nothing is known any more."""
+        """Return the owner of a holder; None for a reservation, and for an unknown holder."""
         return self._owners.get(holder)
 
     def pod_changed(self, pod: Pod) -> Iterator[str]:
@@ -59,7 +58,7 @@ class Owners:
         self._owners.pop(Holder("claim", uid), None)
 
     def gpu_changed(self, gpu: ElasticGPU) -> None:
-        """Slices of claims alone are held by themselves; cards are held by others."""
+        """Record a slice, which holds by itself when its claim does not. Cards have no owner."""
         claim = gpu.spec.claim_ref
         if claim is not None and gpu.spec.slice is not None:
             self._owners[Holder("slice", gpu.name)] = Owner(claim.namespace, gpu.name, _NO_LABELS)
@@ -80,7 +79,7 @@ class Owners:
         return self._shown_on(holder, before, owner)
 
     def _shown_on(self, holder: Holder, *versions: Owner | None) -> Iterator[str]:
-        """Where its cards are, and those of the claims that it used or uses."""
+        """Yield the nodes of its cards, and of the claims that it used or uses."""
         yield from self._nodes(holder)
         for owner in versions:
             for _, name in owner.claims if owner is not None else ():

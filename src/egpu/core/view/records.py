@@ -1,5 +1,5 @@
-"""What is shown of a cluster. Compute is in percent of a card, memory in MiB where it is given and in bytes where it is
-used; what nobody has published the use of is None."""
+"""The model of a cluster view. Compute is in percent of a card; allocated memory is in MiB, used memory in bytes.
+Unpublished usage is None."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,19 +7,19 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from egpu.api.quantities import MIB_BYTES
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
 from egpu.core.view.pending import PendingPod
-from egpu.core.view.usage import SliceUsage
+from egpu.core.view.slice_usage import SliceUsage
+from egpu_base.api.quantities import MIB_BYTES
 
 WHOLE: Final = 100
 """Percent of a card."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 FAR_BELOW: Final = 0.25
-"""A slice that uses less of what it was given than this is wasted …"""
+"""A slice that uses less than this part of its share is wasted …"""
 SETTLED_SECONDS: Final = 60.0
-"""… once it has had so long to begin."""
+"""… after this time to start."""
 
 
 class User(NamedTuple):
@@ -32,19 +32,18 @@ class User(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceView:
-    """A share of one card. A pod's container has one of its own; a claim's is there without anybody, and `users` are
-    those who use it now. `node` has the card, `pod_node` runs the program: two nodes where the slice is of the pool.
-    `init`: of an init container, which runs before the others and may have what they have after it. `labels` are its
-    pod's, or its claim's."""
+    """A share of one card. A pod's container has its own; a claim's exists by itself, and `users` are its present
+    users. `node` has the card, `pod_node` runs the program: two nodes if the slice is of the pool. `init`: of an init
+    container, whose share later containers may have. `labels` are its pod's, or its claim's."""
 
     holder: Holder
     namespace: str
     name: str
-    """Of the pod, the claim or, for a retained slice, its ElasticGPU."""
+    """The name of the pod, the claim or, for a retained slice, its ElasticGPU."""
     container: str
-    """Of a pod; "" otherwise."""
+    """The container of a pod; "" otherwise."""
     claim: str
-    """The claim that it is of; "" for a container's own."""
+    """The claim of the slice; "" for a container's own."""
     users: tuple[User, ...]
     node: str
     pod_node: str
@@ -59,16 +58,16 @@ class SliceView:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     used: SliceUsage | None = None
     made: str | None = None
-    """When its pod or its claim was made (RFC 3339); None for a retained slice."""
+    """The creation time of its pod or claim (RFC 3339); None for a retained slice."""
 
     @property
     def pooled(self) -> bool:
-        """Whether its card is another node's than its program."""
+        """True if its card is on another node than its program."""
         return self.node != self.pod_node
 
     @property
     def share(self) -> float:
-        """How much of a card nobody else can have, 0 to 1: the larger part of compute and memory."""
+        """The part of a card that no other can have, 0 to 1: the larger part of compute and memory."""
         if self.exclusive:
             return 1.0
         memory = self.memory_mib / self.card_memory_mib if self.card_memory_mib else 0.0
@@ -76,7 +75,7 @@ class SliceView:
 
     @property
     def wasted(self) -> bool:
-        """Whether it uses far less than it was given, of compute and of memory, and has had the time to."""
+        """True if it uses far less than its share, of compute and of memory, after some time."""
         if self.used is None or self.used.age_seconds < SETTLED_SECONDS:
             return False
         parts = [self.used.memory_bytes / (self.memory_mib * MIB_BYTES)] if self.memory_mib else []
@@ -87,8 +86,8 @@ class SliceView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardView:
-    """A card and whoever holds some of it. `core_given` and `memory_given_mib` are what nobody else can have: all of it
-    when it was given out whole or kept for a waiting pod, more than there is when it is `overcommitted` (in words)."""
+    """A card and its holders. `core_given` and `memory_given_mib` are what no other can have: all of it if it is
+    allocated whole or reserved for a waiting pod, more than the card has if it is `overcommitted` (in words)."""
 
     node: str
     card: Card
@@ -98,29 +97,29 @@ class CardView:
     memory_given_mib: int
     slices: tuple[SliceView, ...] = ()
     reserved_for: tuple[str, ...] = ()
-    """Pods (`namespace/name`) that wait, and for which some of it is kept."""
+    """Waiting pods (`namespace/name`) for which a part is reserved."""
     overcommitted: str = ""
 
     @property
     def core_used_ratio(self) -> float | None:
-        """The sum over its slices; None where nobody says."""
+        """The sum over its slices; None if usage is unknown."""
         used = [one.used.core_ratio for one in self.slices if one.used is not None]
         return sum(used) if used else None
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """Likewise."""
+        """The sum over its slices; None if usage is unknown."""
         used = [one.used.memory_bytes for one in self.slices if one.used is not None]
         return sum(used) if used else None
 
     @property
     def idle_seconds(self) -> float | None:
-        """Since the last of its slices asked it for anything; None for a free card, or where nobody says."""
+        """Seconds since the last request of its slices; None for a free card, or if usage is unknown."""
         return min((one.used.idle_seconds for one in self.slices if one.used is not None), default=None)
 
 
 class Totals(NamedTuple):
-    """Of some cards. Stranded is what is free of one kind on cards of which nothing is left of the other."""
+    """Sums over cards. Stranded is what is free of one resource on cards that have nothing left of the other."""
 
     cards: int = 0
     free_cards: int = 0
@@ -129,29 +128,29 @@ class Totals(NamedTuple):
     core_percent: int = 0
     core_given: int = 0
     core_free: int = 0
-    """Of cards that take new work."""
+    """On cards that take new work."""
     core_free_whole: int = 0
-    """Of these, on cards that nobody has any of."""
+    """The part of it on completely free cards."""
     memory_mib: int = 0
     memory_given_mib: int = 0
     memory_free_mib: int = 0
     stranded_core: int = 0
     stranded_memory_mib: int = 0
     told: int = 0
-    """Slices of which somebody says what is used: of those alone are the figures of use."""
+    """Slices with published usage, which alone count in the figures of use."""
     core_used_ratio: float = 0.0
     memory_used_bytes: int = 0
     wasted: int = 0
-    """Slices that use far less than they were given."""
+    """Slices that use far less than their share."""
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free compute that is not on wholly free cards: 0 to 1, and 0 where nothing is free."""
+        """The part of the free compute that is not on wholly free cards: 0 to 1, and 0 if nothing is free."""
         return 1 - self.core_free_whole / self.core_free if self.core_free else 0.0
 
     @classmethod
     def of(cls, card: CardView) -> "Totals":
-        """Of one card."""
+        """Return the totals of one card."""
         core_left = max(0, WHOLE - card.core_given)
         memory_left = max(0, card.card.memory_mib - card.memory_given_mib)
         usable = card.card.healthy
@@ -159,7 +158,7 @@ class Totals(NamedTuple):
         return cls(
             cards=1,
             free_cards=int(usable and not card.mode),
-            unhealthy_cards=int(not (card.card.healthy or card.card.cordoned)),
+            unhealthy_cards=int(not (card.card.healthy or card.card.cordoned or card.card.by_claims)),
             overcommitted_cards=int(bool(card.overcommitted)),
             core_percent=WHOLE,
             core_given=card.core_given,
@@ -185,8 +184,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeView:
-    """A node and its cards, in the order of their indexes. `serving`: whether its cards serve the pool; None: it takes
-    no part in that."""
+    """A node and its cards, sorted by index. `serving`: whether its cards serve the pool; None outside the pool."""
 
     name: str
     ready: bool
@@ -199,7 +197,7 @@ class NodeView:
         return Totals.sum(map(Totals.of, self.cards))
 
     def prepare(self) -> None:
-        """Work out what pages ask of every node, before anybody waits for it."""
+        """Compute what pages need of every node, ahead of a request."""
         _ = self.totals, self.namespaces
 
     @property
@@ -208,18 +206,17 @@ class NodeView:
 
     @cached_property
     def namespaces(self) -> frozenset[str]:
-        """Those that have slices of its cards."""
+        """The namespaces with slices of its cards."""
         return frozenset(one.namespace for card in self.cards for one in card.slices if one.namespace)
 
     @cached_property
     def text(self) -> str:
-        """What it is found by."""
+        """The text that a search matches."""
         return searched(self.name, self.cards)
 
 
 def searched(name: str, cards: Iterable[CardView]) -> str:
-    """What a node is found by: its own name, those of its cards and of whoever has some of them; in small letters, one
-    a line."""
+    """Return a node's search text in lower case, one entry per line: names of the node, its cards and their holders."""
     words = {name}
     for card in cards:
         words |= {card.card.model, card.card.uuid, card.mode}
@@ -229,16 +226,16 @@ def searched(name: str, cards: Iterable[CardView]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterView:
-    """`nodes` are in the order of their names, those without cards too; `pending` are those that ask for cards and have
-    none, the longest waiting first. `problems` are what is wrong with the objects, in sentences."""
+    """`nodes` are sorted by name, with or without cards; `pending` are the pods that ask for cards and have none, the
+    longest waiting first. `problems` are problems of the objects, in sentences."""
 
     nodes: tuple[NodeView, ...] = ()
     pending: tuple[PendingPod, ...] = ()
     claims: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many claims are in each phase."""
+    """The number of claims in each phase."""
     problems: tuple[str, ...] = ()
     now: datetime = _EPOCH
-    """When it was so."""
+    """The time of the view."""
 
     @cached_property
     def totals(self) -> Totals:
@@ -246,12 +243,12 @@ class ClusterView:
 
     @cached_property
     def namespaces(self) -> frozenset[str]:
-        """Those that have slices, or pods that wait."""
+        """The namespaces with slices, or with pods that wait."""
         waiting = {pod.namespace for pod in self.pending}
         return frozenset(waiting.union(*(node.namespaces for node in self.nodes)))
 
     def node(self, name: str) -> NodeView | None:
-        """The node of that name."""
+        """Return the node of that name."""
         return self._by_name.get(name)
 
     @cached_property
@@ -259,9 +256,9 @@ class ClusterView:
         return {node.name: node for node in self.nodes}
 
     def cards(self) -> Iterator[CardView]:
-        """Of all nodes."""
+        """Return the cards of all nodes."""
         return (card for node in self.nodes for card in node.cards)
 
     def slices(self) -> Iterator[SliceView]:
-        """Of all cards that are there."""
+        """Return the slices of all present cards."""
         return (one for card in self.cards() for one in card.slices)

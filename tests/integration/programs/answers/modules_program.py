@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from telling import IMAGE, U32, d, launch, look, say
 
-# What there cannot be without one address space, and is therefore said not to be there (docs/wire.md).
+# What there cannot be without one address space, and is therefore said not to be there (docs/internals/wire.md).
 NOT_FROM_AFAR = {
     "MANAGED_MEMORY",
     "CONCURRENT_MANAGED_ACCESS",

@@ -92,6 +92,7 @@ int main() {
     OK(cudaStreamUpdateCaptureDependencies(stream, after, nullptr, 1,
                                            cudaStreamAddCaptureDependencies));
     CHECK(ask(stream).count == 2);
+    OK(cudaStreamDestroy(other)); /* its work was joined */
     OK(cudaStreamEndCapture(stream, &graph));
     CHECK(graph == begun.graph);
     check_none(stream);
@@ -103,7 +104,7 @@ int main() {
     is = ask(stream);
     CHECK(is.graph == own && is.count == 1 && is.nodes[0] == empty);
     add<<<1, 32, 0, stream>>>(d, 4);
-    OK(cudaStreamEndCapture(stream, &own));
+    OK(cudaStreamEndCapture(stream, nullptr)); /* the program has that graph */
     size_t nodes = 0;
     OK(cudaGraphGetNodes(own, nullptr, &nodes));
     CHECK(nodes == 2);

@@ -96,9 +96,38 @@ static void check_many(int *d) {
     OK(cudaGraphExecDestroy(exec));
     OK(cudaGraphDestroy(graph));
 }
+/* A captured stream's copies are such nodes, too. */
+static void check_captured(int *d) {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int line[4], found[4];
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    cudaMemcpy3DParms copy = plane(d, WIDTH * 4, to_card, PITCH * 4);
+    OK(cudaMemcpy3DAsync(&copy, stream));
+    OK(cudaMemcpy2DAsync(back, PITCH * 4, d, WIDTH * 4, WIDTH * 4, ROWS, cudaMemcpyDeviceToHost, stream));
+    OK(cudaMemcpyAsync(d, line, sizeof line, cudaMemcpyHostToDevice, stream));
+    OK(cudaMemcpyAsync(found, d, sizeof found, cudaMemcpyDefault, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int from = 0; from < 2000; from += 1000) {
+        fill_in(from);
+        for (int i = 0; i < 4; i++) line[i] = from - i, found[i] = -1;
+        OK(cudaGraphLaunch(exec, stream));
+        OK(cudaStreamSynchronize(stream));
+        for (int i = 0; i < 4; i++) CHECK(found[i] == from - i);
+        for (int i = 0; i < PITCH * ROWS; i++)
+            CHECK(back[i] == (i % PITCH < WIDTH ? from + i : -1));
+    }
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(stream));
+}
 int main() {
     int *d;
     OK(cudaMalloc(&d, 1 << 20));
+    check_captured(d);
     check_planes(d);
     check_changes(d);
     check_many(d);

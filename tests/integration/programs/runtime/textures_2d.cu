@@ -77,7 +77,7 @@ int main() {
     OK(cudaMemcpy(numbers, d, sizeof numbers, cudaMemcpyDeviceToHost));
     CHECK(numbers[0] == 1 && numbers[1] == 2 && numbers[2] == -1 && numbers[3] == -32768);
     how.filterMode = cudaFilterModeLinear;
-    FAILS(cudaErrorInvalidValue, cudaCreateTextureObject(&t, &resource, &how, nullptr));
+    FAILS(cudaErrorInvalidFilterSetting, cudaCreateTextureObject(&t, &resource, &how, nullptr));
     OK(cudaFreeArray(array));
     return 0;
 }

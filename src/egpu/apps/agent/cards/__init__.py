@@ -1,10 +1,9 @@
-"""The node's cards: what the driver says of them, and what the cluster is told.
+"""The node's cards: what the driver reports, and what the cluster is told.
 
-    inventory    the cards as they are now, read again and again
-    instances    makes and destroys instances of MIG
-    mps          an MPS server for each card that slices of MPS are of
-    publisher    an ElasticGPU per card, and the node's capacity under every vocabulary
-    time_slices  how long programs keep a card while others wait for it
+    inventory      the cards as they are now, read again and again
+    mig_instances  creates and destroys MIG instances
+    mps_servers    runs an MPS server for each card with MPS slices
+    publisher      publishes an ElasticGPU per card, and the node's capacity in every vocabulary
+    time_slices    sets how long programs keep a card while others wait for it
 
-Not here: reading NVML (`egpu.adapters.nvml`).
-"""
+NOT here: reading NVML (`egpu.adapters.cards.nvml`)."""

@@ -1,4 +1,4 @@
-"""The node's cards as the agent knows them now, read again and again; whoever waits is told when they change."""
+"""The node's cards as the agent knows them now, read again and again. Listeners are told about changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Protocol
 
 import structlog
 
-from egpu.adapters.nvml import CardProcess, CardReading
-from egpu.errors import ElasticGPUError, NativeMissing
+from egpu.adapters.cards.nvml import CardProcess, CardReading
+from egpu_base.errors import ElasticGPUError, NativeMissing
 
 log = structlog.get_logger(__name__)
 
 
 class CardSource(Protocol):
-    """Reads the cards of the machine, and who holds how much of them; blocks. Raises NativeMissing, Unavailable."""
+    """Reads the machine's cards and the memory that processes have of them; blocks. Raises NativeMissing,
+    Unavailable."""
 
     def read(self) -> tuple[CardReading, ...]: ...
 
@@ -28,20 +29,20 @@ class CardSource(Protocol):
 
 
 class Inventory:
-    """`cards` is the last reading, by UUID. A driver that does not answer makes every known card unhealthy."""
+    """The last reading of the `cards`, by UUID. If the driver does not answer, every known card is unhealthy."""
 
     def __init__(self, source: CardSource, *, interval_seconds: float, driver_needed: bool = True) -> None:
-        """`driver_needed` False: a machine without NVIDIA's driver has no cards, and that is all."""
+        """`driver_needed` False: a machine without NVIDIA's driver has no cards, which is no error."""
         self._source = source
         self._driver_needed = driver_needed
         self._interval_seconds = interval_seconds
         self._changed = asyncio.Condition()
         self.cards: dict[str, CardReading] = {}
         self.version = 0
-        """Grows with every change; 0 until the first reading."""
+        """A number that grows with every change; 0 until the first reading."""
 
     async def run(self) -> None:
-        """Read for ever."""
+        """Read forever."""
         try:
             while True:
                 await self.refresh()
@@ -54,7 +55,7 @@ class Inventory:
         try:
             found = {card.uuid: card for card in await asyncio.to_thread(self._source.read)}
         except ElasticGPUError as error:
-            log.warning("the cards cannot be read", reason=str(error))
+            log.warning("cards cannot be read", reason=str(error))
             missing = isinstance(error, NativeMissing) and not self._driver_needed
             if not self.version and not missing:
                 return
@@ -71,7 +72,7 @@ class Inventory:
             self._changed.notify_all()
 
     async def changes(self) -> AsyncIterator[dict[str, CardReading]]:
-        """The cards now, and again after every change."""
+        """Yield the cards now, and again after every change."""
         seen = 0
         while True:
             async with self._changed:
@@ -82,7 +83,7 @@ class Inventory:
 
     @property
     def minors(self) -> tuple[int, ...]:
-        """The minor number of every card, ascending."""
+        """Return the minor numbers of all cards, ascending."""
         return tuple(sorted({card.minor for card in self.cards.values()}))
 
 

@@ -1,8 +1,8 @@
-"""Tells the cluster what this node has: an ElasticGPU per card, and the node's capacity under every vocabulary.
+"""Publishes what this node has: an ElasticGPU per card, and the node's capacity in every vocabulary.
 
-Written when the cards change and again every minute, whatever we believe is there: somebody may have deleted an
-object, or registered the node anew. Cards that were published by an earlier run and are gone stay, as unhealthy.
-"""
+The publisher writes when the cards change, or what pods hold of their requests, and every minute in any case: an object
+may have been deleted, or the node registered again. Cards that an earlier run published and that are gone stay, as
+unhealthy."""
 
 from __future__ import annotations
 
@@ -11,35 +11,32 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.nvml import CardReading
+from egpu.adapters.cards.nvml import CardReading
 from egpu.api import names
-from egpu.api.kubernetes import Node, NodeSystemInfo
 from egpu.api.mig import InstancePlace, Mig
-from egpu.api.objects import (
-    ElasticGPU,
-    ElasticGPUSpec,
-    ElasticGPUStatus,
-    Link,
-    ObjectMeta,
-    OwnerReference,
-    PhysicalGPU,
-    card_name,
-)
-from egpu.api.quantities import parse_count, quantity_or_zero
-from egpu.api.wire import replacing
-from egpu.apps.agent.cards.instances import Instances
+from egpu.api.objects import ElasticGPU, ElasticGPUSpec, ElasticGPUStatus, Link, PhysicalGPU, card_name
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.cards.mig_instances import Instances
+from egpu.apps.agent.dra.allocator import Allocator
+from egpu.core.offered import has_slots
+from egpu.core.placement.sums import asked_beyond_held
 from egpu.core.provisioners import PROVISIONERS, NodeTotals
+from egpu.core.provisioners.mps import READY
 from egpu.core.provisioners.preparation import CardInstance
-from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
+from egpu_base.api.kubernetes import Node, NodeSystemInfo, Pod
+from egpu_base.api.objects import ObjectMeta, OwnerReference
+from egpu_base.api.quantities import parse_count, quantity_or_zero
+from egpu_base.api.wire import replacing
+from egpu_base.errors import AlreadyExists, ElasticGPUError, InvalidInput
+from egpu_base.kubernetes import Change, Client, Reflector
+from egpu_base.kubernetes.events import EventRecorder
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +49,7 @@ UNHEALTHY = "Unhealthy"
 
 @dataclass(frozen=True)
 class PoolMember:
-    """What the cluster is told of a node of the pool. `slots`: how many it has, by its number of cards."""
+    """The node's entry in the pool. `slots`: how many slots it has, by its number of cards."""
 
     address: str
     link_mbps: int
@@ -60,10 +57,14 @@ class PoolMember:
 
 
 class Publisher:
-    """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
-    before it runs where the node takes part in the pool. `learn` is told what kubelet says of the node, and answers how
-    slots reach containers there; `vocabularies` are the optional ones that are turned on; `given` are the instances of
-    MIG that this node's containers have; `mps` says of a card whether it can have an MPS server."""
+    """Publishes the cards. `published` is the inventory's version that was last published completely; 0 at first.
+
+    `pool` is set before `run` if the node takes part in the pool. `learn` gets kubelet's versions from the Node
+    object, and returns how slots reach containers. `vocabularies` are the optional ones that are enabled. `given`
+    returns the MIG instances of this node's containers. `mps` returns READY if a card can have an MPS server, or why
+    not. `pods` follows the node's pods, and another part runs it: the capacity grows by what they ask for and do not
+    hold. `allocator` learns the Node's label, and says who may give out the cards.
+    `slots_first`: amounts wait until kubelet gives out slots, because kubelet would run a pod by amounts alone."""
 
     def __init__(
         self,
@@ -78,10 +79,24 @@ class Publisher:
         instances: Instances | None = None,
         given: Callable[[], Collection[CardInstance]] = frozenset,
         mps: Callable[[CardReading], str] = lambda _: "",
+        slots_first: bool = False,
+        pods: Reflector[Pod] | None = None,
+        allocator: Allocator | None = None,
     ) -> None:
         self._instances = instances
         self._given = given
         self._mps = mps
+        self._pods = pods
+        self._changed = asyncio.Event() if allocator is None else allocator.changed
+        if pods is not None:
+            pods.on_change(self._pod_changed)
+        self._allocator = allocator
+        self.kept_off = False
+        """Whether the published cards tell the extender to keep off."""
+        self.cordoned: frozenset[str] = frozenset()
+        """The UUIDs of cordoned cards, when last published."""
+        self.holders: tuple[str, ...] = ()
+        """The holders of cards in the extender's ledger, when last published."""
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
@@ -90,50 +105,72 @@ class Publisher:
         self._interval_seconds = interval_seconds
         self._vocabularies = vocabularies
         self._learn = learn
+        self._slots_first = slots_first
+        self._withheld = False
         self.published = 0
+        self.offered: frozenset[str] = frozenset()
+        """The resource names that this node publishes."""
 
     async def run(self) -> None:
-        changed = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._announce(changed))
+            group.create_task(self._announce())
             while True:
-                changed.clear()
+                self._changed.clear()
                 pause = self._interval_seconds
                 if self._inventory.version:
                     pause = await self._publish_or_retry()
                 try:
                     async with asyncio.timeout(pause):
-                        await changed.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     continue
 
-    async def _announce(self, changed: asyncio.Event) -> None:
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        """Publish again if the pod holds another part of what it asked for."""
+        before, now = ((one,) if one is not None else () for one in (change.old, change.new))
+        if asked_beyond_held(before) != asked_beyond_held(now):
+            self._changed.set()
+
+    async def _announce(self) -> None:
         async for _ in self._inventory.changes():
-            changed.set()
+            self._changed.set()
 
     async def _publish_or_retry(self) -> float:
         version = self._inventory.version
         try:
             await self.publish(tuple(self._inventory.cards.values()))
         except ElasticGPUError as error:
-            log.info("the cards are not published yet", reason=str(error))
+            log.info("cards not published yet", reason=str(error))
             return RETRY_SECONDS
         self.published = version
-        return self._interval_seconds
+        return RETRY_SECONDS if self._withheld else self._interval_seconds
 
     async def publish(self, cards: tuple[CardReading, ...]) -> None:
-        """Write everything once. Raises whatever the API server refuses."""
+        """Write everything once. Raises the API server's errors."""
+        if self._pods is not None:
+            await self._pods.synced.wait()  # without the pods the node would seem smaller than before a restart
         node = await self._client.get(Node, self._node)
         injection = self._learn(node.status.node_info)
+        if self._allocator is not None:
+            self._allocator.learn(node)
+        keeps_off = self._allocator is not None and self._allocator.keeps_extender_off
         given = self._given() if any(card.mig is not None for card in cards) else ()
-        in_use = {card.uuid for card in cards if await self._publish_card(card, node, given)}
+        objects = {card.uuid: await self._publish_card(card, node, given, keeps_off) for card in cards}
+        found = {uuid: gpu for uuid, gpu in objects.items() if gpu is not None}
+        held = {uuid: gpu for uuid, gpu in found.items() if any(map(quantity_or_zero, gpu.status.given.values()))}
         await self._disown({card.uuid for card in cards})
-        await self._publish_node(cards, node, injection, in_use)
+        await self._publish_node(cards, node, injection, held.keys())
+        self.cordoned = frozenset(uuid for uuid, gpu in found.items() if gpu.spec.unschedulable)
+        self.holders = tuple(gpu.status.held_by or f"card {gpu.name}" for gpu in held.values())
+        self.kept_off = keeps_off
 
-    async def _publish_card(self, card: CardReading, node: Node, given: Collection[CardInstance]) -> bool:
-        """Whether anything of it is given out."""
+    async def _publish_card(
+        self, card: CardReading, node: Node, given: Collection[CardInstance], keeps_extender_off: bool
+    ) -> ElasticGPU | None:
+        """Publish one card. Returns its object, as it was; None if another object has its name."""
         own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
-        wanted = card_object(self._node, card, node.uid, own, given, mps=self._mps(card))
+        allocator = names.DRA if keeps_extender_off else ""
+        wanted = card_object(self._node, card, node.uid, own, given, mps=self._mps(card), allocator=allocator)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
             try:
@@ -142,15 +179,16 @@ class Publisher:
                 found = await self._client.get(ElasticGPU, wanted.name)
         there = found.spec.physical_gpu
         if there is None or (found.spec.node_name, there.uuid) != (self._node, card.uuid):
-            log.error("the name of a card's object is taken by something else", name=wanted.name, uuid=card.uuid)
-            return False
+            log.error("the name of the card's object is used by another object", name=wanted.name, uuid=card.uuid)
+            return None
         if (there, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
             spec: dict[str, Any] = msgspec.to_builtins(wanted.spec)
-            # A merge patch keeps what it does not name: what was there and is at its default now, at any depth.
+            # A merge patch keeps fields that it does not name: so fields that are back at their default are named, at
+            # any depth.
             spec["physicalGPU"] = replacing(there, wanted.spec.physical_gpu)
             await self._client.patch(ElasticGPU, wanted.name, {"spec": spec})
         await self._publish_status(found, card_status(found, card))
-        return any(quantity_or_zero(amount) for amount in found.status.given.values())
+        return found
 
     async def _publish_status(self, found: ElasticGPU, status: ElasticGPUStatus) -> None:
         if (found.status.healthy is not False) != (status.healthy is not False):
@@ -159,13 +197,13 @@ class Publisher:
             else:
                 await self._events.warn(found, status.reason, f"{status.message}: the card takes no new work")
         if found.status != status:
-            # Our own fields alone: the rest of the status is the extender's.
+            # Only the agent's fields: the rest of the status belongs to the extender.
             complete = _complete(status)
-            told = {field: complete[field] for field in ("phase", "healthy", "reason", "message")}
-            await self._client.patch(ElasticGPU, found.name, {"status": told}, subresource="status")
+            own_fields = {field: complete[field] for field in ("phase", "healthy", "reason", "message")}
+            await self._client.patch(ElasticGPU, found.name, {"status": own_fields}, subresource="status")
 
     async def _disown(self, present: set[str]) -> None:
-        """Cards of this node that an earlier run published and nobody finds now."""
+        """Mark cards of this node as unhealthy that an earlier run published and the driver no longer finds."""
         for found in await self._client.list(ElasticGPU):
             physical = found.spec.physical_gpu
             if physical is None or found.spec.node_name != self._node or physical.uuid in present:
@@ -178,24 +216,32 @@ class Publisher:
         self, cards: tuple[CardReading, ...], node: Node, injection: str, in_use: Collection[str]
     ) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
-        capacity = node_capacity(cards, pool_slots, self._vocabularies)
-        # The scheduler takes off what pods on a sick card have, too: without that card in the sum the node would seem
-        # to be full, although its other cards are free. What is on which card, the extender knows.
+        beyond = asked_beyond_held(self._pods or ())
+        capacity = node_capacity(cards, pool_slots, self._vocabularies, beyond, self._mps)
+        # The scheduler also subtracts what pods have on an unhealthy card. Without that card in the sum the node
+        # would seem full, although its other cards are free. The extender knows what is on which card.
         counted = [card for card in cards if card.healthy or card.uuid in in_use]
-        allocatable = node_capacity(counted, pool_slots, self._vocabularies)
-        # What was published of a card that has left MIG mode; a merge patch keeps what it does not name.
+        allocatable = node_capacity(counted, pool_slots, self._vocabularies, beyond, self._mps)
+        # Removes what was published while the card was in MIG mode; a merge patch keeps fields that it does not name.
         gone = {name: "0" for name in node.status.capacity or () if name.startswith(names.MIG_PREFIX)}
         capacity, allocatable = gone | capacity, gone | allocatable
+        self.offered = frozenset(capacity)
+        by_claims = self._allocator is not None and self._allocator.in_force == names.DRA
+        self._withheld = self._slots_first and not by_claims and not has_slots(node.status.allocatable)
+        if by_claims:
+            there = node.status.capacity or {}
+            capacity = allocatable = {name: "0" for name in capacity if name in there}
         labels = node_labels(cards)
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
         patch: dict[str, Any] = {}
-        if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
+        new = not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable)
+        if new and not self._withheld:
             patch["status"] = {"capacity": capacity, "allocatable": allocatable}
         if not _within(labels, node.metadata.labels) or said != annotations:
             patch["metadata"] = {"labels": labels, "annotations": annotations}
         if patch:
-            # All of it through the status, from which nobody can change a node's taints: no other right is needed.
+            # Everything goes through the status, which cannot change a node's taints: no other permission is needed.
             await self._client.patch(Node, self._node, patch, subresource="status")
 
 
@@ -207,9 +253,12 @@ def card_object(
     given: Collection[CardInstance] = frozenset(),
     *,
     mps: str = "",
+    allocator: str = "",
 ) -> ElasticGPU:
-    """The object of one card. It goes with its node. `own`: which instances of MIG on it are the agent's; `given`:
-    which, of any card, the node's containers have; `mps`: as of PhysicalGPU."""
+    """Return the object of one card, owned by its node.
+
+    `own`: the agent's MIG instances on it. `given`: those of the node's containers, on any card. `mps`, `allocator`:
+    as in PhysicalGPU."""
     owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
     tflops = {} if card.tflops is None else {"fp32": card.tflops}
     return ElasticGPU(
@@ -229,6 +278,7 @@ def card_object(
                 memory_isolation=card.memory_isolation,
                 links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
                 mps=mps,
+                allocator=allocator,
                 mig=_mig(card, own, {one.place for one in given if one.uuid == card.uuid}),
             ),
         ),
@@ -236,8 +286,8 @@ def card_object(
 
 
 def _mig(card: CardReading, own: Collection[InstancePlace], given: Collection[InstancePlace]) -> Mig | None:
-    """What is half made of the agent's own is left out: it is whole or gone in a moment. Whether a container's program
-    runs on what it was given is not told: the scheduler knows who has it."""
+    """Return the card's MIG state. The agent's own half-made instances are left out: they are whole or gone in a
+    moment. It does not say which instances programs use: the scheduler knows who has them."""
     if card.mig is None:
         return None
     found = card.mig.instances
@@ -250,7 +300,7 @@ def _mig(card: CardReading, own: Collection[InstancePlace], given: Collection[In
 
 
 def card_status(found: ElasticGPU, card: CardReading) -> ElasticGPUStatus:
-    """Health, and the phase that goes with it; whether the card is in use is not ours to say."""
+    """Return health and the matching phase. The extender says whether the card is in use."""
     if not card.healthy:
         return replace(found.status, phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
     phase = found.status.phase if found.status.phase == "Bound" else "Available"
@@ -258,20 +308,27 @@ def card_status(found: ElasticGPU, card: CardReading) -> ElasticGPUStatus:
 
 
 def node_labels(cards: tuple[CardReading, ...]) -> dict[str, str]:
-    """Labels for node selectors: the product (the first card's where they differ) and the number of cards."""
+    """Return labels for node selectors: the model (the first card's if they differ) and the number of cards."""
     product = re.sub(r"[^A-Za-z0-9_.-]+", "-", cards[0].model)[:63].strip("-_.") if cards else ""
     return {PRODUCT_LABEL: product, COUNT_LABEL: str(len(cards))}
 
 
 def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
-    """As a merge patch: a node that takes part no more says nothing."""
+    """Return a merge patch. A node that left the pool removes its annotations."""
     address, link = (pool.address, str(pool.link_mbps)) if pool is not None else (None, None)
     return {names.POOL_ADDRESS: address, names.POOL_LINK: link}
 
 
-def node_capacity(cards: Sequence[CardReading], pool_slots: int, vocabularies: Collection[str] = ()) -> dict[str, str]:
-    """What a node of these cards publishes, for every technology; of what two publish, the more. `pool_slots` and
-    `vocabularies` as in NodeTotals."""
+def node_capacity(
+    cards: Sequence[CardReading],
+    pool_slots: int,
+    vocabularies: Collection[str] = (),
+    beyond: Mapping[str, int] = MappingProxyType({}),
+    mps: Callable[[CardReading], str] = lambda _: "",
+) -> dict[str, str]:
+    """Return the capacity that a node with these cards publishes, over all technologies; the larger value if two
+    publish the same name. `pool_slots` and `vocabularies` as in NodeTotals. `beyond`: what its pods ask for and do not
+    hold, by name, which is added. `mps` as in Publisher."""
     whole, cut = [card for card in cards if card.mig is None], [card for card in cards if card.mig is not None]
     memory_mib, tflops = sum(card.memory_mib for card in whole), sum(card.tflops or 0.0 for card in whole)
     instances = Counter[str]()
@@ -286,16 +343,17 @@ def node_capacity(cards: Sequence[CardReading], pool_slots: int, vocabularies: C
         cut_cards=len(cut),
         cut_memory_mib=sum(card.memory_mib for card in cut),
         instances=instances,
+        mps_cards=sum(mps(card) == READY for card in whole),
     )
     published: dict[str, int] = {}
     for technology in PROVISIONERS.values():
         for name, amount in technology.capacity(node).items():
             published[name] = max(amount, published.get(name, 0))
-    return {name: str(amount) for name, amount in published.items()}
+    return {name: str(amount + beyond.get(name, 0)) for name, amount in published.items()}
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:
-    """Whether `found` says all of `wanted`; the API server may write 2000 as "2k"."""
+    """Return whether `found` has everything of `wanted`; the API server may write 2000 as "2k"."""
     return found is not None and all(_same(value, found.get(key)) for key, value in wanted.items())
 
 
@@ -309,7 +367,7 @@ def _same(wanted: str, found: Any) -> bool:
 
 
 def _complete(value: msgspec.Struct | None) -> dict[str, Any]:
-    """Every field, those with their default included."""
+    """Return every field, including those with default values."""
     if value is None:
         return {}
     encoded = {field.name: field.encode_name for field in msgspec.structs.fields(value)}

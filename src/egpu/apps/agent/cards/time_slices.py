@@ -1,9 +1,8 @@
-"""How long programs keep time-sliced cards: set before the first container of that length starts, and set back once the
-last one is gone.
+"""Sets how long programs keep time-sliced cards: before the first container with that length starts, and back after
+the last.
 
-The setting is the card's and outlives us, so what we are about to change is written down before it is changed: a file
-per card. An agent that is killed in between finds the file, and sets back what no slot wants.
-"""
+The setting belongs to the card and outlives the agent. So a file per card records each change before it is made. If
+the agent is killed in between, the next one finds the file, and resets cards that no slot needs."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.files import write_atomically
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.timeslice import DEFAULT
-from egpu.errors import NotSupported
-from egpu.runtime.beats import rest
+from egpu_base.errors import NotSupported
+from egpu_base.runtime.beats import rest
+from egpu_base.system.files import write_atomically
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +28,7 @@ INTERVAL_SECONDS = 5.0
 
 
 class TimeSlices:
-    """`set_length` (UUID, length) changes a card; it blocks, and raises NotSupported where it cannot."""
+    """Sets lengths. `set_length` (UUID, length) changes a card; it blocks, and raises NotSupported if it cannot."""
 
     def __init__(self, slots: Slots, directory: Path, set_length: Callable[[str, str], None]) -> None:
         self._slots = slots
@@ -37,11 +36,11 @@ class TimeSlices:
         self._set = set_length
         self._lock = asyncio.Lock()
         self._preparing = Counter[str]()
-        """Cards whose slots are being made: they want their length, although no slot says so yet."""
+        """Cards whose slots are being made: they need their length, although no slot says so yet."""
 
     @asynccontextmanager
     async def while_made(self, allocation: ContainerAllocation) -> AsyncGenerator[None]:
-        """The cards of a container have its length from now on; its slot is made inside. Raises NotSupported."""
+        """Set the length on a container's cards; its slot is made inside. Raises NotSupported."""
         length = provisioner(allocation.provisioner).time_slice(allocation)
         cards = [share.uuid for share in allocation.cards] if length else []
         self._preparing.update(cards)
@@ -63,12 +62,12 @@ class TimeSlices:
             try:
                 await self.step()
             except OSError as error:
-                log.warning("time slices are not looked after", reason=str(error))
+                log.warning("time slices not checked", reason=str(error))
             await rest(INTERVAL_SECONDS)
 
     async def step(self) -> Sequence[str]:
-        """Set back the cards that no container wants otherwise; returns them."""
-        # What begins with a dot was never put in place.
+        """Reset cards that no container needs changed, and return them."""
+        # A name that begins with a dot was never renamed into place.
         changed = [each.name for each in self._directory.glob("[!.]*")]
         back: list[str] = []
         for uuid in sorted(changed):
@@ -78,7 +77,7 @@ class TimeSlices:
                 try:
                     await asyncio.to_thread(self._set, uuid, DEFAULT)
                 except NotSupported as error:
-                    log.warning("the time slice of a card is not set back", uuid=uuid, reason=str(error))
+                    log.warning("time slice of a card not reset", uuid=uuid, reason=str(error))
                     continue
                 (self._directory / uuid).unlink()
                 back.append(uuid)

@@ -1,9 +1,8 @@
-"""What holds containers to their slices while they run, by writing their policy pages anew.
+"""Keeps containers inside their slices while they run, by rewriting their policy pages.
 
-    compute    shares out the cards' time (`egpu.adapters.slices.sharing`) among slots, and what else asks for it here
-    driver     has the driver hold pods to their memory, where it can and their class wants that
-    ended      gives back what ended programs of slices that several pods have still count for
-    memory     holds containers and executors to what the driver says that they hold, and ends who stays over it
+    compute         shares the cards' time (`egpu.adapters.slices.sharing`) among slots and other slices of the machine
+    driver          lets the driver limit the memory of pods, if it can and their class asks for it
+    ended_programs  returns memory that ended programs of shared slices still count for
+    memory          compares containers and executors with the driver's figures, and ends those that stay over the limit
 
-The limits themselves are written when a slot is prepared (`egpu.apps.agent.slots`).
-"""
+The limits themselves are written when a slot is prepared (`egpu.apps.agent.slots`)."""

@@ -1,4 +1,4 @@
-"""Shares out the time of this node's cards: among its slots, and among what else of this machine asks for it."""
+"""Shares the time of this node's cards among its slots and the other slices of this machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from egpu.adapters.local.election import SharingElection
 from egpu.adapters.slices.pages import PPM
 from egpu.adapters.slices.sharing import TimeSharing, TimeSlice
 from egpu.apps.agent.slots.directories import Slots
-from egpu.runtime.looking import looking
+from egpu_base.runtime.looking import looking
 
 
 class ComputeSharing:
-    """Keeps the policy pages of one node's slots up to date with who is active."""
+    """Updates the policy pages of one node's slots with the grants of active slices."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class ComputeSharing:
         election: SharingElection | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`election`: those of `egpu run` and `egpu serve` on the same machine are held by the same windows."""
+        """`election`: slices of `egpu run` and `egpu serve` on the same machine share the same windows."""
         self._slots = slots
         self._election = election
         self._sharing = TimeSharing(self._slices, self._stamp, clock=clock)
@@ -32,7 +32,7 @@ class ComputeSharing:
         await looking(self._sharing.next)
 
     def step(self) -> float:
-        """Look once and write what changed; returns how many seconds it is until the next look."""
+        """Look once and write changes. Returns the seconds until the next look."""
         return self._sharing.step()
 
     def _slices(self) -> Iterator[TimeSlice]:

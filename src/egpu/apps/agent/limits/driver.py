@@ -1,8 +1,7 @@
-"""Memory limits that the driver keeps: set on the pod's control group before a container of it starts.
+"""Memory limits that the driver enforces: set on the pod's control group before a container of it starts.
 
-A container has no control group yet when kubelet asks us, and one limit holds whatever is below it: so the pod's is the
-sum of what its containers have of the card. It goes with the group, when kubelet removes that, also after we died.
-"""
+A container has no control group yet when kubelet asks, and a limit covers everything below it. So the pod's limit is
+the sum of its containers' memory on the card. It goes when kubelet removes the group, even after the agent died."""
 
 from __future__ import annotations
 
@@ -12,18 +11,18 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.memory_limits import MemoryLimit, pod_group
+from egpu.adapters.cards.memory_limits import MemoryLimit, pod_group
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.slots.directories import Slots
 from egpu.apps.agent.slots.owners import Owner
 from egpu.core.provisioners.preparation import MIB_BYTES
-from egpu.errors import Unavailable
+from egpu_base.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
 
 class DriverLimits:
-    """`set_limit` (UUID, group, bytes) is the driver's; `cgroup_root` is where kubelet makes groups."""
+    """Sets limits. `set_limit` (UUID, group, bytes) is the driver's; kubelet makes groups below `cgroup_root`."""
 
     def __init__(self, slots: Slots, cgroup_root: Path, set_limit: Callable[[str, Path, int], MemoryLimit]) -> None:
         self._slots = slots
@@ -31,7 +30,7 @@ class DriverLimits:
         self._set = set_limit
 
     async def apply(self, owner: Owner) -> None:
-        """Limit the pod of a container whose class wants that. Raises Unavailable, NotSupported."""
+        """Limit the pod of a container whose class asks for it. Raises Unavailable, NotSupported."""
         group = await asyncio.to_thread(pod_group, self._cgroup_root, owner.pod.uid)
         if group is None:
             raise Unavailable(f"pod {owner.pod.key} has no control group below {self._cgroup_root} yet")
@@ -43,7 +42,7 @@ class DriverLimits:
         for share in owner.allocation.cards:
             limit_bytes = sum(_bytes_of(share.uuid, one) for one in (owner.allocation, *others))
             found = await asyncio.to_thread(self._set, share.uuid, group, limit_bytes)
-            log.info("limited by the driver", pod=owner.pod.key, uuid=share.uuid, limit=found)
+            log.info("memory limited by the driver", pod=owner.pod.key, uuid=share.uuid, limit=found)
 
 
 def _bytes_of(uuid: str, allocation: ContainerAllocation) -> int:

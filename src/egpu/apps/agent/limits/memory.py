@@ -1,8 +1,7 @@
-"""Holds the slices of this node to their memory by what the driver says: those of its containers, and of its executors.
+"""Keeps this node's slices inside their memory by the driver's figures: containers and executors.
 
-Whatever a container counts, and whatever it writes into its usage file, the driver's word on its processes decides
-(`egpu.adapters.slices.overruns`): at once on what may still be allocated, and after some seconds on its life.
-"""
+The driver's figures for a slice's processes decide, whatever a container counts or writes into its usage file
+(`egpu.adapters.slices.overruns`): at once on what may still be allocated, and after some seconds on ending it."""
 
 from __future__ import annotations
 
@@ -14,18 +13,19 @@ from typing import Any
 import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.processes import Process
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Finding, MemoryWatch, Overrun, ProcessSource, kill_holders
-from egpu.api.kubernetes import Pod
-from egpu.api.objects import ObjectMeta
-from egpu.apps.agent.serving.pods import ServedContainer
-from egpu.apps.agent.serving.slots import SlotOwner
+from egpu.api import names
+from egpu.apps.agent.serving.pod_service import ServedContainer
+from egpu.apps.agent.serving.slot_executors import SlotOwner
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import Slots
-from egpu.errors import ElasticGPUError
-from egpu.runtime.looking import looking
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import ElasticGPUError
+from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.runtime.looking import looking
+from egpu_base.system.processes import Process
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +34,8 @@ Key = tuple[str, int, str]
 
 
 class MemoryReconciler:
-    """Keeps `overhead_bytes` of one node's policy pages true, and ends who stays over its limit: an executor, or those
-    processes of a container that hold the memory."""
+    """Updates `overhead_bytes` of one node's policy pages, and ends slices that stay over their limit: an executor,
+    or the processes of a container that have the memory."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class MemoryReconciler:
         events: EventRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`events`: where pods are told why something of theirs was ended."""
+        """`events`: tells pods why one of their processes was ended."""
         self._slots = slots
         self._events = events
         self._executors = executors
@@ -54,7 +54,7 @@ class MemoryReconciler:
 
     @property
     def findings(self) -> Mapping[Key, Finding]:
-        """The last comparison, of every container."""
+        """Return the last comparison, of every container."""
         found: dict[Key, Finding] = {}
         for (key, uuid), finding in self.watch.findings.items():
             match key:
@@ -65,12 +65,12 @@ class MemoryReconciler:
         return found
 
     def held_bytes(self, key: Hashable, uuid: str) -> int:
-        """What the driver said last that a slice holds of a card; 0 where it said nothing."""
+        """Return the driver's last figure for a slice on a card; 0 without one."""
         finding = self.watch.findings.get((key, uuid))
         return 0 if finding is None else finding.driver_bytes
 
     def holders(self, key: Hashable, uuid: str) -> tuple[Process, ...]:
-        """Those that hold it."""
+        """Return the processes that have this memory."""
         finding = self.watch.findings.get((key, uuid))
         return () if finding is None else finding.holders
 
@@ -89,14 +89,14 @@ class MemoryReconciler:
             await looking(look)
 
     def step(self) -> tuple[Overrun, ...]:
-        """Compare once; returns who is to be ended."""
+        """Compare once, and return the slices to be ended."""
         executors = tuple(executor.process for each in self._executors for executor in list(each.running.values()))
         return self.watch.step(self.slices(), stamp=(self._slots.last_change, executors))
 
     def slices(self) -> Iterator[WatchedSlice]:
-        """All that is watched, as it is now."""
+        """Return all watched slices as they are now."""
         slices = self._slots.slices()
-        # Nobody can tell whose memory on a card is, if one container of a pod is limited there and another is not.
+        # If one container of a pod is limited on a card and another is not, their memory cannot be told apart.
         unlimited = {
             (record.pod_uid, share.uuid)
             for records in slices
@@ -106,15 +106,22 @@ class MemoryReconciler:
         }
         for record, *others in slices:
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
-            if policy.exists():  # none where nothing in the container is limited, or an executor is in its place
-                page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
+            if policy.exists():  # no page if nothing in the container is limited, or it has an executor
+                page = f"{names.SLICE_DIRECTORY}/{layout.POLICY_FILE}"
                 cards = [share.uuid for share in record.allocation.cards]
-                pods = {one.pod_uid for one in (record, *others)}
-                pods = {pod for pod in pods if not any((pod, uuid) in unlimited for uuid in cards)}
+                members = {one.pod_uid for one in (record, *others)}
+                mixed = {pod for pod in members if any((pod, uuid) in unlimited for uuid in cards)}
+                pods = tuple(sorted(members - mixed))
                 newest = max((record, *others), key=lambda one: one.allocation.revision).allocation
                 kept = {share.uuid: newest.memory_limit_bytes(share) for share in newest.held}
                 yield WatchedSlice(
-                    key=record.slice, policy=policy, usage=usage, page=page, pods=tuple(sorted(pods)), kept_bytes=kept
+                    key=record.slice,
+                    policy=policy,
+                    usage=usage,
+                    page=page,
+                    pods=pods,
+                    mixed=tuple(sorted(mixed)),
+                    kept_bytes=kept,
                 )
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
@@ -123,23 +130,25 @@ class MemoryReconciler:
                 yield executor.watched(key)
 
     async def end(self, overrun: Overrun) -> None:
-        """End the executor of that slice, or the processes in it that hold the card's memory."""
+        """End the slice's executor, or the processes in it that have the card's memory."""
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 if executor.process.pid == overrun.slice.session:
                     if supervisor.is_ending(executor.name):
-                        return  # it was said before
-                    log.warning("an executor is ended", name=executor.name, reason=str(overrun))
+                        return  # logged before
+                    log.warning("executor ended: over its memory limit", name=executor.name, reason=str(overrun))
                     try:
                         await supervisor.end(executor)
                     except ElasticGPUError as error:
-                        log.warning("an executor does not end", name=executor.name, reason=str(error))
+                        log.warning("executor does not end", name=executor.name, reason=str(error))
                     await self._tell(executor.record.owner, overrun)
                     return
         killed = await asyncio.to_thread(kill_holders, overrun)
         if not killed:
             return  # they have ended meanwhile
-        log.warning("processes of a container are ended", slot=overrun.slice.key, pids=killed, reason=str(overrun))
+        log.warning(
+            "container processes ended: over the memory limit", slot=overrun.slice.key, pids=killed, reason=str(overrun)
+        )
         match overrun.slice.key:
             case (str(slot_id), int(generation)):
                 await self._tell(SlotOwner(slot=slot_id, generation=generation), overrun)
@@ -147,13 +156,13 @@ class MemoryReconciler:
                 pass
 
     async def _tell(self, owner: object, overrun: Overrun) -> None:
-        """An event on each pod that has the slice, where `kubectl describe` shows it."""
+        """Record an event on each pod that has the slice, for `kubectl describe`."""
         match owner:
             case ServedContainer():
                 containers = [(owner.namespace, owner.pod, owner.uid, owner.container)]
             case SlotOwner():
                 records = await asyncio.to_thread(lambda: list(self._slots.records()))
-                found = [one for one in records if SlotOwner.of(one) == owner]  # none: given back meanwhile
+                found = [one for one in records if SlotOwner.of(one) == owner]  # no holder: given back meanwhile
                 containers = [(one.namespace, one.pod, one.pod_uid, one.container) for one in found]
             case _:
                 return
@@ -161,5 +170,5 @@ class MemoryReconciler:
             return
         for namespace, name, uid, container in containers:
             subject = Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid))
-            message = f"container {container}: what held its GPU memory was ended: {overrun}"
+            message = f"container {container}: the processes that held its GPU memory were ended: {overrun}"
             await self._events.warn(subject, "GPUMemoryLimitExceeded", message)

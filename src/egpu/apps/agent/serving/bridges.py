@@ -1,8 +1,7 @@
-"""From containers of this node to their executors on other nodes: one bridge per slot, closed when the slot is gone.
+"""Connects containers of this node to their executors on other nodes: one bridge per slot, closed with the slot.
 
-A bridge's socket is linked into the slot, and another one put in its place when the agent starts again: the program
-connects once more, and goes on with its session.
-"""
+A bridge's socket is linked into the slot, and replaced when the agent starts again: the program connects once more,
+and continues its session."""
 
 from __future__ import annotations
 
@@ -15,27 +14,27 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.executors.process import SOCKET
-from egpu.adapters.files import write_atomically
-from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Bridge, Target
 from egpu.adapters.pool.client import answer_of, dial, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.api import names
-from egpu.api.kubernetes import Node
-from egpu.apps.agent.serving.slots import SlotOwner
+from egpu.apps.agent.serving.slot_executors import SlotOwner
 from egpu.apps.agent.slots.directories import GRACE_FILE, SlotRecord, Slots
-from egpu.errors import NotFound, Refused, Unavailable
+from egpu_base.api.kubernetes import Node
+from egpu_base.errors import NotFound, Refused, Unavailable
+from egpu_base.kubernetes import Client
+from egpu_base.system.files import write_atomically
 
 log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS = 1.0
 OPEN_SECONDS = 15.0
-"""How long the other node may take to start an executor."""
+"""The time that the other node has to start an executor."""
 BRIDGE_SOCKET = "lease0.sock"
 AGENTS_AWAY_SECONDS = 300
-"""How long a program waits for the agents between it and its executor, and its session for the program: an agent whose
-new image is still pulled is away for minutes. A node that Kubernetes has lost is not waited for."""
+"""The time that a program waits for the agents between it and its executor, and the session for the program: an agent
+whose new image is being pulled is away for minutes. No program waits for a node that Kubernetes has lost."""
 
 
 class SlotBridges:
@@ -49,34 +48,33 @@ class SlotBridges:
         self._open: dict[SlotOwner, Bridge] = {}
         self._any_open = asyncio.Event()
         self._preparing: set[SlotOwner] = set()
-        # Sockets of an earlier run: nobody listens on them.
+        # Sockets of an earlier run: no process listens on them.
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True, mode=0o700)  # nobody but us passes: the sockets in it are for containers
+        directory.mkdir(parents=True, mode=0o700)  # only root passes: the sockets in it are for containers
 
     async def start(self, record: SlotRecord) -> Path:
-        """Open the bridge of a slot that is being made; returns its socket. Its executor runs by then.
+        """Open the bridge of a slot that is being made, and return its socket. Its executor runs by then.
 
-        Raises Refused, TerminalError or Unavailable, as the other node says.
-        """
+        Raises Refused, TerminalError or Unavailable, as the other node answers."""
         self._preparing.add(SlotOwner.of(record))
         await self._take(record)
         return await self._listen(record)
 
     async def resize(self, record: SlotRecord) -> None:
-        """Let the node that has the cards look at the container's allocation again, which gives its executor the size
-        that it has by now. Raises as `start`."""
+        """Ask the node that has the cards to read the container's allocation again, which resizes its executor.
+        Raises as `start`."""
         await self._take(record)
 
     def settled(self, record: SlotRecord) -> None:
-        """The slot is in its place, or was given up: from now on its bridge lives as long as it does."""
+        """Note that the slot is in place or given up: from now on its bridge lives as long as the slot."""
         self._preparing.discard(SlotOwner.of(record))
 
     async def run(self) -> None:
-        """Open the bridges of slots that are there; then close those of slots that are gone, for ever."""
+        """Open the bridges of existing slots, then close those of removed slots, forever."""
         for record in list(self._slots.records()):
             if record.server and SlotOwner.of(record) not in self._open:
                 link(await self._listen(record), self._slots.path(record.slot_id))
-                log.info("bridge opened again", slot_id=record.slot_id, server=record.server)
+                log.info("bridge reopened", slot_id=record.slot_id, server=record.server)
         try:
             while True:
                 await self._any_open.wait()
@@ -87,7 +85,7 @@ class SlotBridges:
                 await bridge.close()
 
     async def sweep(self) -> None:
-        """Close every bridge whose slot was given to somebody else, or removed."""
+        """Close every bridge whose slot was reused or removed."""
         needed = {SlotOwner.of(record) for record in self._slots.records()} | self._preparing
         for owner in self._open.keys() - needed:
             await self._open.pop(owner).close()
@@ -106,8 +104,8 @@ class SlotBridges:
         return directory / BRIDGE_SOCKET
 
     async def _take_unless_lost(self, record: SlotRecord) -> Target:
-        """For a program that connects: it need not wait for a node of which its kubelet, too, has long said nothing.
-        Raises Refused then, else as `_take`."""
+        """Do as `_take` for a program that connects, but raise Refused at once if the node's kubelet has been silent
+        for long."""
         node = await self._server_of(record)
         try:
             return await self._ask(node, record)
@@ -117,7 +115,7 @@ class SlotBridges:
             raise
 
     async def _take(self, record: SlotRecord) -> Target:
-        """Ask the node that has the cards for the container's executor, and a token for it."""
+        """Ask the node that has the cards for the container's executor, and for a token."""
         return await self._ask(await self._server_of(record), record)
 
     async def _server_of(self, record: SlotRecord) -> Node:
@@ -129,7 +127,7 @@ class SlotBridges:
     async def _ask(self, node: Node, record: SlotRecord) -> Target:
         address = node.annotations.get(names.POOL_ADDRESS)
         if not address:
-            raise Unavailable(f"node {record.server}, which has the cards, takes no part in the pool now")
+            raise Unavailable(f"node {record.server}, which has the cards, is not in the pool now")
         connection, _ = await dial(
             parse_address(address, names.POOL_ADDRESS),
             self._credentials,
@@ -154,13 +152,13 @@ class SlotBridges:
 
 
 def is_lost(node: Node) -> bool:
-    """Kubernetes says Unknown when a kubelet has said nothing for long (40 seconds, unless told otherwise)."""
+    """Return whether Kubernetes says Unknown: the kubelet has been silent for long (40 seconds by default)."""
     return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions or [])
 
 
 def link(socket: Path, slot: Path) -> None:
-    """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
-    `slots.link_into` says. Beside it, how long a program may wait for it."""
+    """Put a bridge's socket into a slot, replacing an older one, and a file that says how long a program may wait.
+    Every user of the container can connect, as in `slots.link_into`."""
     write_atomically(slot / GRACE_FILE, f"{AGENTS_AWAY_SECONDS}\n".encode())
     socket.chmod(0o666)
     draft = slot / f".{SOCKET}"

@@ -1,8 +1,7 @@
-"""Device files: which a container may open. What was granted is a link to the real file, anything else leads nowhere.
+"""Device files: which a container may open. A granted name links to the real file, any other leads nowhere.
 
-Without CDI, Allocate has to name every file of the node before anybody knows whose slot it is, so each name is a link
-that is filled in when the container starts. "Nowhere" is a device number that no driver serves: opening it is ENXIO.
-"""
+Without CDI, Allocate must name every file of the node before the slot has an owner. So each name is a link that is
+filled in when the container starts. "Nowhere" is a device number that no driver serves: opening it is ENXIO."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from egpu.adapters.files import link_like
-from egpu.adapters.mig import FoundInstance
-from egpu.errors import NotSupported
+from egpu.adapters.cards.mig import FoundInstance
+from egpu_base.errors import NotSupported
+from egpu_base.system.files import link_like
 
-#: Files a CUDA program needs beside its card, where the node has them.
+# : Files that a CUDA program needs beside its card, if the node has them.
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
-#: Where the driver says which device file is which instance's (a simulated machine has it beside those files), and
-#: where those are below /dev.
+# : The driver's list of the device files of MIG instances (on a simulated machine it is beside those files), and :
+# their folder below /dev.
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
 CAPABILITIES = "nvidia-caps"
 
@@ -32,29 +31,28 @@ _UNSERVED_TEXT = b"This card was not granted to this container.\n"
 
 
 class DeviceFiles:
-    """The device files of one node under `root`, and the file that leads nowhere, kept under `state_dir`."""
+    """The device files of one node under `root`, and the file that leads nowhere, below `state_dir`."""
 
     def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
         self._root = root
         self._nowhere = state_dir / "unserved"
         self._links = state_dir / "links"
-        """Directories of links, and a link to each, of which those of slots are further names."""
+        """Directories of links, with one link to each; the links of slots are further names of it."""
         self._whole: set[Path] = set()
-        """Those of them that were looked at."""
+        """The directories that were checked."""
         self._proc_devices = proc_devices
 
     def card(self, minor: int) -> Path:
         return self._root / name(minor)
 
     def control(self) -> tuple[Path, ...]:
-        """Those of CONTROL_DEVICES that this node has."""
+        """Return the CONTROL_DEVICES of this node."""
         return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
 
     def instance(self, minor: int, found: FoundInstance) -> dict[str, Path]:
-        """What a program must open to have an instance of the card, by where it is below /dev.
+        """Return the files that a program must open to use an instance of the card, by their path below /dev.
 
-        Raises NotSupported where the driver does not say which files these are, or has not made them.
-        """
+        Raises NotSupported if the driver does not name these files, or has not created them."""
         wanted = f"gpu{minor}/gi{found.gpu_id}/access", f"gpu{minor}/gi{found.gpu_id}/ci{found.compute_id}/access"
         own = self._root / CAPABILITIES / MIG_MINORS.name
         minors = own if own.exists() else MIG_MINORS
@@ -62,18 +60,17 @@ class DeviceFiles:
             numbers = dict(line.split() for line in minors.read_text().splitlines())
             files = [f"{CAPABILITIES}/nvidia-cap{numbers[each]}" for each in wanted]
         except (OSError, ValueError, KeyError) as error:
-            raise NotSupported(f"{minors} does not say which device files {wanted[0]} has: {error}") from error
+            raise NotSupported(f"{minors} does not name the device files of {wanted[0]}: {error}") from error
         if missing := [file for file in files if not (self._root / file).exists()]:
             made = f"nvidia-modprobe -f {Path('/proc/driver/nvidia/capabilities') / wanted[0]}"
-            raise NotSupported(f"{self._root / missing[0]} is not there; NVIDIA's tools make it: {made}")
+            raise NotSupported(f"{self._root / missing[0]} does not exist; NVIDIA's tools create it: {made}")
         return {file: self._root / file for file in files}
 
     def links(self, granted: Collection[int], minors: Iterable[int]) -> dict[str, Path]:
-        """Where each name leads in a container that was granted some of the node's minors. Without any it needs no
-        control device either: whoever can open that one can ask the driver about every card of the node.
+        """Return the target of each name for a container with these minors. Without minors it gets no control device
+        either: that device answers about every card of the node.
 
-        Raises NotSupported as `nowhere` does.
-        """
+        Raises NotSupported as `nowhere` does."""
         control = {path.name: path for path in self.control()} if granted else {}
         cards = {name(minor): self.card(minor) for minor in granted}
         nowhere = self.nowhere()
@@ -81,12 +78,12 @@ class DeviceFiles:
         return {each: cards.get(each) or control.get(each) or nowhere for each in sorted(names)}
 
     def link(self, at: Path, granted: Collection[int], minors: Iterable[int]) -> None:
-        """Make `at` a link to a directory of the `links`. Raises NotSupported, OSError."""
+        """Make `at` a link to a directory of `links`. Raises NotSupported, OSError."""
         folder = self._folder(self.links(granted, minors))
         link_like(at, folder, like=_link_to(folder))
 
     def discard_unused(self, slots: Iterable[Path]) -> None:
-        """Remove what none of these, made by `link`, leads to."""
+        """Remove directories that none of these links, made by `link`, points to."""
         used = {os.path.basename(os.readlink(slot)) for slot in slots if slot.is_symlink()}
         for each in self._links.iterdir() if self._links.is_dir() else ():
             if each.name.partition(".")[0] in used:
@@ -97,7 +94,7 @@ class DeviceFiles:
                 each.unlink(missing_ok=True)
 
     def _folder(self, links: Mapping[str, Path]) -> Path:
-        """A directory of exactly these links, which nobody changes any more: there are as many as kinds of slots."""
+        """Return a directory with exactly these links, which never changes: there is one per kind of slot."""
         content = "".join(f"{file}\0{target}\0" for file, target in links.items())
         folder = self._links / hashlib.sha256(content.encode()).hexdigest()[:32]
         if folder not in self._whole:
@@ -112,10 +109,9 @@ class DeviceFiles:
         return folder
 
     def nowhere(self) -> Path:
-        """The file that nothing serves: a device node on a real node, a plain file on a simulated one.
+        """Return the file that nothing serves: a device node on a real node, a plain file on a simulated one.
 
-        Raises NotSupported when the node's cards are device files and none of ours may be made.
-        """
+        Raises NotSupported if the node's cards are device files and the agent may not create one."""
         real = any(path.is_char_device() for path in self._root.glob("nvidia[0-9]*"))
         if self._fits(real=real):
             return self._nowhere
@@ -128,8 +124,8 @@ class DeviceFiles:
             os.mknod(self._nowhere, 0o666 | stat.S_IFCHR, os.makedev(self._unused_major(), 0))
         except PermissionError as error:
             raise NotSupported(
-                f"{self._nowhere}: a device node cannot be made ({error}); the agent needs CAP_MKNOD to keep "
-                "containers away from cards that were not granted to them"
+                f"{self._nowhere}: a device node cannot be created ({error}); the agent needs CAP_MKNOD to keep "
+                "containers away from other cards"
             ) from error
         return self._nowhere
 

@@ -1,21 +1,20 @@
-"""Slot directories: what stands in the paths that Allocate named by slot id, for the container that now has the slot.
+"""Slot directories: the content of the paths that Allocate named by slot id, for the container that has the slot now.
 
     <state-dir>/slots/<id>/             mounted read-only at /opt/egpu
-        policy                          limits; absent where the technology has none to enforce
-        usage                           mounted read-write at /opt/egpu/usage; of a file system of its own, or plain
+        policy                          limits; absent if the technology enforces none
+        usage                           mounted read-write at /opt/egpu/usage; a file system of its own, or a plain file
         libegpu-interposer.so           hard link to the node's copy; absent likewise
-        ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded; likewise
-        dev                             link to a directory of links that slots with the same cards have in common:
+        ld.so.preload                   mounted at /etc/ld.so.preload; empty if nothing is preloaded; hard link likewise
+        dev                             link to a directory of links that slots with the same cards share:
         dev/nvidia*                     link to the real device, or to a file that leads nowhere
-        executor-policy, executor-usage hard links to those of its executor, where it has one: what limits it then
-        owner.json                      whose it is (`SlotRecord`)
+        executor-policy, executor-usage hard links to its executor's files, if it has one; these then limit the slot
+        owner.json                      the owner (`SlotRecord`)
 
-Slots whose claim several pods use have one slice: one `policy` and one `usage` (or the files of one executor), hard
-linked or mounted into each of them. So they last as long as one slot has them, in whatever order the others go.
+Slots whose claim several pods use share one slice: one `policy` and one `usage` (or one executor's files), hard linked
+or mounted into each of them. So these last as long as one slot has them, in whatever order the others go.
 
-A slot is made whole under another name and renamed into place, and removed by renaming it away first: at any moment
-a slot directory is complete or absent, whenever we are killed. A new owner never gets an inode of the previous one.
-"""
+A slot is built under another name and renamed into place, and renamed away before it is removed. So a slot directory is
+complete or absent at any moment, even if the agent is killed. A new owner never gets an inode of the previous one."""
 
 from __future__ import annotations
 
@@ -27,37 +26,46 @@ from pathlib import Path
 
 import msgspec
 
-from egpu.adapters import selinux
-from egpu.adapters.files import last_change, write_atomically, write_new
-from egpu.adapters.private import private_directory
 from egpu.adapters.slices.bounded import UsageRoom, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
+from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.preparation import Preparation
-from egpu.errors import CorruptData
+from egpu_base.errors import CorruptData
+from egpu_base.system import selinux
+from egpu_base.system.files import last_change, write_atomically, write_new
+from egpu_base.system.private import private_directory
 
-CONTAINER_DIRECTORY = "/opt/egpu"
 PRELOAD_FILE = "ld.so.preload"
 USAGE_FILE = "usage"
 POLICY_FILE = "policy"
 GRACE_FILE = "grace"
-"""Beside the socket of an executor on another node: for how many seconds the program waits for its agents."""
+"""The file beside the socket of an executor on another node: for how many seconds the program waits for its agents."""
 EXECUTOR_POLICY_FILE = "executor-policy"
 EXECUTOR_USAGE_FILE = "executor-usage"
 DEVICES = "dev"
 USAGE_ROOM = "usage-room"
-"""Beside the slots, where usage files are mounted."""
+"""The directory beside the slots where usage files are mounted."""
 OWNER_FILE = "owner.json"
 _SCRATCH_PREFIX = "."
 
 
 def preloaded(plan: Preparation) -> list[str]:
-    """What every program of the container loads, by its path there."""
-    return [f"{CONTAINER_DIRECTORY}/{file}" for file in plan.libraries]
+    """Return the libraries that every program of the container loads, by their paths there."""
+    return [f"{names.SLICE_DIRECTORY}/{file}" for file in plan.libraries]
+
+
+class HeldClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The request of a ResourceClaim that a slot was prepared for."""
+
+    name: str
+    uid: str
+    request: str
 
 
 class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whose slot it is, what it was made from, and when: `boot_id` because minors change at boot."""
+    """The owner of a slot, its allocation, and the time of its preparation. `boot_id` is here because minors change
+    at boot."""
 
     slot_id: str = msgspec.field(name="token")
     namespace: str
@@ -69,11 +77,15 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     allocation: ContainerAllocation
     minors: dict[str, int]
     server: str = ""
-    """The node that has the cards, where it is another one."""
+    """The node that has the cards, if it is another one."""
     slice_generation: int = 0
-    """Where several pods have one slice: the generation of the slot that it was made for."""
+    """The generation of the slot that the slice was made for, if several pods share it."""
     prepared_at: float = 0.0
-    """When its slice was made, in seconds since the boot; 0: by a version that did not say."""
+    """The time at which its slice was made, in seconds since the boot; 0: by a version that did not record it."""
+
+    resource_claim: HeldClaim | None = None
+    """Set if the slot belongs to a ResourceClaim: then it lasts as long as the claim, and all containers that use the
+    claim share it. `pod` is the pod that it was first prepared for, `container` those of its containers."""
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -81,7 +93,7 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def slice(self) -> tuple[str, int]:
-        """What it is limited and counted with: its claim, where others use that too, and else itself."""
+        """The slice that limits it and counts its use: its claim if others share that, else the slot itself."""
         if self.allocation.shared_claim:
             return self.allocation.shared_claim, self.slice_generation
         return self.slot_id, self.generation
@@ -90,13 +102,13 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Slots:
     """The slot directories of one node. Calls block on the file system, briefly.
 
-    `mount_usage`: a container cannot make its usage file larger. Without it that is a file of the node's file system.
-    """
+    `mount_usage`: a container cannot make its usage file larger. Without it the usage file is a file of the node's
+    file system."""
 
     def __init__(self, directory: Path, *, mount_usage: bool = False) -> None:
         self._known: dict[str, tuple[tuple[int, int], SlotRecord]] = {}
-        """By slot id: the record, and the inode that it was read from and when that was changed."""
-        # A slot is for its container, which gets it mounted, and for nobody else of the node.
+        """Each slot's record, its inode, and when that was changed, by slot id."""
+        # A slot is only for its container, which gets it as a mount, and for no other user of the node.
         self._directory = private_directory(directory)
         self._directory.chmod(0o700)
         self._room = UsageRoom(self._directory.with_name(USAGE_ROOM)) if mount_usage else None
@@ -107,11 +119,11 @@ class Slots:
         return self._directory / slot_id
 
     def policy_file(self, slot_id: str) -> Path:
-        """What limits the slot: its executor's page where it has one."""
+        """Return the slot's policy page: its executor's if it has one."""
         return self._first(slot_id, EXECUTOR_POLICY_FILE, POLICY_FILE)
 
     def usage_file(self, slot_id: str) -> Path:
-        """What the slot uses: its executor's file where it has one, which no container can write."""
+        """Return the slot's usage file: its executor's if it has one, which no container can write."""
         return self._first(slot_id, EXECUTOR_USAGE_FILE, USAGE_FILE)
 
     def _first(self, slot_id: str, of_executor: str, own: str) -> Path:
@@ -121,16 +133,14 @@ class Slots:
     def create_usage(self, slot: Path) -> None:
         """Create the usage file in a slot directory that is being made; its container may run as any user.
 
-        Raises NotSupported: it was to be mounted, and this process may not mount.
-        """
+        Raises NotSupported if it should be mounted and this process may not mount."""
         create = self._room.create if self._room is not None else create_usage
         create(slot / USAGE_FILE, mode=0o666)
 
     def share_pages(self, slot: Path, member: SlotRecord) -> None:
-        """Show the policy page and the usage file of another slot in a slot directory that is being made.
+        """Share the policy page and the usage file of another slot with a slot directory that is being made.
 
-        Raises OSError where it has none (any more), NotSupported as `create_usage`.
-        """
+        Raises OSError if that slot has none (any more), NotSupported as `create_usage`."""
         of = self.path(member.slot_id)
         os.link(of / POLICY_FILE, slot / POLICY_FILE)
         source, usage = of / USAGE_FILE, slot / USAGE_FILE
@@ -141,16 +151,16 @@ class Slots:
 
     @property
     def last_change(self) -> int:
-        """Another number when a slot came or went."""
+        """A number that changes when a slot comes or goes."""
         return last_change(self._directory)
 
     def record(self, slot_id: str) -> SlotRecord | None:
-        """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
+        """Return the record of a complete slot. Raises CorruptData if the agent did not write it."""
         file = f"{self._directory}/{slot_id}/{OWNER_FILE}"
         try:
             found = os.stat(file)
             written = found.st_ino, found.st_ctime_ns
-            # Many ask for all of them, often: a file that was not replaced is not read again.
+            # All records are read often: a file that was not replaced is not read again.
             if (known := self._known.get(slot_id)) is not None and known[0] == written:
                 return known[1]
             record = msgspec.json.decode(Path(file).read_bytes(), type=SlotRecord)
@@ -162,11 +172,11 @@ class Slots:
         return record
 
     def ids(self) -> tuple[str, ...]:
-        """Of every slot that has a directory, whatever is inside."""
+        """Return the ids of all slots that have a directory, whatever is inside."""
         return tuple(sorted(each for each in os.listdir(self._directory) if not each.startswith(_SCRATCH_PREFIX)))
 
     def records(self) -> Iterator[SlotRecord]:
-        """Every readable record."""
+        """Yield every readable record."""
         for slot_id in self.ids():
             try:
                 record = self.record(slot_id)
@@ -176,34 +186,42 @@ class Slots:
                 yield record
 
     def slices(self) -> list[tuple[SlotRecord, ...]]:
-        """The records of each slice: one, or those that have it together."""
+        """Yield the records of each slice: one, or those that share it."""
         found: dict[tuple[str, int], list[SlotRecord]] = {}
         for record in self.records():
             found.setdefault(record.slice, []).append(record)
         return [tuple(records) for records in found.values()]
 
     def others(self, record: SlotRecord) -> list[SlotRecord]:
-        """The other slots that have its slice."""
+        """Return the other slots that share its slice."""
         if not record.allocation.shared_claim:
             return []
         return [one for one in self.records() if one.slice == record.slice and one.slot_id != record.slot_id]
 
     def revision(self, record: SlotRecord) -> int:
-        """Which revision of its allocation the pages of its slice are of, whichever slot they were last written for."""
+        """Return the revision of the allocation in the pages of its slice, whichever slot they were last written
+        for."""
         return max(one.allocation.revision for one in (record, *self.others(record)))
 
     def next_generation(self) -> int:
-        """A number above that of every slot there is or was since we started."""
+        """Return a number above that of every slot since the agent started."""
         self._generation += 1
         return self._generation
 
-    def owners_newest_first(self) -> list[tuple[str, str]]:
-        """(pod UID, container) of every slot, the last prepared one first."""
+    def newest_owners(self) -> list[tuple[str, str]]:
+        """Return (pod UID, container) of every slot, the last prepared one first."""
         records = sorted(self.records(), key=lambda record: record.generation, reverse=True)
         return [record.owner for record in records]
 
+    def held(self) -> dict[tuple[str, str], set[str]]:
+        """Return the ids of the slots that kubelet gave to each (pod UID, container)."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for record in (one for one in self.records() if one.resource_claim is None):
+            found.setdefault(record.owner, set()).add(record.slot_id)
+        return found
+
     def replace(self, record: SlotRecord, fill: Callable[[Path], None]) -> Path:
-        """Let `fill` write a fresh directory, then put it in the place of whatever the slot was before."""
+        """Let `fill` write a fresh directory, then put it in place of the slot's old one."""
         fresh = self._scratch(record.slot_id, "new")
         try:
             fresh.mkdir(mode=0o755)
@@ -226,7 +244,7 @@ class Slots:
         write_atomically(self.path(record.slot_id) / OWNER_FILE, msgspec.json.encode(record), mode=0o644)
 
     def remove(self, slot_id: str) -> None:
-        """Take the slot away; nothing happens where there is none."""
+        """Remove the slot; do nothing if it does not exist."""
         old = self._scratch(slot_id, "old")
         try:
             os.rename(self.path(slot_id), old)

@@ -1,8 +1,7 @@
-"""How a slot reaches its container: as a CDI device where kubelet and its runtime know those, else as paths.
+"""Chooses how a slot reaches its container: as a CDI device if kubelet and runtime support it, else as paths.
 
-Which, is read from the Node object; what it does not show (containerd 1.7 knows CDI when its configuration says so) is
-for the administrator to say.
-"""
+The choice is read from the Node object. The administrator decides what it does not show (containerd 1.7 supports CDI
+if its configuration enables it)."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from typing import Final, Literal
 
 import structlog
 
-from egpu.api.kubernetes import NodeSystemInfo
-from egpu.errors import Unavailable
+from egpu_base.api.kubernetes import NodeSystemInfo
+from egpu_base.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
 Mode = Literal["auto", "always", "never"]
 
 KUBELET: Final = (1, 31)
-"""Passes on CDI names of device plugins without being told to."""
+"""The first kubelet that passes on CDI names of device plugins by default."""
 RUNTIMES: Final = {"containerd": (2, 0), "cri-o": (1, 28), "egpu": (1, 0)}
-"""The first versions that look up CDI names of kubelet's requests without being told to; egpu is the embedded one."""
+"""The first versions that look up CDI names of kubelet's requests by default; egpu is the simulated one."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,20 @@ class Choice:
 
 
 def choose(mode: Mode, node: NodeSystemInfo) -> Choice:
-    """What to do on a node, and why. Words of its versions that cannot be read count as too old."""
+    """Choose for a node, with the reason. Unreadable versions count as too old."""
     if mode != "auto":
         return Choice(mode == "always", f"--cdi {mode}")
     runtime, _, version = node.container_runtime_version.partition("://")
     if _version(node.kubelet_version) < KUBELET:
         return Choice(False, f"kubelet {node.kubelet_version} is older than 1.31")
     if runtime not in RUNTIMES:
-        return Choice(False, f"whether {runtime or 'the runtime'} knows CDI is not known; if it does, --cdi always")
+        return Choice(
+            False, f"it is not known whether {runtime or 'the runtime'} supports CDI; if it does, use --cdi always"
+        )
     if _version(version) < RUNTIMES[runtime]:
         needed = ".".join(map(str, RUNTIMES[runtime]))
-        told = f"{runtime} {version} is older than {needed}; if its configuration has CDI on, --cdi always"
-        return Choice(False, told)
+        reason = f"{runtime} {version} is older than {needed}; if its configuration enables CDI, use --cdi always"
+        return Choice(False, reason)
     return Choice(True, f"kubelet {node.kubelet_version}, {runtime} {version}")
 
 
@@ -57,7 +58,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 class Injection:
-    """The choice for this node. Unless it is given there is none before `learn`, and kubelet hears of no slots."""
+    """The choice for this node. Unless it is configured there is none before `learn`, and kubelet gets no slots."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode: Mode = mode
@@ -71,12 +72,11 @@ class Injection:
         return self._choice is not None and self._choice.cdi
 
     def learn(self, node: NodeSystemInfo) -> str:
-        """Choose by what the Node object says; returns the choice in words.
+        """Choose by the Node object, and return the choice in words.
 
-        Raises Unavailable: it says nothing yet, and we would have to know.
-        """
+        Raises Unavailable if the object does not say enough yet."""
         if self._mode == "auto" and not node.kubelet_version:
-            raise Unavailable("kubelet has not said its version yet")
+            raise Unavailable("kubelet has not reported its version yet")
         choice = choose(self._mode, node)
         if choice != self._choice:
             log.info("slots reach containers", by=str(choice))

@@ -1,5 +1,5 @@
-"""The slot plugin of a node with a shim: kubelet is answered by the shim, with what is offered here, and only asks us
-when a container is about to start."""
+"""The slot plugin of a node with a shim. The shim answers kubelet with this offer, and asks the agent only when a
+container is about to start."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import asyncio
 
 import structlog
 
-from egpu.adapters.kubelet.deviceplugin import PluginDevice, serve_plugin
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim import offer as offers
 from egpu.adapters.shim.offer import SLOT_ID, Offer
 from egpu.adapters.shim.orders import Shim
 from egpu.apps.agent.slots.plugin import SlotPlugin
-from egpu.errors import Unavailable
-from egpu.runtime.beats import rest
+from egpu_base.errors import Unavailable
+from egpu_base.kubelet.deviceplugin import PluginDevice, serve_plugin
+from egpu_base.runtime.beats import rest
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 REGISTERED_LOOK_SECONDS = 5.0
-"""Between two questions to a shim that kubelet knows."""
+"""Time between two questions to a shim that kubelet knows."""
 
 
 class Offering:
-    """`run()` keeps the offer true and answers the shim; `registered` says whether kubelet knows of it."""
+    """Keeps the offer up to date in `run()`, and answers the shim. `registered` says whether kubelet knows the shim."""
 
     def __init__(self, plugin: SlotPlugin, directory: ShimDirectory, shim: Shim) -> None:
         self._plugin = plugin
@@ -45,13 +45,18 @@ class Offering:
             self.registered = False
             await server.stop(None)
 
+    def withdraw(self) -> None:
+        """Offer kubelet no slots, until `run` offers them again."""
+        self._slots = ()
+        self._write()
+
     async def _offer(self) -> None:
         async for slots in self._plugin.watch():
             self._slots = tuple(slots)
             self._write()
 
     def _write(self) -> None:
-        """Also while the slots stay as they are: the driver's device files come when somebody first needs them."""
+        """Written even if the slots stay the same: the driver creates device files when they are first needed."""
         if self._slots is None:
             return
         offer = Offer(self._slots, self._plugin.answer(SLOT_ID))
@@ -75,5 +80,5 @@ class Offering:
                 self.registered = (await self._shim.state()).registered
             except Unavailable as error:
                 self.registered = False
-                log.warning("kubelet is not answered", reason=str(error))
+                log.warning("kubelet not answered", reason=str(error))
             await rest(REGISTERED_LOOK_SECONDS if self.registered else LOOK_SECONDS)

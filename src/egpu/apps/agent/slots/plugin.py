@@ -1,9 +1,8 @@
 """The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
 Allocate knows no container, so it answers with paths named by the slot id, and with a CDI device of that name, or
-without CDI with every device file of the node. PreStartContainer, called again before every start, finds out whose slot
-it is and has those paths and that device prepared.
-"""
+without CDI with every device file of the node. PreStartContainer runs before every start: it finds the slot's owner,
+and has those paths and that device prepared."""
 
 from __future__ import annotations
 
@@ -15,9 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.files import last_change
-from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
-from egpu.adapters.nvml import CardReading
+from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.shim.offer import only
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import Inventory
@@ -29,17 +26,19 @@ from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
-from egpu.errors import ElasticGPUError, RetryableError, Unavailable
+from egpu_base.errors import ElasticGPUError, RetryableError, Unavailable
+from egpu_base.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
+from egpu_base.system.files import last_change
 
 log = structlog.get_logger(__name__)
 
-#: kubelet gives up after 30 s; until then what may be only a passing failure is tried again.
+# : kubelet gives up after 30 s; until then a temporary failure is tried again.
 PRESTART_SECONDS = 20.0
 RETRY_SECONDS = 0.3
 
 
 class SlotPlugin:
-    """Implements `egpu.adapters.kubelet.deviceplugin.DevicePlugin`."""
+    """The plugin. Implements `egpu_base.kubelet.deviceplugin.DevicePlugin`."""
 
     options = PluginOptions(pre_start_required=True)
 
@@ -66,16 +65,16 @@ class SlotPlugin:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def slot_lock(self, slot_id: str) -> asyncio.Lock:
-        """Held while the slot of `slot_id` is being changed."""
+        """Return the lock of a slot that is being changed."""
         return self._locks[slot_id]
 
     @property
     def devices_change(self) -> int:
-        """Another number when a device file of the node came or went: `answer` may be another one."""
+        """A number that changes when a device file of the node comes or goes: `answer` may change then."""
         return last_change(self._config.device_root)
 
     async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
-        """Slots by number of cards; a card that is lost for a while takes none of them away."""
+        """Yield the slots, by the number of cards. A card that is lost for a while removes none."""
         sent: tuple[PluginDevice, ...] | None = None
         async for cards in self._inventory.changes():
             pooled = self._config.pool_pki is not None
@@ -88,7 +87,7 @@ class SlotPlugin:
                 yield slots
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """How a container gets its one slot. Raises TerminalError for any other number of slots."""
+        """Answer with the container's one slot. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
         slot_id = only(ids)
         if not self._inventory.version:
@@ -99,15 +98,15 @@ class SlotPlugin:
         return answer
 
     def answer(self, slot_id: str) -> ContainerDevices:
-        """What Allocate says of a slot, whoever asks it for whom."""
+        """Return Allocate's answer for a slot, for any container."""
         slot = self._config.slots_dir / slot_id
-        target = layout.CONTAINER_DIRECTORY
-        # What holds a program to its slice is mounted in any case: a runtime whose configuration has CDI off ignores
-        # names silently, and NVIDIA's may then bring the card all the same.
+        target = names.SLICE_DIRECTORY
+        # The files that limit a program are mounted in any case: a runtime with CDI disabled ignores names silently,
+        # and NVIDIA's runtime may then bring the card all the same.
         mounts = (
             Mount(target, str(slot)),
             Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
-            Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
+            Mount(names.PRELOAD_LIST, str(slot / layout.PRELOAD_FILE)),
         )
         if self._injection.cdi:
             return ContainerDevices(mounts=mounts, cdi_devices=(device_name(slot_id),))
@@ -118,7 +117,7 @@ class SlotPlugin:
         return tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
+        """Fill the slot with its container's allocation; an exception keeps the container from starting."""
         slot_id = only(ids)
         began = time.monotonic()
         try:
@@ -127,7 +126,7 @@ class SlotPlugin:
                 owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
-            log.warning("a container may not start", slot_id=slot_id, reason=str(error))
+            log.warning("container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
         if names.PRELOAD in owner.pod.annotations:
@@ -147,7 +146,7 @@ class SlotPlugin:
 
 
 def _numa_nodes(cards: Iterable[CardReading]) -> tuple[int, ...]:
-    """Where a slot's card may be, for kubelet's topology manager: which card it is, is not known when kubelet asks, so
-    a container is kept to the NUMA nodes that have cards. Nothing where that is not known of every card."""
+    """Return the NUMA nodes for kubelet's topology manager. The card is not known when kubelet asks, so a container
+    is limited to NUMA nodes that have cards; to none if a card's node is unknown."""
     found = {card.numa for card in cards}
     return () if None in found else tuple(sorted(node for node in found if node is not None))

@@ -1,8 +1,8 @@
-"""From a container's allocation to what stands in its slot directory. Knows nothing of who asks.
+"""Turns a container's allocation into its slot directory, for any caller.
 
-Cards are named by UUID in an allocation; where they are today (minor number, health) is looked up for every
-preparation, because a reboot changes it. Whatever is wrong is said, and nothing is prepared: no slice without limits.
-"""
+An allocation names cards by UUID. Their current minor number and health are read for every preparation, because a
+reboot changes them. If anything is wrong, the preparer raises an error and prepares nothing: no slice without
+limits."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native
-from egpu.adapters.files import write_atomically
-from egpu.adapters.mig import FoundInstance
-from egpu.adapters.nvml import CardReading
-from egpu.adapters.preloading import check_file_system
-from egpu.adapters.processes import boot_id, seconds_since_boot
+from egpu.adapters.cards.mig import FoundInstance
+from egpu.adapters.cards.mps import Shown
+from egpu.adapters.cards.nvml import CardReading
+from egpu.adapters.programs.preloading import check_file_system
 from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
-from egpu.apps.agent.cards.instances import Instances
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.cards.mps import MpsServers
+from egpu.apps.agent.cards.mig_instances import Instances
+from egpu.apps.agent.cards.mps_servers import MpsServers
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.serving import bridges
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.slots import SlotExecutors, link_into
+from egpu.apps.agent.serving.slot_executors import SlotExecutors, link_into
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import DeviceLimit, Preparation
-from egpu.errors import NotSupported, TerminalError, Unavailable
+from egpu_base.errors import NotSupported, TerminalError, Unavailable
+from egpu_base.system.files import write_atomically
+from egpu_base.system.processes import boot_id, seconds_since_boot
 
 log = structlog.get_logger(__name__)
 
 
 class Preparer:
-    """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
-    other nodes, on a node that takes part in the pool; `specs` are written while `injection` says that slots are CDI
-    devices; `time_slices` change how long programs keep a card, and `driver_limits` have the driver limit memory,
-    where somebody may; `mps` runs the servers that slices of MPS are of."""
+    """Fills slot directories. `state_dir` also has this node's copy of the interposer. `bridges` lead to executors
+    of other nodes, if the node is in the pool. `specs` are written if `injection` says that slots are CDI devices.
+    `time_slices` sets how long programs keep a card, `driver_limits` lets the driver limit memory, and `mps` runs
+    the servers of MPS slices. `former` waits for earlier users of the cards. Each may be missing."""
 
     def __init__(
         self,
@@ -68,9 +70,11 @@ class Preparer:
         time_slices: TimeSlices | None = None,
         driver_limits: DriverLimits | None = None,
         mps: MpsServers | None = None,
+        former: FormerUsers | None = None,
     ) -> None:
         self._slots = slots
         self._mps = mps
+        self._former = former
         self._time_slices = time_slices
         self._driver_limits = driver_limits
         self._node = node
@@ -85,10 +89,10 @@ class Preparer:
         self._inventory = inventory
         self._boot_id = boot_id()
         self._first_come = asyncio.Lock()
-        """Of those that have one slice: who is prepared first makes it, and the next one finds it made."""
+        """Slots of one slice take turns: the first makes the slice, and the next finds it made."""
 
     async def prepare(self, slot_id: str, owner: Owner) -> SlotRecord:
-        """Make the slot of `slot_id` what `owner` was given, with nothing left of whoever had it before.
+        """Fill the slot with its owner's allocation, with nothing left of an earlier owner.
 
         Raises:
             TerminalError: the allocation cannot be prepared on this node, or its container would run outside its slice.
@@ -107,6 +111,8 @@ class Preparer:
         elsewhere = server != self._node
         plan = provisioner(owner.allocation.provisioner).prepare(where, owner.allocation, None if elsewhere else minors)
         by_environment = self._by_environment(where, owner, plan)
+        if self._former is not None and not elsewhere:
+            await self._former.leave(slot_id, owner)
         if self._mps is not None and plan.served is None:
             await self._mps.leave(minors)
         instance = await self._instance(where, plan)
@@ -121,12 +127,13 @@ class Preparer:
             container=owner.container,
             generation=generation,
             boot_id=self._boot_id,
-            # Of one slice all say the same size, which may be behind what this pod was told of: the resizer follows.
+            # All slots of one slice have the same size, which may be older than this pod's: the resizer follows.
             allocation=owner.allocation if member is None else member.allocation,
             minors=minors,
             server=server if elsewhere else "",
             slice_generation=generation if member is None else member.slice_generation,
             prepared_at=seconds_since_boot() if member is None else member.prepared_at,
+            resource_claim=owner.resource_claim,
         )
         try:
             link = await self._executor(record, plan)
@@ -134,12 +141,12 @@ class Preparer:
             preload = await self._preload(layout.preloaded(plan))
             fill = partial(self._fill, plan=plan, link=link, member=member, libraries=libraries, preload=preload)
             await self._limit_by_driver(where, owner)
-            async with self._time_sliced(where, record.allocation), self._served(where, plan) as pipes:
-                # A hundred quick calls of the file system, in this thread: one beside it would have to get the
-                # interpreter back after each of them, which in a burst of starts costs several times what they do.
-                self._make(record, plan, fill, by_environment=by_environment, instance=instance, pipes=pipes)
+            async with self._time_sliced(where, record.allocation), self._served(where, plan) as shown:
+                # A hundred quick calls of the file system, in this thread. Another thread would have to get the
+                # interpreter back after each of them, which costs several times as much in a burst of starts.
+                self._make(record, plan, fill, by_environment=by_environment, instance=instance, shown=shown)
         except OSError as error:
-            raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
+            raise Unavailable(f"{where}: its slot directory cannot be created: {error}") from error
         finally:
             for executors in (self._executors, self._bridges):
                 if executors is not None:
@@ -158,8 +165,8 @@ class Preparer:
         return record
 
     def _member(self, slot_id: str, allocation: ContainerAllocation, plan: Preparation) -> SlotRecord | None:
-        """Another slot that has the slice of this allocation since this boot, the last one prepared; None where there
-        is none, or the executor of their slice has ended."""
+        """Return another slot with the slice of this allocation since this boot, the last prepared one; None if
+        there is none, or the executor of their slice has ended."""
         if not allocation.shared_claim:
             return None
         cards = [share.uuid for share in allocation.cards]
@@ -176,7 +183,7 @@ class Preparer:
         return None
 
     async def _cards(self, where: str, allocation: ContainerAllocation) -> list[CardReading]:
-        """Those of the allocation that this node has."""
+        """Return the allocation's cards on this node."""
         if not allocation.cards:
             raise TerminalError(f"{where}: its allocation names no card")
         if any(share.uuid not in self._inventory.cards for share in allocation.cards):
@@ -188,63 +195,66 @@ class Preparer:
         return cards
 
     async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
-        """What links the executor that has the cards in the container's place into its slot; None where the container
-        has them itself."""
+        """Return a function that links the container's executor into its slot; None if the container has the cards
+        itself."""
         if plan.executor is None:
             return None
         if plan.executor == "elsewhere":
             if self._bridges is None:
-                raise NotSupported(f"node {record.server} has the cards, and this one takes no part in the pool")
+                raise NotSupported(f"node {record.server} has the cards, and this node is not in the pool")
             return partial(bridges.link, await self._bridges.start(record))
         if self._executors is None:
-            raise TerminalError("this agent runs no executors")
+            raise TerminalError("this agent is not configured to run executors")
         return partial(link_into, executor=await self._executors.start(record))
 
     async def _limit_by_driver(self, where: str, owner: Owner) -> None:
         if owner.allocation.memory_isolation:
             if self._driver_limits is None:
-                raise NotSupported(f"{where}: nobody has the driver limit memory here")
+                raise NotSupported(f"{where}: this agent cannot let the driver limit memory")
             await self._driver_limits.apply(owner)
 
     def _time_sliced(self, where: str, allocation: ContainerAllocation) -> AbstractAsyncContextManager[None]:
-        """Inside, its cards have the length that its technology wants; where that wants none they stay as they are."""
+        """Set the time slice that the technology wants on its cards, for the time inside; leave them if it wants
+        none."""
         if not provisioner(allocation.provisioner).time_slice(allocation):
             return nullcontext()
         if self._time_slices is None:
-            raise NotSupported(f"{where}: nobody changes time slices here")
+            raise NotSupported(f"{where}: this agent cannot change time slices")
         return self._time_slices.while_made(allocation)
 
-    def _served(self, where: str, plan: Preparation) -> AbstractAsyncContextManager[Path | None]:
-        """Inside, the MPS server of its card runs, if its programs have one; its pipe directory."""
+    def _served(self, where: str, plan: Preparation) -> AbstractAsyncContextManager[Shown | None]:
+        """Run the MPS server of its card for the time inside, and yield what its programs share with it; None if they
+        have no server."""
         if plan.served is None:
             return nullcontext()
         if self._mps is None or not self._injection.cdi:
-            raise TerminalError(f"{where}: a slice of MPS needs CDI, which this node has not")
+            raise TerminalError(f"{where}: an MPS slice needs CDI, which this node does not support")
         return self._mps.while_made(plan.served)
 
     async def _instance(self, where: str, plan: Preparation) -> FoundInstance | None:
-        """The instance of MIG that the container was given, made if need be; None where it was given none."""
+        """Return the container's MIG instance, created if needed; None if it has none."""
         if plan.instance is None:
             return None
         if self._instances is None or not self._injection.cdi:
-            raise TerminalError(f"{where}: an instance of MIG needs CDI, which this node has not")
+            raise TerminalError(f"{where}: a MIG instance needs CDI, which this node does not support")
         found = await self._instances.have(plan.instance.uuid, plan.instance.place)
         await self._inventory.refresh()
         return found
 
     def _by_environment(self, where: str, owner: Owner, plan: Preparation) -> bool:
-        """Whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError where that cannot be."""
+        """Return whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError if that is
+        impossible."""
         wanted = owner.pod.annotations.get(names.PRELOAD, "")
         if wanted not in ("", names.PRELOAD_ENVIRONMENT):
-            raise TerminalError(f"{where}: {names.PRELOAD} is {wanted!r}; it may be {names.PRELOAD_ENVIRONMENT}")
+            raise TerminalError(f"{where}: {names.PRELOAD} is {wanted!r}; it must be {names.PRELOAD_ENVIRONMENT}")
         if not wanted or not plan.libraries:
             return bool(wanted)
         if not self._injection.cdi:
-            raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, which this node has not")
+            raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, which this node does not support")
         containers = [each for each in owner.pod.all_containers if each.name == owner.container]
         if any(variable.name == "LD_PRELOAD" for each in containers for variable in each.env or ()):
             raise TerminalError(f"{where}: {names.PRELOAD} needs LD_PRELOAD, which the container sets itself")
-        log.warning("preloaded by environment: a program that clears it is not held", pod=owner.pod.key)
+        log.warning("preloaded by environment: a program that clears it escapes its limits", pod=owner.pod.key)
         return True
 
     def _make(
@@ -255,11 +265,36 @@ class Preparer:
         *,
         by_environment: bool,
         instance: FoundInstance | None,
-        pipes: Path | None,
+        shown: Shown | None,
     ) -> None:
         self._slots.replace(record, fill)
         if self._injection.cdi:
-            self._specs.write(record.slot_id, plan, by_environment=by_environment, instance=instance, pipes=pipes)
+            self._describe(record, plan, by_environment=by_environment, instance=instance, shown=shown)
+
+    def _describe(
+        self,
+        record: SlotRecord,
+        plan: Preparation,
+        *,
+        by_environment: bool,
+        instance: FoundInstance | None = None,
+        shown: Shown | None = None,
+    ) -> None:
+        """Write the CDI device of a slot."""
+        self._specs.write(
+            record.slot_id,
+            plan,
+            by_environment=by_environment,
+            instance=instance,
+            shown=shown,
+            visible=provisioner(record.allocation.provisioner).visible_devices(record.allocation),
+        )
+
+    def describe(self, record: SlotRecord, owner: Owner) -> None:
+        """Write the CDI device of a prepared slot again. Raises TerminalError."""
+        where = f"pod {owner.pod.key}, container {owner.container}"
+        plan = provisioner(record.allocation.provisioner).prepare(where, record.allocation, record.minors)
+        self._describe(record, plan, by_environment=self._by_environment(where, owner, plan))
 
     def _fill(
         self,
@@ -287,7 +322,8 @@ class Preparer:
         self._devices.link(slot / layout.DEVICES, plan.minors, self._inventory.minors)
 
     async def _library(self, artefact: str) -> Path:
-        """A library of ours, copied once per build beside the slots: a hard link cannot leave its file system."""
+        """Return one of our libraries, copied once per build beside the slots: a hard link cannot leave its file
+        system."""
         source = native.path(artefact)
         found = source.stat()
         copy = self._library_dir / f"{found.st_mtime_ns:x}-{found.st_size:x}-{artefact.replace('/', '-')}"
@@ -296,7 +332,7 @@ class Preparer:
         return copy
 
     async def _preload(self, paths: Sequence[str]) -> Path:
-        """A file that names these, likewise: written once by each agent, and linked into the slots."""
+        """Return a file that names these libraries: written once by each agent, and linked into the slots."""
         content = "".join(f"{path}\n" for path in paths).encode()
         if (known := self._preloads.get(content)) is None:
             known = self._library_dir / f"{hashlib.sha256(content).hexdigest()[:32]}-{layout.PRELOAD_FILE}"
@@ -313,7 +349,7 @@ class Preparer:
 
 
 def policy_line(limit: DeviceLimit) -> pages.DevicePolicy:
-    """A limit as a line of the policy page."""
+    """Return a limit as a line of the policy page."""
     shared = pages.Mode.SHARE if limit.work_conserving else pages.Mode.CAP
     return pages.DevicePolicy(
         uuid=limit.uuid,

@@ -1,9 +1,8 @@
-"""Makes running slices what their pods' allocations say by now, and says on the cards which sizes are in force.
+"""Applies new sizes from pods' allocations to running slices, and reports the sizes in force on the cards.
 
-An allocation is followed by its revision, never back to an earlier one. The page comes first, then the slot's record;
-what is said of a slice on its card is what both are, and how much its programs still have beyond it. The scheduler
-gives that to others only when nothing is left of it (`egpu.core.resizing`).
-"""
+An allocation is followed by its revision, never back to an earlier one. The page is written first, then the slot's
+record. A card reports a slice's size once both have it, with the memory that its programs still have beyond it. The
+scheduler gives that memory to others only when it is zero (`egpu.core.resizing`)."""
 
 from __future__ import annotations
 
@@ -15,41 +14,41 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from egpu.adapters.kubernetes import Client
-from egpu.adapters.kubernetes.reflector import Change, Reflector
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Overrun
 from egpu.adapters.slices.pages import UsageReader, amend_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, decode_allocation
-from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, SliceInForce, card_name
-from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.pods import PodService
-from egpu.apps.agent.serving.slots import SlotExecutors
+from egpu.apps.agent.serving.pod_service import PodService
+from egpu.apps.agent.serving.slot_executors import SlotExecutors
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.preparer import policy_line
 from egpu.core.overruns import CONTEXT_BYTES
 from egpu.core.provisioners import provisioner
-from egpu.errors import CorruptData, ElasticGPUError, NotFound
-from egpu.runtime.beats import within
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.errors import CorruptData, ElasticGPUError, NotFound
+from egpu_base.kubernetes import Client
+from egpu_base.kubernetes.reflector import Change, Reflector
+from egpu_base.runtime.beats import within
 
 LOOK_SECONDS = 0.25
 REST_SECONDS = 0.5
-"""Between two looks at whether a slot came or went, where no slice was resized and none waits for that."""
+"""Time between two looks for new or removed slots, while no slice is resized or waits for a resize."""
 SETTLE_SECONDS = 0.75
-"""A size counts as in force this long after its page was written: an allocation that was let in by the old one has
-been seen by then."""
+"""A size counts as in force this long after its page was written: allocations under the old size are visible by
+then."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class ResizedSlice:
-    """A slice of this node's cards that was resized. `watched` is None where nothing in its programs is limited."""
+    """A resized slice of this node's cards. `watched` is None if nothing limits its programs."""
 
     key: Hashable
     pod: str
@@ -61,7 +60,7 @@ class ResizedSlice:
 
 
 class SlotResizer:
-    """`run` until it is cancelled. `slot_lock`: held while a slot is changed, by whoever changes it."""
+    """Runs until cancelled. `slot_lock`: the lock of a slot that is being changed. `pods` follows the node's pods."""
 
     def __init__(
         self,
@@ -85,16 +84,16 @@ class SlotResizer:
         self._serving = serving
         self._memory = memory
         self._slot_lock = slot_lock
-        self._pods = Reflector(client, Pod, fields=f"spec.nodeName={node}")
+        self.pods = Reflector(client, Pod, fields=f"spec.nodeName={node}")
         self._changed = asyncio.Event()
-        self._pods.on_change(self._pod_changed)
+        self.pods.on_change(self._pod_changed)
         self._since: dict[tuple[Hashable, int], float] = {}
-        """When a revision of a slice was first seen in force, in monotonic seconds."""
+        """The time at which a revision of a slice was first seen in force, in monotonic seconds."""
         self._said: dict[str, list[SliceInForce]] = {}
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Most changes are of its status, and none of ours. Nor is a pod that goes, or comes as it was bound: its slot
-        is prepared as it says, and `run` hears of slots. After a gap in the watch one may come resized."""
+        """Look only at changed allocations: most changes are of a pod's status. A new pod's slot is prepared with
+        its allocation, and `run` notices slots. After a gap in the watch, a pod may appear already resized."""
         if change.new is None:
             return
         text = change.new.annotations.get(names.ALLOCATION)
@@ -107,24 +106,24 @@ class SlotResizer:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._pods.run())
-            await self._pods.synced.wait()
+            group.create_task(self.pods.run())
+            await self.pods.synced.wait()
             while True:
                 self._changed.clear()
                 here = self._here()
                 waits = await self.step()
                 within_seconds = LOOK_SECONDS if waits else REST_SECONDS
-                while not await self._told(within_seconds) and not waits and self._here() == here:
+                while not await self._pod_changed_within(within_seconds) and not waits and self._here() == here:
                     pass
 
     def _here(self) -> Hashable:
-        """Another one when a slot came or went, or an executor that serves another node's pod came, went or got another
-        size."""
+        """Return a value that changes when a slot comes or goes, or an executor for another node's pod comes, goes
+        or changes its size."""
         served = self._serving.executors() if self._serving is not None else ()
         return self._slots.last_change, tuple((one.name, one.record.owner.revision) for one in served)
 
-    async def _told(self, within_seconds: float) -> bool:
-        """Whether a pod changed."""
+    async def _pod_changed_within(self, within_seconds: float) -> bool:
+        """Return whether a pod changed."""
         try:
             async with asyncio.timeout_at(within(within_seconds, now=asyncio.get_running_loop().time())):
                 return await self._changed.wait()
@@ -132,8 +131,8 @@ class SlotResizer:
             return False
 
     async def step(self) -> bool:
-        """Look at every slot once, then say what is in force. Returns whether something may still come of what is here:
-        where no slice ever got another size, only pods and slots that change bring anything new."""
+        """Look at every slot once, then report sizes in force. Returns whether a later step may still change
+        something; while no slice was ever resized, only changed pods and slots do."""
         waits = False
         for record in list(self._slots.records()):
             wanted = self._wanted(record)
@@ -142,17 +141,17 @@ class SlotResizer:
                 try:
                     await self._follow(record, wanted)
                 except (ElasticGPUError, OSError) as error:
-                    log.warning("a slice is not resized yet", slot_id=record.slot_id, reason=str(error))
+                    log.warning("slice not resized yet", slot_id=record.slot_id, reason=str(error))
         resized = list(self._resized())
         try:
             await self._say(resized)
         except ElasticGPUError as error:
             waits = True
-            log.info("sizes in force are not said yet", reason=str(error))
+            log.info("sizes in force not reported yet", reason=str(error))
         return waits or bool(resized)
 
     def _wanted(self, record: SlotRecord) -> ContainerAllocation | None:
-        pod = self._pods.by_uid(record.pod_uid)
+        pod = self.pods.by_uid(record.pod_uid)
         text = pod.annotations.get(names.ALLOCATION) if pod is not None else None
         try:
             return None if text is None else decode_allocation(text).containers.get(record.container)
@@ -162,12 +161,12 @@ class SlotResizer:
     # --- making them so -----------------------------------------------------------------------------------------------
 
     async def _follow(self, record: SlotRecord, wanted: ContainerAllocation) -> None:
-        """Raises Unavailable, CorruptData, OSError; it is tried again."""
+        """Resize one slot. Raises Unavailable, CorruptData, OSError; it is tried again."""
         async with self._slot_lock(record.slot_id):
             if self._slots.record(record.slot_id) != record:
-                return  # another's by now, or prepared anew
+                return  # reused by now, or prepared again
             if wanted.revision > record.allocation.revision:
-                # Of those that have one slice the first makes it so; who is told later must not undo a later order.
+                # The first slot of a shared slice resizes it; a later one must not undo a newer order.
                 if wanted.revision > await asyncio.to_thread(self._slots.revision, record):
                     await self._resize(record, wanted)
                 sizes = [f"{share.core} % {share.memory_mib} MiB" for share in wanted.cards]
@@ -231,18 +230,19 @@ class SlotResizer:
                 await self._write(uuid, lines)
 
     def _over_bytes(self, one: ResizedSlice, position: int) -> int:
-        """What its programs have of a card beyond the size in force; contexts may stay, as for any slice."""
+        """Return the memory of a card that programs have beyond the size in force; contexts may stay, as for any
+        slice."""
         if one.watched is None:
             return 0
         share = one.cards[position]
-        # Of those that live: what the dead held is taken out of the totals when the next process asks.
+        # Of living processes: the next process that asks removes the dead ones from the totals.
         processes = UsageReader(one.watched.usage).read().processes
         counted = sum(process.memory_bytes for process in processes if process.device == position)
         driver = self._memory.held_bytes(one.key, share.uuid) - CONTEXT_BYTES
         return max(0, max(counted, driver) - share.memory_mib * MIB_BYTES)
 
     async def _end(self, one: ResizedSlice, share: CardShare, over_bytes: int) -> None:
-        """Its time to give back is over."""
+        """End a slice whose time to give back is over."""
         assert one.watched is not None
         limit = share.memory_mib * MIB_BYTES
         holders = self._memory.holders(one.key, share.uuid)

@@ -1,28 +1,29 @@
-"""Removes slots that no container holds any more, whoever forgot them and whenever we were killed."""
+"""Removes slots that no container has any more, whichever program forgot them and whenever the agent was killed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from egpu.adapters.kubelet.podresources import PodHoldings
 from egpu.api import names
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.leftovers import Leftovers, end_leftovers
 from egpu.apps.agent.slots.owners import PodReader
-from egpu.apps.agent.slots.remains import Remains, end_remains
-from egpu.errors import CorruptData, ElasticGPUError
+from egpu_base.errors import CorruptData, ElasticGPUError
+from egpu_base.kubelet.podresources import PodHoldings
 
 log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """A slot stays while kubelet lists it, or its pod is on this node and has not finished: init containers'
-    slots are not listed, and a restarted kubelet lists nothing at first. When the pod's object is gone it goes, with
-    whatever of the pod still runs: its cards may be others' by now."""
+    """Removes slots. A slot stays while kubelet lists it, or its pod is on this node and has not finished: init
+    containers' slots are not listed, and a restarted kubelet lists nothing at first. When the pod's object is gone,
+    the slot goes with all processes of the pod: its cards may have new users. Slots of ResourceClaims last as long as
+    those (`egpu.apps.agent.dra.driver`)."""
 
     def __init__(
         self,
@@ -33,7 +34,10 @@ class Sweeper:
         pods: PodReader,
         slot_lock: Callable[[str], asyncio.Lock],
         interval_seconds: float,
+        end: Callable[[Sequence[Leftovers]], Mapping[Leftovers, Sequence[int]]] = end_leftovers,
     ) -> None:
+        """`end`: ends leftovers, as `end_leftovers`."""
+        self._end = end
         self._slots = slots
         self._specs = specs
         self._holdings = holdings
@@ -47,11 +51,12 @@ class Sweeper:
             try:
                 await self.sweep()
             except ElasticGPUError as error:
-                log.info("not swept", reason=str(error))
+                log.info("slots not swept", reason=str(error))
 
     async def sweep(self) -> tuple[str, ...]:
-        """Remove what nobody holds; returns their ids. Raises Unavailable when kubelet or the API do not answer."""
-        before = {slot_id: self._record(slot_id) for slot_id in self._slots.ids()}
+        """Remove free slots and return their ids. Raises Unavailable if kubelet or the API server does not answer."""
+        found = {slot_id: self._record(slot_id) for slot_id in self._slots.ids()}
+        before = {slot_id: one for slot_id, one in found.items() if one is None or one.resource_claim is None}
         if not before:
             return ()
         held = {
@@ -76,7 +81,7 @@ class Sweeper:
             still = {slot_id: before[slot_id] for slot_id in free if self._record(slot_id) == before[slot_id]}
             for slot_id in still:
                 self._specs.remove(slot_id)
-            await self._end_remains([record for record in still.values() if record and record.slot_id in gone])
+            await self._end_leftovers([record for record in still.values() if record and record.slot_id in gone])
             await asyncio.to_thread(self._remove, still)
         if still:
             log.info("slots swept", slot_ids=list(still))
@@ -86,25 +91,25 @@ class Sweeper:
         for slot_id in slot_ids:
             self._slots.remove(slot_id)
 
-    async def _end_remains(self, records: Iterable[SlotRecord]) -> None:
-        """All together: every process of the machine has to be looked at."""
-        remains = {
-            Remains(
+    async def _end_leftovers(self, records: Iterable[SlotRecord]) -> None:
+        """End leftovers of all records at once: that looks at every process of the machine."""
+        leftovers = {
+            Leftovers(
                 record.pod_uid,
                 slot=self._slots.path(record.slot_id),
                 policy=None if self._slots.others(record) else self._slots.policy_file(record.slot_id),
             ): record
             for record in records
         }
-        if not remains:
+        if not leftovers:
             return
-        for one, killed in (await asyncio.to_thread(end_remains, tuple(remains))).items():
-            where = f"{remains[one].namespace}/{remains[one].pod}"
-            log.warning("processes of a pod that was deleted by force are ended", pod=where, pids=killed)
+        for one, killed in (await asyncio.to_thread(self._end, tuple(leftovers))).items():
+            where = f"{leftovers[one].namespace}/{leftovers[one].pod}"
+            log.warning("processes of a forcibly deleted pod ended", pod=where, pids=killed)
 
     def _record(self, slot_id: str) -> SlotRecord | None:
         try:
             return self._slots.record(slot_id)
         except CorruptData as error:
-            log.warning("a slot with a bad record", slot_id=slot_id, reason=str(error))
+            log.warning("slot with an unreadable record", slot_id=slot_id, reason=str(error))
             return None

@@ -1,7 +1,7 @@
-// What the pages cannot do without a script: a token from the address, a word when nobody answers, and a card's chart.
+// The pages need a script for three things: a token in the address, a warning without answers, and a card's chart.
 "use strict";
 
-// `egpu up` prints an address that ends in #token=…: what follows # is never sent, nor kept in a log. It goes into the form.
+// `egpu up` prints an address that ends in #token=…. Browsers never send or log this part; it goes into the form.
 const login = document.getElementById("login");
 if (login !== null && location.hash.startsWith("#token=")) {
   login.elements.token.value = decodeURIComponent(location.hash.slice("#token=".length));
@@ -26,14 +26,14 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Compute in one colour and memory in another; what is given as a thin line, what is used filled below it.
+// Compute in one colour, memory in another; allocation as a thin line, use as a filled area.
 function line(name) {
   const stroke = name.startsWith("core") ? colour("--accent") : colour("--warn");
-  const label = name.replace("core", "compute");
+  const label = name.replace("core", "compute").replace("given", "allocated");
   return name.endsWith("given") ? { label, stroke, width: 1, dash: [6, 4] } : { label, stroke, width: 2, fill: stroke + "30" };
 }
 
-// 15:04:05, whatever the browser's language.
+// 15:04:05 in every language.
 function clock(seconds) {
   return new Date(1000 * seconds).toTimeString().slice(0, 8);
 }

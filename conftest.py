@@ -1,0 +1,40 @@
+"""Shared by all tests, of the product and of the simulator. `support` is the package in `tests`.
+
+No example is held to a time: on a busy machine any of them can take long.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+
+from support import kept_memory, sanitizers
+
+kept_memory.keep_nothing()
+
+# A shell starts what is in its background with Ctrl-C ignored, and that is inherited: tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("patient", deadline=None)
+# For `make mutants`: the same examples every time, and no search for the smallest one that fails.
+settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=bool(sanitizers.KIND))
+def sanitizer_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where sanitizers report."""
+    folder = tmp_path_factory.mktemp("sanitizer")
+    sanitizers.use(folder)
+    return folder
+
+
+@pytest.fixture(autouse=bool(sanitizers.KIND))
+def no_sanitizer_report(sanitizer_reports: Path) -> Iterator[None]:
+    """Fails the test during which a sanitizer found something."""
+    yield
+    found = list(sanitizers.reported(sanitizer_reports))
+    assert not found, "\n".join(found)

@@ -1,0 +1,132 @@
+"""Values of CEL that JSON does not have: Kubernetes' quantities and semantic versions, and their functions."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import total_ordering
+from typing import Any, Final, Self
+
+from egpu_base.api.quantities import parse_quantity
+from egpu_base.errors import InvalidQuantity
+from egpu_sim.cluster.apiserver.admission.cel_values import EvaluationError, text
+
+SEMVER: Final = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
+    r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?",
+    re.ASCII,
+)
+"""A version of semver.org 2.0.0."""
+
+
+@total_ordering
+@dataclass(frozen=True)
+class QuantityValue:
+    amount: Fraction
+
+    def __lt__(self, other: Self) -> bool:
+        return self.amount < other.amount
+
+
+@total_ordering
+@dataclass(frozen=True)
+class SemverValue:
+    """A version; build metadata does not count."""
+
+    numbers: tuple[int, int, int]
+    prerelease: tuple[str, ...] = ()
+
+    def __lt__(self, other: Self) -> bool:
+        if self.numbers != other.numbers:
+            return self.numbers < other.numbers
+        if not self.prerelease or not other.prerelease:
+            return bool(self.prerelease) and not other.prerelease
+        return [_identifier(one) for one in self.prerelease] < [_identifier(one) for one in other.prerelease]
+
+
+def _identifier(part: str) -> tuple[bool, int, str]:
+    """Return a part of a prerelease for comparison: numbers come before words."""
+    return (False, int(part), "") if part.isdecimal() else (True, 0, part)
+
+
+def quantity(value: Any) -> QuantityValue:
+    """Evaluate `quantity("4Gi")`. Raises EvaluationError."""
+    try:
+        return QuantityValue(parse_quantity(text(value)))
+    except InvalidQuantity as error:
+        raise EvaluationError(f"quantity({value!r}): {error.reason}") from error
+
+
+def semver(value: Any) -> SemverValue:
+    """Evaluate `semver("1.2.3")`. Raises EvaluationError."""
+    found = SEMVER.fullmatch(text(value))
+    if found is None:
+        raise EvaluationError(f"semver({value!r}): must be a version such as 1.2.3")
+    major, minor, patch, prerelease, _ = found.groups()
+    return SemverValue((int(major), int(minor), int(patch)), tuple(prerelease.split(".")) if prerelease else ())
+
+
+def ordered(left: Any, right: Any) -> int:
+    """Return -1, 0 or 1. Raises EvaluationError for values of types that have no order, or that differ."""
+    numbers = (int, float)
+    if type(left) in numbers and type(right) in numbers:
+        return (left > right) - (left < right)
+    if type(left) is type(right) and isinstance(left, str | QuantityValue | SemverValue):
+        return (left > right) - (left < right)
+    raise EvaluationError(f"no such overload: {left!r} and {right!r} cannot be compared")
+
+
+def _amounts(left: Any, right: Any) -> tuple[Fraction, Fraction]:
+    if not isinstance(left, QuantityValue) or not isinstance(right, QuantityValue):
+        raise EvaluationError(f"no such overload: {left!r} and {right!r} are not quantities")
+    return left.amount, right.amount
+
+
+def _typed(left: Any, right: Any) -> int:
+    if not isinstance(left, QuantityValue | SemverValue):
+        raise EvaluationError(f"no such overload: {left!r} is neither a quantity nor a version")
+    return ordered(left, right)
+
+
+def _version_part(index: int) -> Callable[[Any], Any]:
+    def part(value: Any) -> int:
+        if not isinstance(value, SemverValue):
+            raise EvaluationError(f"no such overload: {value!r} is not a version")
+        return value.numbers[index]
+
+    return part
+
+
+def _integer(value: Any) -> int:
+    amount, _ = _amounts(value, value)
+    if amount.denominator != 1:
+        raise EvaluationError(f"{value!r} cannot be converted to an integer")
+    return int(amount)
+
+
+FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {"quantity": quantity, "semver": semver}
+METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "lowerAscii": lambda value: text(value).lower(),
+    "upperAscii": lambda value: text(value).upper(),
+    "asInteger": _integer,
+    "major": _version_part(0),
+    "minor": _version_part(1),
+    "patch": _version_part(2),
+}
+METHODS_OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "startsWith": lambda left, right: text(left).startswith(text(right)),
+    "endsWith": lambda left, right: text(left).endswith(text(right)),
+    "contains": lambda left, right: text(right) in text(left),
+    "compareTo": _typed,
+    "isGreaterThan": lambda left, right: _typed(left, right) > 0,
+    "isLessThan": lambda left, right: _typed(left, right) < 0,
+    "add": lambda left, right: QuantityValue(sum(_amounts(left, right), Fraction(0))),
+    "sub": lambda left, right: QuantityValue(_amounts(left, right)[0] - _amounts(left, right)[1]),
+}
+COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<=": lambda left, right: ordered(left, right) <= 0,
+    ">=": lambda left, right: ordered(left, right) >= 0,
+    "<": lambda left, right: ordered(left, right) < 0,
+    ">": lambda left, right: ordered(left, right) > 0,
+}

@@ -1,0 +1,148 @@
+"""Evaluation of CEL: each function makes one operand, and `cel` combines them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
+
+Scope: TypeAlias = Mapping[str, Any]
+Expression: TypeAlias = Callable[[Scope], Any]
+
+
+class EvaluationError(Exception):
+    """The expression reads a value that does not exist."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The value of `authorizer`: a question about the user's rights, built call by call and asked by `allowed()`."""
+
+    ask: Callable[[Mapping[str, str]], bool]
+    """Authorizes `group`, `resource` and the verb to `check`."""
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def either(condition: Expression, then: Expression, otherwise: Expression) -> Expression:
+    return lambda scope: (then if truth(condition(scope)) else otherwise)(scope)
+
+
+def added(left: Expression, right: Expression) -> Expression:
+    def add(scope: Scope) -> Any:
+        first, second = left(scope), right(scope)
+        if type(first) is type(second) and type(first) in (str, list):
+            return first + second
+        raise EvaluationError(f"{first!r} and {second!r} cannot be added")
+
+    return add
+
+
+def more(question: Any, part: str, value: str) -> Question:
+    if not isinstance(question, Question):
+        raise EvaluationError(f"no such function: {part}")
+    return replace(question, parts={**question.parts, part: value})
+
+
+def asked(question: Any) -> bool:
+    if not isinstance(question, Question):
+        raise EvaluationError("no such function: allowed")
+    return question.ask(question.parts)
+
+
+def decided(sides: list[Expression], *, by: bool) -> Expression:
+    """Evaluate `||` (decided by true) or `&&` (by false)."""
+    if len(sides) == 1:
+        return sides[0]
+
+    def decide(scope: Scope) -> bool:
+        failed: EvaluationError | None = None
+        for side in sides:
+            try:
+                if truth(side(scope)) is by:
+                    return by
+            except EvaluationError as error:
+                failed = failed or error
+        return _undecided(failed, by=by)
+
+    return decide
+
+
+def each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
+    """Evaluate `exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
+
+    def decide(scope: Scope) -> bool:
+        items = many(owner(scope))
+        inner = dict(scope)  # one for all of them: each is evaluated before the next
+        failed: EvaluationError | None = None
+        for item in items:
+            inner[variable] = item
+            try:
+                if truth(test(inner)) is by:
+                    return by
+            except EvaluationError as error:
+                failed = failed or error
+        return _undecided(failed, by=by)
+
+    return decide
+
+
+def _undecided(failed: EvaluationError | None, *, by: bool) -> bool:
+    """Return the result if no operand was `by`: raise the first error, else the opposite."""
+    if failed is not None:
+        raise failed
+    return not by
+
+
+def constant(value: Any) -> Expression:
+    return lambda _: value
+
+
+def member(owner: Expression, name: str) -> Expression:
+    def read(scope: Scope) -> Any:
+        tree = mapping(owner(scope), name)
+        if name not in tree:
+            raise EvaluationError(f"no such key: {name}")
+        return tree[name]
+
+    return read
+
+
+def item(owner: Expression, key: Expression) -> Expression:
+    def read(scope: Scope) -> Any:
+        try:
+            return owner(scope)[key(scope)]
+        except (LookupError, TypeError) as error:
+            raise EvaluationError(f"no such key: {key(scope)!r}") from error
+
+    return read
+
+
+def mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise EvaluationError(f"no such key: {name}")
+    return cast("Mapping[str, Any]", value)
+
+
+def many(value: Any) -> Any:
+    if not isinstance(value, dict | list):
+        raise EvaluationError(f"{value!r} is neither a list nor a map")
+    return cast("Any", value)
+
+
+def same(value: Any) -> Any:
+    """Evaluate `dyn()`: the value without a type, of which there are none here."""
+    return value
+
+
+def size(value: Any) -> int:
+    return len(value if isinstance(value, str) else many(value))
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise EvaluationError(f"{value!r} is not a string")
+    return value
+
+
+def truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise EvaluationError(f"{value!r} is neither true nor false")
+    return value

@@ -1,0 +1,149 @@
+"""The values of an installation: the chart's values.yaml, which `egpu manifests --values` reads as well.
+
+The chart's schema is generated from these types. Empty values leave deploy/ as it is.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import yaml
+
+from egpu_base.errors import InvalidInput
+
+Map = dict[str, Any]
+NODES: Final[dict[str, str | None]] = {"elasticgpu.io/node": "true"}
+"""The agents' nodes, if no value says otherwise."""
+_OneOrMore = msgspec.Meta(extra_json_schema={"minProperties": 1})
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+class Image(_Values, frozen=True, kw_only=True):
+    """The image of all components. An empty tag is this version."""
+
+    repository: Annotated[str, msgspec.Meta(min_length=1)] = "elastic-gpu"
+    tag: str = ""
+    pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
+
+
+class Shim(_Values, frozen=True, kw_only=True):
+    """The settings of a shim that it does not share with the agent. Labels, annotations and arguments are added to
+    those of deploy/; resources replace them."""
+
+    pod_labels: dict[str, str] = {}
+    pod_annotations: dict[str, str] = {}
+    extra_args: tuple[str, ...] = ()
+    resources: Map = {}
+
+
+class Component(Shim, frozen=True, kw_only=True):
+    """The settings of one component's pods. Tolerations are added to those of deploy/; the others replace them."""
+
+    tolerations: tuple[Map, ...] = ()
+    affinity: Map = {}
+    priority_class_name: str = ""
+
+
+class Placed(Component, frozen=True, kw_only=True):
+    """A component that chooses its nodes."""
+
+    node_selector: dict[str, str] = {}
+
+
+class Scheduler(_Values, frozen=True, kw_only=True):
+    """Who places GPU pods: a kube-scheduler of our own with the extender beside it, or the cluster's existing one, that
+    an administrator configures for the extender. `image` and `tag` are our kube-scheduler's: an empty tag is the
+    cluster's version for Helm, and that of deploy/ otherwise. `others` are further schedulers that ask the extender.
+    """
+
+    mode: Literal["own", "existing"] = "own"
+    image: Annotated[str, msgspec.Meta(min_length=1)] = "registry.k8s.io/kube-scheduler"
+    tag: str = ""
+    others: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
+
+
+class Extender(Placed, frozen=True, kw_only=True):
+    """The extender's pods, in both modes. `remote`: existing kube-schedulers on several nodes ask it."""
+
+    remote: bool = False
+
+
+class Agent(Component, frozen=True, kw_only=True):
+    """The agents. The shim beside each has the same nodes, tolerations, affinity, priority and runtime class."""
+
+    node_selector: Annotated[dict[str, str | None], _OneOrMore] = msgspec.field(default_factory=NODES.copy)
+    runtime_class: str = ""
+    cdi: Literal["auto", "always", "never"] = "auto"
+    pool: bool = False
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The labels of the agents' nodes: the default and the given ones; a null removes one, as in Helm."""
+        labels = NODES | self.node_selector
+        return {label: value for label, value in labels.items() if value is not None}
+
+
+class Values(_Values, frozen=True, kw_only=True):
+    """All values. `global_` belongs to Helm."""
+
+    global_: Map = msgspec.field(name="global", default_factory=dict[str, Any])
+    image: Image = Image()
+    vocabularies: tuple[Literal["hami", "nvidia-shared"], ...] = ()
+    agent: Agent = Agent()
+    shim: Shim = Shim()
+    scheduler: Scheduler = Scheduler()
+    extender: Extender = Extender()
+    controller: Placed = Placed()
+    webhook: Placed = Placed()
+    dashboard: Placed = Placed()
+
+
+AS_DEPLOYED: Final = Values()
+"""The values that leave deploy/ as it is."""
+
+
+REMOTE_OF_OWN: Final = (
+    "extender.remote is for existing kube-schedulers, but scheduler.mode is own, whose kube-scheduler is beside the "
+    "extender; use scheduler.mode existing, or leave extender.remote out"
+)
+_OF_THE_AGENT: Final = frozenset({"tolerations", "affinity", "priority_class_name"})
+
+
+def settings(component: str) -> tuple[str, ...]:
+    """Return the names of a component's settings. The nodes of agents and shims are not among them."""
+    return Component.__struct_fields__ if component in ("agent", "shim") else Placed.__struct_fields__
+
+
+def owner(component: str, setting: str) -> str:
+    """Return the component whose value holds: a shim shares some of the agent's, and our scheduler's pods are the
+    extender's."""
+    if component == "scheduler":
+        return "extender"
+    return "agent" if component == "shim" and setting in _OF_THE_AGENT else component
+
+
+def default(component: str, setting: str) -> Any:
+    """Return the empty value of a setting."""
+    return getattr(getattr(AS_DEPLOYED, owner(component, setting)), setting)
+
+
+def of(values: Values, component: str) -> dict[str, Any]:
+    """Return the settings of a component that are not empty."""
+    found = {name: getattr(getattr(values, owner(component, name)), name) for name in settings(component)}
+    return {name: value for name, value in found.items() if value}
+
+
+def parse(text: str, *, what: str = "values") -> Values:
+    """Return the values of a YAML text. Raises InvalidInput; `what` names the text in the message."""
+    try:
+        return _checked(msgspec.convert(yaml.safe_load(text) or {}, Values), what)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise InvalidInput(what, f"{error}. deploy/chart/values.yaml lists all values") from error
+
+
+def _checked(values: Values, what: str) -> Values:
+    if values.extender.remote and values.scheduler.mode == "own":
+        raise InvalidInput(what, REMOTE_OF_OWN)
+    return values

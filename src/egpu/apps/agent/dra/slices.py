@@ -1,0 +1,160 @@
+"""Publishes a node's cards as ResourceSlices: one pool, whose generation grows with every change.
+
+The order of cards follows their use, so a new slot changes the slices. A pause between two changes keeps a burst of
+starts from becoming a burst of writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from egpu.adapters.cards.nvml import CardReading
+from egpu.adapters.cards.places import driver_version, pcie_root
+from egpu.api import names
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.slots.directories import Slots
+from egpu.core.dra.devices import PublishedCard, slices
+from egpu_base.api.devices import Device, ResourceSlice
+from egpu_base.api.wire import replacing
+from egpu_base.errors import AlreadyExists, ElasticGPUError
+from egpu_base.kubernetes import Client
+from egpu_base.runtime.beats import rest
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS: Final = 3.0
+"""Between two looks at the cards, and so between two changes."""
+CHECK_SECONDS: Final = 15.0
+"""Between two looks at the API server: kubelet deletes the slices of a driver that it lost for a while."""
+
+
+class Slices:
+    """The slices of one node. `node_uid` returns the UID of the Node, `cordoned` the UUIDs of cards under cordon, and
+    `giving` whether the node gives out cards this way now: without it there are no slices."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        *,
+        inventory: Inventory,
+        slots: Slots,
+        node_uid: Callable[[], str],
+        cordoned: Callable[[], Collection[str]],
+        giving: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._inventory = inventory
+        self._slots = slots
+        self._node_uid = node_uid
+        self._cordoned = cordoned
+        self._giving = giving
+        self._written: Sequence[PublishedCard] | None = None
+        self._checked = 0.0
+
+    async def run(self) -> None:
+        """Keep the slices up to date, forever."""
+        while True:
+            try:
+                await self.step()
+            except ElasticGPUError as error:
+                log.info("slices not published yet", reason=str(error))
+                self._written = None
+            await rest(PAUSE_SECONDS)
+
+    async def step(self) -> None:
+        """Publish once, if anything changed or it is time to check. Raises the API server's errors."""
+        if not self._giving() or not self._inventory.version or not self._node_uid():
+            return
+        cards = self.cards()
+        now = time.monotonic()
+        if cards == self._written and now - self._checked < CHECK_SECONDS:
+            return
+        await self._publish(cards)
+        self._written, self._checked = cards, now
+
+    def cards(self) -> list[PublishedCard]:
+        """Return the cards to publish: those in MIG mode have instances only, which claims cannot get yet."""
+        core: dict[str, int] = {}
+        memory: dict[str, int] = {}
+        for record in self._slots.records():
+            for share in record.allocation.cards if not record.server else ():
+                core[share.uuid] = core.get(share.uuid, 0) + share.core
+                memory[share.uuid] = memory.get(share.uuid, 0) + share.memory_mib
+        version, cordoned = driver_version(), self._cordoned()
+        return [
+            _published(
+                card, version, cordoned=card.uuid in cordoned, core=core.get(card.uuid, 0), mib=memory.get(card.uuid, 0)
+            )
+            for card in self._inventory.cards.values()
+            if card.mig is None
+        ]
+
+    async def _publish(self, cards: Sequence[PublishedCard]) -> None:
+        found = await self._own()
+        generation = max((one.spec.pool.generation for one in found.values()), default=0)
+        wanted = slices(self._node, self._node_uid(), cards, generation=generation)
+        if {one.name: _comparable(one) for one in wanted} == {name: _comparable(one) for name, one in found.items()}:
+            return
+        wanted = slices(self._node, self._node_uid(), cards, generation=generation + 1)
+        for one in wanted:
+            await self._write(one, found.get(one.name))
+        await self._delete(found[name] for name in found.keys() - {one.name for one in wanted})
+        log.info("slices published", slices=len(wanted), cards=len(cards), generation=generation + 1)
+
+    async def _write(self, wanted: ResourceSlice, found: ResourceSlice | None) -> None:
+        if found is None:
+            try:
+                await self._client.create(ResourceSlice, wanted)
+            except AlreadyExists:
+                found = await self._client.get(ResourceSlice, wanted.name)
+            else:
+                return
+        patch = {"spec": replacing(found.spec, wanted.spec)}
+        await self._client.patch(ResourceSlice, wanted.name, patch)
+
+    async def withdraw(self) -> None:
+        """Delete the node's slices. Raises the API server's errors."""
+        self._written = None
+        await self._delete((await self._own()).values())
+
+    async def _delete(self, those: Iterable[ResourceSlice]) -> None:
+        for one in those:
+            await self._client.delete(ResourceSlice, one.name, uid=one.uid)
+
+    async def _own(self) -> dict[str, ResourceSlice]:
+        found = await self._client.list(ResourceSlice, fields=f"spec.nodeName={self._node}")
+        return {one.name: one for one in found if (one.spec.driver, one.spec.node_name) == (names.DRIVER, self._node)}
+
+
+def _published(card: CardReading, version: str, *, cordoned: bool, core: int, mib: int) -> PublishedCard:
+    return PublishedCard(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        memory_mib=card.memory_mib,
+        compute_capability=card.compute_capability,
+        tflops=card.tflops,
+        numa=card.numa,
+        pcie_root=pcie_root(card.bus_id) if card.bus_id else "",
+        driver_version=version,
+        links=dict(card.links),
+        sick="" if card.healthy else card.reason or "unhealthy",
+        cordoned=cordoned,
+        used_core=core,
+        used_mib=mib,
+    )
+
+
+def _comparable(one: ResourceSlice) -> object:
+    """Return what must be equal; the API server adds times to taints."""
+    return one.spec.pool, [_without_times(device) for device in one.spec.devices or ()]
+
+
+def _without_times(device: Device) -> Device:
+    return replace(device, taints=[replace(taint, time_added=None) for taint in device.taints or ()])

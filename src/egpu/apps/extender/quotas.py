@@ -1,0 +1,73 @@
+"""Asks the quotas of a namespace before cards are given that Kubernetes did not count (`egpu.core.quotas`).
+
+Quotas are listed first and checked later, because nothing may be awaited between a choice of cards and its assumption.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.api.quotas import ResourceQuota
+from egpu.apps.extender.view import View
+from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, counted_of, of_claims, uncounted
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+
+
+class Quotas:
+    """Knows the pods and claims of each namespace by the extender's view."""
+
+    def __init__(self, client: Client, view: View) -> None:
+        self._client = client
+        self._view = view
+
+    async def listed(self, namespace: str) -> Sequence[ResourceQuota]:
+        """Return the quotas of a namespace. Raises Unavailable."""
+        return await self._client.list(ResourceQuota, namespace=namespace)
+
+    async def for_pods(self, namespace: str) -> Sequence[ResourceQuota]:
+        """Return the quotas that new pods of a namespace must be checked against: none without claims, because then
+        Kubernetes counted everything. Raises Unavailable."""
+        claims = any(claim.namespace == namespace for claim in self._view.claims)
+        return await self.listed(namespace) if claims else ()
+
+    def check_pods(
+        self, quotas: Sequence[ResourceQuota], pods: Sequence[Pod], waiting: Mapping[str, ContainerAllocation]
+    ) -> None:
+        """Check that new pods of a namespace may have cards, with the claims (by name) that get theirs for them.
+
+        Raises Refused."""
+        if not quotas:
+            return
+        namespace, counted = pods[0].namespace, {name for pod in pods for name in counted_claims(pod)}
+        shared = of_claims(allocation for name, allocation in waiting.items() if name not in counted)
+        before = self._beyond(namespace)
+        after = {resource: amount + shared[resource] for resource, amount in before.items()}
+        amounts = [counted_of(pod) for pod in pods]
+        asked = {resource: sum(one[resource] for one in amounts) for resource in before}
+        check_quotas(quotas, before=before, after=after, counted=asked)
+
+    def check(
+        self,
+        quotas: Sequence[ResourceQuota],
+        namespace: str,
+        *,
+        pods: Mapping[str, PodAllocation] | None = None,
+        claims: Mapping[str, ContainerAllocation] | None = None,
+    ) -> None:
+        """Check that pods and claims (by UID) may have these allocations. Raises Refused."""
+        if quotas:
+            check_quotas(quotas, before=self._beyond(namespace), after=self._beyond(namespace, pods, claims))
+
+    def _beyond(
+        self,
+        namespace: str,
+        pods: Mapping[str, PodAllocation] | None = None,
+        claims: Mapping[str, ContainerAllocation] | None = None,
+    ) -> dict[str, int]:
+        """Return what Kubernetes did not count, if these pods and claims have what is given here."""
+        here = [pod for pod in self._view.pods if pod.namespace == namespace]
+        held = {pod.uid: self._view.cache.pod_allocation(pod.uid) for pod in here} | dict(pods or {})
+        grown = beyond_counted([(pod, given) for pod in here if (given := held[pod.uid]) is not None])
+        alone = uncounted([claim for claim in self._view.claims if claim.namespace == namespace], here)
+        of_alone = of_claims((alone | dict(claims or {})).values())
+        return {resource: amount + of_alone[resource] for resource, amount in grown.items()}

@@ -1,0 +1,240 @@
+"""`egpu doctor --bundle FILE`: a report for maintainers in one file, without secrets.
+
+All of it is collected in memory, within limits of size and time, and written at the end: an interrupted command leaves
+no file. What could not be read is listed in `left-out.json`.
+"""
+
+import asyncio
+import gzip
+import io
+import json
+import platform
+import tarfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import egpu
+from egpu.api import names
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.vocabularies import BY_RESOURCE
+from egpu.cli.embedding import steps
+from egpu.cli.findings import Finding
+from egpu.cli.output import note
+from egpu.cli.redaction import Json, clean, listed, mapping, redacted, without_secrets
+from egpu_base.api.kubernetes import Event, Node, Pod
+from egpu_base.api.objects import Object
+from egpu_base.api.quantities import format_mib
+from egpu_base.errors import ElasticGPUError, NotAllowed, Unavailable
+from egpu_base.kubernetes import Client
+from egpu_base.kubernetes.paths import path_of
+from egpu_base.system.files import write_atomically
+
+MAX_SECONDS: Final = 120.0
+MAX_BYTES: Final = 32 << 20
+"""Of all files, before compression."""
+MAX_OBJECTS: Final = 2000
+"""Of each kind; as many events."""
+MAX_READ: Final = 20_000
+"""Objects of one kind that are looked through for those that concern us."""
+PAGE: Final = 500
+LOG_BYTES: Final = 200 << 10
+LOG_LINES: Final = 2000
+MAX_LOGS: Final = 64
+PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
+KINDS: Final[Sequence[type[Object]]] = (Node, ElasticGPU, ElasticGPUClass, ElasticGPUClaim, Pod, Event)
+
+
+@dataclass
+class Report:
+    """The files of a report by name, and what it lacks."""
+
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    left_out: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a file, unless the report gets too large."""
+        if sum(map(len, self.files.values())) + len(data) > MAX_BYTES:
+            self.lack(name, f"the report has at most {MAX_BYTES >> 20} MiB")
+        else:
+            self.files[name] = data
+
+    def add_json(self, name: str, value: Any) -> None:
+        self.add(name, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def lack(self, what: str, why: str) -> None:
+        """Record that something could not be read."""
+        self.left_out.append({"what": what, "why": without_secrets(why)})
+
+
+async def write_bundle(client: Client, namespace: str, file: Path, *, findings: Mapping[str, Finding]) -> None:
+    """Collect the report and write it to `file`, which has all of it or is not written. Raises Unavailable."""
+    if not file.parent.is_dir():
+        raise Unavailable(f"--bundle {file}: the folder {file.parent} does not exist; create it, or name another one")
+    report = Report()
+    with steps() as step:
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                await collect(client, namespace, report, findings=findings, step=step)
+        except TimeoutError:
+            report.lack("the rest", f"it took longer than {MAX_SECONDS:g} s")
+    data = packed(report)
+    await asyncio.to_thread(write_atomically, file, data, mode=0o600)
+    note(f"wrote {file} ({format_mib(max(1, len(data) >> 20))}). Read it before you send it: it names nodes and pods")
+    for one in report.left_out:
+        note(f"{one['what']}: {one['why']}", label="not in it:", style="yellow")
+
+
+async def collect(
+    client: Client, namespace: str, report: Report, *, findings: Mapping[str, Finding], step: Callable[[str], None]
+) -> None:
+    """Fill the report. `step` is told what is read next. Raises Unavailable only if the API server is away."""
+    known = {name: {**asdict(one), "state": one.state.value} for name, one in findings.items()}
+    report.add_json("findings.json", clean(known))
+    step("versions")
+    report.add_json("versions.json", await _versions(client))
+    concerned = _Concerned(namespace)
+    for kind in KINDS:
+        plural = kind.resource.plural
+        step(plural)
+        found = [one async for one in _objects(client, kind, namespace, report) if concerned.by(plural, one)]
+        if len(found) > MAX_OBJECTS:
+            report.lack(plural, f"{len(found) - MAX_OBJECTS} of {len(found)}: a report has at most {MAX_OBJECTS}")
+            found = found[-MAX_OBJECTS:]  # the newest, where they are sorted by time
+        concerned.learn(plural, found)
+        report.add_json(f"objects/{plural}.json", [redacted(plural, one) for one in found])
+    await _logs(client, namespace, concerned.our_pods, report, step)
+
+
+async def _versions(client: Client) -> Json:
+    try:
+        server = (await client.raw("GET", "/version")).get("gitVersion", "unknown")
+    except ElasticGPUError as error:
+        server = without_secrets(f"unknown: {error}")
+    return {
+        "egpu": egpu.__version__,
+        "kubernetes": server,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "takenAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@dataclass
+class _Concerned:
+    """Which objects belong into a report: ours, pods with GPUs, our own pods, and their nodes and events."""
+
+    namespace: str
+    keys: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
+    our_pods: list[Json] = field(default_factory=list[Json])
+
+    def by(self, plural: str, value: Json) -> bool:
+        match plural:
+            case "pods":
+                return self._is_ours(value) or _asks(value)
+            case "events":
+                about = mapping(value, "involvedObject")
+                return (about.get("kind", ""), about.get("namespace", ""), about.get("name", "")) in self.keys
+            case _:
+                return True
+
+    def learn(self, plural: str, found: Sequence[Json]) -> None:
+        kinds = {kind.resource.plural: kind.__name__ for kind in KINDS}
+        for one in found:
+            metadata = mapping(one, "metadata")
+            self.keys.add((kinds[plural], metadata.get("namespace", ""), metadata.get("name", "")))
+        if plural == "pods":
+            self.our_pods = [one for one in found if self._is_ours(one)]
+
+    def _is_ours(self, pod: Json) -> bool:
+        label, value = PART_OF
+        in_ours = mapping(pod, "metadata").get("namespace") == self.namespace
+        return in_ours and mapping(pod, "metadata", "labels").get(label) == value
+
+
+def _asks(pod: Json) -> bool:
+    """Return whether a pod has a demand, or names a GPU resource."""
+    annotations = mapping(pod, "metadata", "annotations")
+    if names.DEMAND in annotations or names.ALLOCATION in annotations:
+        return True
+    containers = [*listed(pod, "spec", "containers"), *listed(pod, "spec", "initContainers")]
+    return any(BY_RESOURCE.keys() & mapping(one, "resources", "limits") for one in containers)
+
+
+async def _objects(client: Client, kind: type[Object], namespace: str, report: Report) -> AsyncIterator[Json]:
+    """Yield all objects of a kind; if that is not allowed, those of the installation's and the user's namespace."""
+    plural, places = kind.resource.plural, list[str | None]([None])
+    while places:
+        place = places.pop(0)
+        try:
+            async for one in _pages(client, path_of(kind, place), report, plural):
+                yield one
+        except NotAllowed as error:
+            report.lack(plural if place is None else f"{plural} of {place}", str(error))
+            if place is None and kind.resource.namespaced:
+                places = [*dict.fromkeys((namespace, client.namespace))]
+        except ElasticGPUError as error:
+            report.lack(plural, str(error))
+
+
+async def _pages(client: Client, path: str, report: Report, plural: str) -> AsyncIterator[Json]:
+    params, count = {"limit": str(PAGE)}, 0
+    while True:
+        page = await client.raw("GET", path, params=params)
+        items = listed(page, "items")
+        for one in items:
+            yield one
+        count += len(items)
+        token = mapping(page, "metadata").get("continue")
+        if not token:
+            return
+        if count >= MAX_READ:
+            report.lack(plural, f"those after the first {count}")
+            return
+        params["continue"] = token
+
+
+async def _logs(
+    client: Client, namespace: str, pods: Sequence[Json], report: Report, step: Callable[[str], None]
+) -> None:
+    """Add the end of each component's log. Pods that are not ready come first, in case there are many."""
+    waiting = sorted(pods, key=lambda one: (_is_ready(one), one["metadata"]["name"]))
+    for pod in waiting[MAX_LOGS:]:
+        report.lack(f"log of {pod['metadata']['name']}", f"a report has at most {MAX_LOGS} logs")
+    for pod in waiting[:MAX_LOGS]:
+        name = pod["metadata"]["name"]
+        step(f"log of {name}")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        for container in listed(pod, "spec", "containers"):
+            params = {"container": container["name"], "tailLines": str(LOG_LINES), "limitBytes": str(4 * LOG_BYTES)}
+            try:
+                text = await client.text(path, params=params)
+            except ElasticGPUError as error:
+                report.lack(f"log of {name}, container {container['name']}", str(error))
+                continue
+            report.add(f"logs/{name}/{container['name']}.log", _end(without_secrets(text)))
+
+
+def _end(text: str) -> bytes:
+    """Return the last whole lines of a log."""
+    data = text.encode()
+    return data if len(data) <= LOG_BYTES else data[-LOG_BYTES:].partition(b"\n")[2]
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = listed(pod, "status", "conditions")
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def packed(report: Report) -> bytes:
+    """Return the report as a compressed tar archive."""
+    files = report.files | {"left-out.json": (json.dumps(report.left_out, indent=1) + "\n").encode()}
+    target, now = io.BytesIO(), int(time.time())
+    with gzip.GzipFile("", "wb", 6, target) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(f"egpu-report/{name}")
+            member.size, member.mtime, member.mode = len(data), now, 0o600
+            archive.addfile(member, io.BytesIO(data))
+    return target.getvalue()

@@ -1,0 +1,206 @@
+"""`egpu install`, `egpu upgrade` and `egpu uninstall`: an installation on Kubernetes, with one command each."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec.structs import replace
+
+from egpu.adapters.installation import NAMESPACE, Document, installation, source
+from egpu.adapters.values import AS_DEPLOYED, Values, parse
+from egpu.cli.components import Kubeconfig
+from egpu.cli.embedding import steps
+from egpu.cli.install_output import show_done, show_plan, show_removal, show_survey
+from egpu.cli.output import EXIT_FAILED, Format, note
+from egpu_base.errors import InvalidInput, Refused, Unavailable
+from egpu_base.kubernetes import Client
+
+if TYPE_CHECKING:
+    from egpu.apps.install import Plan, Survey
+    from egpu.apps.install.plan import Doing
+
+WAIT_SECONDS = 300.0
+"""Image pulls of a first installation take minutes."""
+
+ValuesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--values", metavar="FILE", exists=True, dir_okay=False, help="Values, as for the Helm chart and manifests."
+    ),
+]
+Namespace = Annotated[str, typer.Option(help="Namespace of the installation.")]
+Image = Annotated[str, typer.Option(help="Image of all components. Default: as the values say.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="Time limit for all waiting.")]
+Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a pod with a slice on each kind of GPU node.")]
+Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of a command."""
+
+    kubeconfig: Path | None
+    namespace: str
+    values: Path | None
+    image: str
+    dry_run: bool
+    wait: float
+    trial: bool
+    output: Format
+
+
+def install(
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = NAMESPACE,
+    values: ValuesFile = None,
+    image: Image = "",
+    dry_run: DryRun = False,
+    wait: Wait = WAIT_SECONDS,
+    trial: Try = True,
+    output: Output = Format.TABLE,
+) -> None:
+    """Install on Kubernetes: look at the cluster, write everything, wait, and try it. Repeat it to continue."""
+    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output)
+    asyncio.run(_with_client(asked, "install"))
+
+
+def upgrade(
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = NAMESPACE,
+    values: ValuesFile = None,
+    image: Image = "",
+    dry_run: DryRun = False,
+    wait: Wait = WAIT_SECONDS,
+    trial: Try = True,
+    output: Output = Format.TABLE,
+) -> None:
+    """Upgrade an installation to this version, with its values unless --values names others. Repeat it to continue."""
+    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output)
+    asyncio.run(_with_client(asked, "upgrade"))
+
+
+async def _with_client(asked: _Asked, doing: "Doing") -> None:
+    async with _connected(asked.kubeconfig) as client:
+        await _write(client, asked, doing)
+
+
+def _connected(kubeconfig: Path | None) -> Client:
+    try:
+        return Client.from_kubeconfig(kubeconfig)
+    except InvalidInput as error:
+        raise Unavailable(f"{' '.join(str(error).split())}. Name a cluster with --kubeconfig") from error
+
+
+async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
+    from egpu.apps.install import Deadline, Objects, plan, survey, trials
+    from egpu.apps.install import install as write
+
+    objects = Objects(client)
+    documents = await _documents(objects, asked)
+    found = await survey(client, asked.namespace, documents)
+    planned = await plan(objects, documents, found, doing=doing)
+    _show_plan(asked, found, planned)
+    if planned.obstacles:
+        raise Refused(f"nothing was changed: {'; '.join(planned.obstacles)}")
+    if asked.dry_run:
+        return
+    deadline = Deadline(asked.wait)
+    with steps() as progress:
+        done = await write(objects, documents, deadline=deadline, progress=progress, prune=True)
+        tried = (
+            await trials(client, asked.namespace, image=_image(documents), deadline=deadline, progress=progress)
+            if asked.trial and any(node.served for node in found.gpu_nodes)
+            else None
+        )
+    show_done(done, found, tried, asked.output)
+    if tried and not all(one.works for one in tried):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_plan(asked: _Asked, found: "Survey", planned: "Plan") -> None:
+    """Show cluster and plan: for people always, for programs only as the result of a dry run."""
+    if asked.output.for_people:
+        show_survey(found)
+    if asked.output.for_people or asked.dry_run:
+        show_plan(planned, found, asked.output)
+
+
+async def _documents(objects: Any, asked: _Asked) -> list[Document]:
+    """Return the objects of the installation, with the record of its values. Values that are not given stay as they
+    were."""
+    from egpu.apps.install import read_record, record, scheduler_tag
+
+    before = await read_record(objects, asked.namespace)
+    given = _values(asked.values)
+    kept = before.values if before is not None else AS_DEPLOYED
+    values = given if given is not None else kept
+    if values.scheduler.mode == "own" and not values.scheduler.tag:
+        values = replace(values, scheduler=replace(values.scheduler, tag=await scheduler_tag(objects)))
+    image = asked.image or (before.image if before is not None and given is None else "")
+    documents = installation(source(), values, namespace=asked.namespace, image=image)
+    return [*documents, record(values, namespace=asked.namespace, image=image)]
+
+
+def _values(file: Path | None) -> Values | None:
+    return None if file is None else parse(file.read_text(), what=f"--values {file}")
+
+
+def _image(documents: list[Document]) -> str:
+    """Return the image of the agents."""
+    (agent,) = (one for one in documents if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("-agent"))
+    return str(agent["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def uninstall(
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = NAMESPACE,
+    keep_claims: Annotated[
+        bool, typer.Option("--keep-claims", help="Leave definitions, claims, classes and cards for a new installation.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Uninstall although pods have cards. They run on.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    wait: Wait = WAIT_SECONDS,
+    output: Output = Format.TABLE,
+) -> None:
+    """Remove an installation from Kubernetes, and what agents wrote on nodes. Repeat it to continue."""
+    asked = _Asked(kubeconfig, namespace, None, "", dry_run, wait, False, output)
+    asyncio.run(_uninstall_at(asked, keep_claims=keep_claims, force=force, yes=yes))
+
+
+async def _uninstall_at(asked: _Asked, *, keep_claims: bool, force: bool, yes: bool) -> None:
+    from egpu.apps.install import REMOVING, Deadline, Objects, Removal, survey, uninstall, users
+
+    async with _connected(asked.kubeconfig) as client:
+        objects = Objects(client)
+        documents = await _documents(objects, asked)
+        found = await survey(client, asked.namespace, documents, verbs=REMOVING)
+        if found.installer == "Helm":
+            raise Refused("Helm installed Elastic GPU here: helm uninstall it, then run this command for the rest")
+        if found.rights:
+            raise Refused(f"you may not {', '.join(found.rights[:5])}: use a kubeconfig with the role cluster-admin")
+        wanted = Removal(asked.namespace, documents, keep_claims=keep_claims, force=force)
+        if asked.dry_run:
+            there = [one for one in documents if await objects.find(one) is not None]
+            show_removal(wanted, asked.output, would=there, users=await users(client))
+            return
+        if not yes:
+            _confirm(found)
+        deadline = Deadline(asked.wait)
+        with steps() as progress:
+            await uninstall(client, wanted, deadline=deadline, progress=progress)
+        show_removal(wanted, asked.output)
+
+
+def _confirm(found: "Survey") -> None:
+    """Ask on a terminal. Raises InvalidInput where nobody can answer, or the answer is no."""
+    question = f"Remove Elastic GPU from this cluster (Kubernetes {found.version}, {found.nodes} nodes)?"
+    if not sys.stdin.isatty():
+        raise InvalidInput("yes", "nobody can be asked here. Use --yes to uninstall without a question")
+    if not typer.confirm(question, err=True):
+        note("nothing was changed")
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,78 @@
+"""A class as its claims meet it: its technology, looked up once, and the parameters that all technologies share.
+
+Parameters of one technology alone are in its own module (`egpu.core.provisioners`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from egpu.api.objects import ElasticGPUClass
+from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
+from egpu.core.demand.bounds import Bounds, class_bounds
+from egpu.core.links import LEAST
+from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, provisioner
+from egpu.core.provisioners.oversubscription import memory_limit_percent
+from egpu.core.provisioners.shareable import SHAREABLE, VALUES, is_shareable
+
+Parameters = Mapping[str, str]
+"""The parameters of a class, by name."""
+
+PRECISION: Final = "precision"
+"""Class parameter: the precision of the TFLOPS that claims ask for; "fp32" by default."""
+COMPUTE_MODE: Final = "computeMode"
+"""Class parameter: "cap" (never above the share, the default) or "share" (may use idle compute)."""
+LINKS: Final = "links"
+"""Class parameter: the slowest link allowed between any two cards of a claim. Without it, fast links are preferred."""
+CARD_SELECTOR: Final = "cardSelector"
+"""Class parameter: which cards to use, such as "model in (A100, H100), memory > 40Gi"."""
+CARD_PREFERENCE: Final = "cardPreference"
+"""Class parameter: prefer the "strongest" or the "weakest" card that fits. A claim may override it."""
+
+
+@dataclass(frozen=True)
+class ClassTerms:
+    """The terms of a class: what its claims get, and what they may ask for."""
+
+    name: str
+    technology: Provisioner
+    parameters: Parameters
+    memory_limit_percent: int
+    bounds: Bounds
+    shareable: bool
+    memory_isolation: str
+
+
+def class_terms(klass: ElasticGPUClass) -> ClassTerms:
+    """Read a class. Raises InvalidDemand, naming the parameter, and UnknownProvisioner."""
+    technology, parameters = provisioner(klass.provisioner), klass.parameters or {}
+    return ClassTerms(
+        name=klass.name,
+        technology=technology,
+        parameters=parameters,
+        memory_limit_percent=memory_limit_percent(parameters, technology),
+        bounds=class_bounds(parameters),
+        shareable=is_shareable(parameters, technology),
+        memory_isolation=isolation.memory_isolation(parameters, technology),
+    )
+
+
+def class_selector(parameters: Parameters) -> Select:
+    """Read which cards a class selects. Raises InvalidDemand."""
+    text = parameters.get(CARD_SELECTOR)
+    return () if text is None else parse_selector(text, f"parameters[{CARD_SELECTOR}]")
+
+
+def parameter_values() -> dict[str, tuple[str, ...]]:
+    """Return the allowed values of each class parameter that has a fixed set of values."""
+    own = {
+        PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
+        COMPUTE_MODE: ("cap", "share"),
+        LINKS: tuple(LEAST),
+        CARD_PREFERENCE: PREFERENCES,
+        SHAREABLE: VALUES,
+        MEMORY_ISOLATION: isolation.VALUES,
+    }
+    for technology in PROVISIONERS.values():
+        own |= technology.parameters
+    return own

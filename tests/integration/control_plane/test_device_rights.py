@@ -1,0 +1,100 @@
+"""What an agent whose node was taken over may do to devices, against the roles and admission rules of deploy/."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.api import names
+from egpu.core.dra.devices import PublishedCard, device_name, slices
+from egpu_base.api.devices import ResourceClaim, ResourceSlice
+from egpu_base.errors import Refused
+from egpu_base.kubernetes import Client
+from egpu_sim.cluster.apiserver import service_account
+from support.control_plane import SYSTEM, control_plane
+
+CARD = PublishedCard("GPU-0000aaaa-0000-4000-8000-000000000000", 0, "m", 16384, compute_capability="8.0")
+DEVICE = device_name(CARD.uuid)
+
+
+@pytest.fixture
+async def clients(tmp_path: Path) -> AsyncGenerator[dict[str, Client]]:
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(control_plane(tmp_path))
+        found = {"admin": plane.client}
+        for node in ("node-1", "node-2", ""):
+            user = service_account(SYSTEM, "elastic-gpu-agent", **({"node": node} if node else {}))
+            path = plane.server.add_user(f"agent-{node}", user)
+            found[node] = await stack.enter_async_context(Client.from_kubeconfig(path))
+        yield found
+
+
+def a_slice(node: str, *, pool: str = "", driver: str = names.DRIVER, name: str = "") -> dict[str, Any]:
+    (made,) = slices(node, "", [CARD], generation=1)
+    spec = {
+        "driver": driver,
+        "nodeName": node,
+        "pool": {"name": pool or node, "generation": 1, "resourceSliceCount": 1},
+    }
+    return {"kind": "ResourceSlice", "metadata": {"name": name or made.name}, "spec": {**spec, "devices": []}}
+
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+async def test_an_agent_publishes_its_own_nodes_devices_only(clients: dict[str, Client]) -> None:
+    (made,) = slices("node-1", "", [CARD], generation=1)
+    agent, other = clients["node-1"], clients["node-2"]
+    found = await agent.create(ResourceSlice, made)
+    assert found.spec.devices == made.spec.devices  # the server changes nothing that we compare
+    again = {"spec": {"pool": {"generation": 2}}}
+    assert (await agent.patch(ResourceSlice, made.name, again)).spec.pool.generation == 2
+    for attack in (
+        agent.raw("POST", SLICES, body=a_slice("node-2")),
+        agent.raw("POST", SLICES, body=a_slice("node-1", pool="node-2", name="x")),
+        agent.raw("POST", SLICES, body=a_slice("node-1", driver="other.example", name="y")),
+        other.patch(ResourceSlice, made.name, again),
+        other.delete(ResourceSlice, made.name),
+    ):
+        with pytest.raises(Refused, match="own node"):
+            await attack
+    with pytest.raises(Refused, match="must name its node"):
+        await clients[""].raw("POST", SLICES, body=a_slice("node-1", name="z"))
+    await agent.delete(ResourceSlice, made.name)
+
+
+async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(clients: dict[str, Client]) -> None:
+    admin, agent, other = clients["admin"], clients["node-1"], clients["node-2"]
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "k"}}]
+    await admin.raw("POST", claims, body={"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+    result = {"request": "gpu", "driver": names.DRIVER, "pool": "node-1", "device": DEVICE}
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]
+    elsewhere = result | {"request": "gpu", "pool": "node-2"}
+    allocation = {
+        "devices": {"results": [result, elsewhere]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+    }
+
+    async def write(client: Client, **status: Any) -> ResourceClaim:
+        return await client.patch(ResourceClaim, "c", {"status": status}, namespace="default", subresource="status")
+
+    await write(admin, allocation=allocation)
+    mine = {key: result[key] for key in ("driver", "pool", "device")} | {"data": {"cores": 30}}
+    found = await write(agent, devices=[mine])
+    assert found.status.devices == [mine]
+    user = {"resource": "pods", "name": "p", "uid": "u"}
+    for attack in (
+        write(agent, reservedFor=[user]),
+        write(agent, allocation=None),
+        write(other, devices=[{**mine, "data": {"cores": 100}}]),
+        write(other, devices=[]),
+        write(agent, devices=[mine, mine | {"pool": "node-2"}]),
+    ):
+        with pytest.raises(Refused, match=r"nothing else|own node only|permission"):
+            await attack
+    label = {"metadata": {"labels": {"x": "y"}}}
+    with pytest.raises(Refused, match="cannot patch"):
+        await agent.patch(ResourceClaim, "c", label, namespace="default")

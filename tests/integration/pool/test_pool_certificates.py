@@ -1,0 +1,153 @@
+"""Certificates of the pool are replaced while connections are open: these go on, the next ones use the new ones, and
+what the old authority signed is refused once nobody trusts it."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from egpu.adapters.pool import authority, messages
+from egpu.adapters.pool.client import dial
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.listener import Listener
+from egpu.adapters.pool.relay import Relay
+from egpu.adapters.pool.security import Credentials, Role
+from egpu_base.errors import ElasticGPUError, InvalidInput, Refused, Unavailable
+from support import in_process_pool, rotation
+
+BEARERS: tuple[tuple[Role, str], ...] = (("server", "one"), ("client", "ann"))
+either = pytest.mark.parametrize("relayed", [True, False], ids=["relay", "Python"])
+
+
+@contextlib.asynccontextmanager
+async def listening(credentials: Credentials, *, relayed: bool) -> AsyncGenerator[Listener]:
+    """A listener that says back what it is told."""
+
+    async def come_in(caller: Connection, _: messages.Hello) -> None:
+        await caller.send(messages.Welcome(name=caller.peer))
+        while line := await caller.reader.readline():
+            caller.writer.write(line)
+
+    made = Listener(credentials, "127.0.0.1:0", come_in, max_connections=16, relayed=relayed)
+    await made.open()
+    serving = asyncio.create_task(made.serve())
+    try:
+        yield made
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+class Caller:
+    """Whoever has `credentials`, and calls a listener."""
+
+    def __init__(self, listener: Listener, credentials: Credentials, relay: Relay | None) -> None:
+        self._listener, self._credentials, self._relay = listener, credentials, relay
+
+    async def call(self) -> Connection:
+        hello = messages.Hello(role="data")
+        return (await dial(self._listener.address, self._credentials, hello, expect="server/one", relay=self._relay))[0]
+
+    async def served(self) -> int:
+        """The serial number of the certificate there."""
+        at, context = self._listener.address, self._credentials.client_context()
+        _, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
+        return int(certificate["serialNumber"], 16)
+
+
+async def lives(connection: Connection) -> bool:
+    connection.writer.write(b"there?\n")
+    return await connection.reader.readline() == b"there?\n"
+
+
+@contextlib.asynccontextmanager
+async def pool(pki: Path, *, relayed: bool) -> AsyncGenerator[tuple[Listener, Caller]]:
+    """A listener and a caller, with certificates of one authority."""
+    server, ann = (authority.issue(pki, role, name) for role, name in BEARERS)
+    relay = Relay(ann) if relayed else None
+    try:
+        async with listening(server, relayed=relayed) as listener:
+            yield listener, Caller(listener, ann, relay)
+    finally:
+        if relay is not None:
+            await relay.close()
+
+
+def serial(pki: Path) -> int:
+    return x509.load_pem_x509_certificate((pki / "server-one.crt").read_bytes()).serial_number
+
+
+@either
+async def test_a_renewed_certificate_is_used_for_the_next_connection(tmp_path: Path, relayed: bool) -> None:
+    async with pool(tmp_path / "pki", relayed=relayed) as (_, ann):
+        live, before = await ann.call(), await ann.served()
+        rotation.renewed(tmp_path / "pki", BEARERS)
+        assert await lives(live)
+        assert await ann.served() == serial(tmp_path / "pki") != before
+        assert await lives(await ann.call())
+
+
+@either
+async def test_an_authority_is_replaced_and_nobody_is_interrupted(tmp_path: Path, relayed: bool) -> None:
+    pki = tmp_path / "pki"
+    async with pool(pki, relayed=relayed) as (listener, ann):
+        for name in ("client-ann.crt", "client-ann.key"):
+            shutil.copy(pki / name, tmp_path / name)
+        old = Credentials(ca=pki / "ca.crt", certificate=tmp_path / "client-ann.crt", key=tmp_path / "client-ann.key")
+        open_ones = [await ann.call()]
+        for step in rotation.new_authority(pki, BEARERS):
+            open_ones += [await ann.call()]
+            assert [await lives(one) for one in open_ones] == [True] * len(open_ones), step
+            if step != "only the new one is trusted":
+                assert await lives(await Caller(listener, old, None).call()), step
+        with pytest.raises(ElasticGPUError):
+            await Caller(listener, old, None).call()
+
+
+@either
+@pytest.mark.parametrize("who", ["server-one", "client-ann"])
+async def test_between_two_files_a_caller_comes_again(tmp_path: Path, relayed: bool, who: str) -> None:
+    """The key is there and its certificate is not yet: nobody has refused anybody."""
+    pki = tmp_path / "pki"
+    async with pool(pki, relayed=relayed) as (_, ann):
+        certificate = pki / f"{who}.crt"
+        kept = certificate.read_bytes()
+        rotation.renewed(pki, BEARERS)
+        new = certificate.read_bytes()
+        certificate.write_bytes(kept)
+        with pytest.raises(Unavailable):
+            await ann.call()
+        certificate.write_bytes(new)
+        assert await lives(await ann.call())
+
+
+@either
+async def test_a_caller_without_certificates_is_told_of_tls(tmp_path: Path, relayed: bool) -> None:
+    with_tls, plain = authority.issue(tmp_path / "pki", "server", "one"), in_process_pool.secret(tmp_path)
+    relay = Relay(plain) if relayed else None
+    async with listening(with_tls, relayed=relayed) as listener:
+        with pytest.raises(Refused, match=r"uses TLS\. Give --tls-ca, --tls-cert and --tls-key"):
+            await Caller(listener, plain, relay).call()
+    if relay is not None:
+        await relay.close()
+
+
+async def test_a_caller_with_certificates_is_told_that_there_is_no_tls(tmp_path: Path) -> None:
+    with_tls, plain = authority.issue(tmp_path / "pki", "client", "ann"), in_process_pool.secret(tmp_path)
+    async with listening(plain, relayed=False) as listener:
+        with pytest.raises(Refused, match=r"does not use TLS\. Leave out --tls-ca, --tls-cert and --tls-key"):
+            await Caller(listener, with_tls, None).call()
+
+
+async def test_files_that_are_wrong_from_the_start_are_said_to_be(tmp_path: Path) -> None:
+    server = authority.issue(tmp_path / "pki", "server", "one")
+    (tmp_path / "pki" / "server-one.crt").write_text("nothing")
+    with pytest.raises(InvalidInput, match="server-one"):
+        async with listening(server, relayed=True):
+            pass

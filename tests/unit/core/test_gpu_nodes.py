@@ -1,0 +1,88 @@
+"""Nodes with cards by their labels, platforms, and other programs that give out the cards."""
+
+import pytest
+
+from egpu.core.gpu_nodes import gpu_node, platform
+from egpu.core.rivals import DRA, rival, rivals_by_node
+from egpu_base.api.kubernetes import Container, Node, NodeSpec, NodeStatus, Pod, PodSpec
+from egpu_base.api.objects import ObjectMeta
+
+
+def node(*, provider_id: str = "", capacity: dict[str, str] | None = None, **labels: str) -> Node:
+    named = {name.replace("__", "/").replace("_", "."): value for name, value in labels.items()}
+    meta = ObjectMeta(name="n0", labels=named)
+    return Node(metadata=meta, spec=NodeSpec(provider_id=provider_id), status=NodeStatus(capacity=dict(capacity or {})))
+
+
+def labelled(label: str, value: str = "true") -> Node:
+    return Node(metadata=ObjectMeta(name="n0", labels={label: value}))
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present", "cloud.google.com/gke-accelerator"],
+)
+def test_a_label_of_others_makes_a_node_known_and_does_not_serve_it(label: str) -> None:
+    found = gpu_node(labelled(label))
+    assert found is not None
+    assert (found.known_by, found.served) == (f"{label}=true", False)
+
+
+def test_our_label_decides() -> None:
+    found = gpu_node(labelled("elasticgpu.io/node"))
+    assert found is not None
+    assert found.served
+    assert gpu_node(labelled("elasticgpu.io/node", "false")) is None
+    assert gpu_node(labelled("kubernetes.io/os", "linux")) is None
+
+
+def test_capacity_of_another_plugin_makes_a_node_known() -> None:
+    found = gpu_node(node(capacity={"nvidia.com/gpu": "8"}))
+    assert found is not None
+    assert found.known_by == "capacity nvidia.com/gpu"
+    assert gpu_node(node(capacity={"nvidia.com/gpu": "0"})) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "name"),
+    [
+        ("v1.33.5-eks-113cf36", node(), "EKS"),
+        ("v1.33.5-gke.1080000", node(), "GKE"),
+        ("v1.33.5+k3s1", node(), "k3s"),
+        ("v1.33.5+rke2r1", node(), "RKE2"),
+        ("v1.33.5", labelled("kubernetes.azure.com/cluster"), "AKS"),
+        ("v1.33.5", labelled("node.openshift.io/os_id", "rhcos"), "OpenShift"),
+        ("v1.33.5", node(provider_id="kind://docker/kind/kind-worker"), "kind"),
+        ("v1.33.5", node(), ""),
+    ],
+)
+def test_platforms_are_known_by_version_and_nodes(version: str, known: Node, name: str) -> None:
+    assert platform(version, [known]) == name
+
+
+def pod(container: str = "plugin", **labels: str) -> Pod:
+    named = {name.replace("__", "/").replace("_", "-"): value for name, value in labels.items()}
+    spec = PodSpec(node_name="n0", containers=[Container(name=container)])
+    return Pod(metadata=ObjectMeta(name="p", namespace="x", labels=named), spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        ({"app": "nvidia-device-plugin-daemonset"}, "GPU Operator's device plugin"),
+        ({"name": "nvidia-device-plugin-ds"}, "NVIDIA's device plugin"),
+        ({"k8s_app": "nvidia-gpu-device-plugin"}, "GKE's device plugin"),
+        ({"app.kubernetes.io__component": "hami-device-plugin"}, "HAMi's device plugin"),
+    ],
+)
+def test_other_programs_are_known_by_their_labels(labels: dict[str, str], name: str) -> None:
+    found = rival(pod(**labels))
+    assert found is not None
+    assert found.name == name
+    assert found.mend
+
+
+def test_nvidias_dra_driver_counts_only_where_it_gives_out_cards() -> None:
+    component = {"nvidia_dra_driver_gpu_component": "kubelet-plugin"}
+    assert rivals_by_node([pod("gpus", **component)]) == {"n0": DRA}
+    assert rivals_by_node([pod("compute-domains", **component), pod(app="web")]) == {}

@@ -1,0 +1,139 @@
+"""What a tenant writes takes webhook and extender little time and memory. They serve all tenants, one request after the
+other."""
+
+import gc
+import time
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.core.admission import mutate_pod
+from egpu.core.attributes import MAX_SELECTOR_CHARACTERS, MAX_VALUE_CHARACTERS, parse_selector, requirement
+from egpu.core.demand.pods import container_demand
+from egpu.core.demand.selection import Selection
+from egpu.core.preemption.objections import objections
+from egpu.core.preemption.population import Population
+from egpu.core.preemption.sums import MAX_REQUIREMENTS, Sums, only_the_scheduler_can_tell
+from egpu_base.api import quantities
+from egpu_base.api.kubernetes import Container, Node, Pod, PodSpec
+from egpu_base.api.objects import ObjectMeta
+from egpu_base.errors import InvalidDemand, InvalidQuantity
+from support.objects import container, pod
+
+SOON_SECONDS = 1.0
+"""Far above what the work takes on a busy machine, and far below what it took."""
+ASKS = {names.GPU_MEMORY: 1024}
+
+
+@contextmanager
+def soon() -> Generator[None]:
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < SOON_SECONDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["model=" + " " * 600 + "(", "model" + " " * 4000 + "x", "model in (a)" + " " * 4000 + "x", "!" + " " * 4000 + "("],
+)
+def test_a_selector_that_almost_matches_is_refused_at_once(text: str) -> None:
+    with soon(), pytest.raises(InvalidDemand, match="is not understood"):
+        parse_selector(text, "field")
+
+
+def test_long_selectors_and_values_are_refused() -> None:
+    text = "model in (" + ",".join(["A100"] * 1000) + ")"
+    assert len(text) > MAX_SELECTOR_CHARACTERS
+    with pytest.raises(InvalidDemand, match="the most is 4096"):
+        parse_selector(text, "field")
+    with pytest.raises(InvalidDemand, match="the most is 128"):
+        requirement("model", "In", ["x" * (MAX_VALUE_CHARACTERS + 1)], field="field")
+
+
+def test_a_pod_with_thousands_of_containers_is_refused_at_once() -> None:
+    asking = pod("p", container("app", ASKS))
+    many = [Container(name=f"i{at}") for at in range(20_000)]
+    for spec in (
+        replace(asking.spec, init_containers=many),
+        replace(asking.spec, containers=[*asking.containers, *many]),
+    ):
+        with soon(), pytest.raises(InvalidDemand, match="has 20001 containers; the most is 512"):
+            mutate_pod(replace(asking, spec=spec), {}, {})
+
+
+class Watched(str):
+    """A text that shows whether something keeps it."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_no_cache_keeps_the_pods_that_were_read(large: bool) -> None:
+    """An API server asks the webhook about pods of 3 MiB, also those that it refuses afterwards."""
+    said = {names.CARD_PREFERENCE: "strongest"}
+    text = Watched("x" * 1000)
+    kept = weakref.ref(text)
+    resources = {**ASKS} | ({f"example.com/{at}": 1 for at in range(2000)} if large else {})
+    made = pod("p", container(f"c-{large}", resources), annotations={"note": text, **said})
+    assert container_demand(made, made.containers[0]) is not None
+    del made, text
+    gc.collect()
+    assert kept() is None
+
+
+def test_no_cache_keeps_long_quantities() -> None:
+    cached = vars(quantities)["_parse_short"]
+    before = cached.cache_info().currsize
+    for at in range(10):
+        with pytest.raises(InvalidQuantity):
+            quantities.parse_memory_mib("9" * 1000 + str(at))
+        assert quantities.quantity_or_zero("8" * 1000 + str(at)) == 0
+        with pytest.raises(InvalidQuantity):
+            quantities.canonical_quantity("7" * 1000 + str(at))
+    assert cached.cache_info().currsize == before
+
+
+# --- a pod that selects nodes by tens of thousands of requirements ----------------------------------------------------
+
+
+def choosy(*, terms: int = 1, values: int = 1) -> Pod:
+    listed = [f"v{at}" for at in range(values)]
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": listed}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * terms}}
+    affinity: dict[str, Any] = {"nodeAffinity": required}
+    return Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="p"), spec=PodSpec(affinity=affinity))
+
+
+NODES = {f"n{at}": Node(metadata=ObjectMeta(name=f"n{at}", labels={"zone": "a"})) for at in range(500)}
+CHOOSY = [choosy(terms=10_000), choosy(values=100_000)]
+
+
+@pytest.mark.parametrize("asking", CHOOSY)
+def test_a_selection_of_many_requirements_is_left_to_the_scheduler(asking: Pod) -> None:
+    selection = Selection()
+    for name, node in NODES.items():
+        selection.node_changed(node)
+        selection.cards_changed(name, "A100")
+    with soon():
+        assert selection.models(asking) == ()
+        assert selection.of(asking, list(NODES)) == list(NODES)
+    assert selection.of(choosy(), list(NODES)) == []
+
+
+@pytest.mark.parametrize("asking", CHOOSY)
+def test_no_node_is_explained_by_thousands_of_requirements(asking: Pod) -> None:
+    sums = Sums(NODES, Population(lambda _: None))
+    with soon():
+        assert objections(asking, NODES, sums) == {}
+    assert set(objections(choosy(), NODES, sums)) == set(NODES)
+
+
+@pytest.mark.parametrize("asking", CHOOSY)
+def test_no_pod_is_evicted_for_a_pod_of_thousands_of_requirements(asking: Pod) -> None:
+    assert f"more than {MAX_REQUIREMENTS}" in only_the_scheduler_can_tell(asking)
+    assert only_the_scheduler_can_tell(choosy()) == ""

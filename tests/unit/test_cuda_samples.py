@@ -1,0 +1,93 @@
+"""What a sample's CMake file says, what a run comes to, and when a run is worse than the documents say."""
+
+from pathlib import Path
+
+import pytest
+from cuda_sample_builds import NotBuilt, Sample, recipe
+from cuda_samples import MARKS, PLACES, RIGHT, Outcome, Row, judged, verdict, written
+
+CMAKE = """
+# add_executable(not this.cu)
+find_package(CUDAToolkit REQUIRED)
+add_executable(matrixMulDrv matrixMulDrv.cpp other.cu)
+target_link_libraries(matrixMulDrv PUBLIC
+    CUDA::cudart
+    CUDA::cuda_driver
+    CUDA::cublas
+)
+set(CUDA_FATBIN_FILE "${CMAKE_CURRENT_BINARY_DIR}/kernel64.fatbin")
+set(CUDA_KERNEL_SOURCE "${CMAKE_CURRENT_SOURCE_DIR}/kernel.cu")
+add_custom_command(
+    COMMAND ${CMAKE_CUDA_COMPILER} ${GENCODE_FLAGS} -o ${CUDA_FATBIN_FILE} -fatbin ${CUDA_KERNEL_SOURCE}
+)
+add_custom_command(TARGET matrixMulDrv POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E copy_directory ${CUDA_INCLUDE_DIR}/cccl/nv ${CMAKE_CURRENT_BINARY_DIR}/nv
+)
+"""
+
+
+def test_a_recipe() -> None:
+    found = recipe(CMAKE)
+    assert found.sources == ("matrixMulDrv.cpp", "other.cu")
+    assert found.libraries == ("cuda", "cublas")
+    assert found.images == {"kernel64.fatbin": ("-fatbin", "kernel.cu")}
+    assert (found.headers, found.openmp, found.elsewhere) == (("cccl/nv",), False, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "elsewhere"),
+    [("find_package(OpenGL)", "OpenGL"), ("find_package(MPI)", "MPI"), ("find_package(Vulkan)", "Vulkan"), ("", "")],
+)
+def test_systems_beside_cuda(line: str, elsewhere: str) -> None:
+    assert recipe(CMAKE + line).elsewhere == elsewhere
+
+
+def test_a_file_without_a_program() -> None:
+    with pytest.raises(NotBuilt, match="makes no program"):
+        recipe("find_package(CUDAToolkit REQUIRED)")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "errors", "said"),
+    [
+        (0, "Test PASSED", "", RIGHT),
+        (0, "Test FAILED", "", "wrong: it reports a failure"),
+        (1, "", "", "wrong: exit code 1"),
+        (2, "", "", "waived by the sample"),
+        (1, "", "egpu-sim: cuX is not simulated: use cuY\n", "refused: `egpu-sim: cuX is not simulated: use cuY`"),
+        (1, "", "egpu-sim: this program needs X: use Y\n", "refused: `egpu-sim: this program needs X: use Y`"),
+        (
+            1,
+            "",
+            "a\negpu: cuX is not supported on a remote GPU\n",
+            "refused: `egpu: cuX is not supported on a remote GPU`",
+        ),
+    ],
+)
+def test_a_verdict(status: int, output: str, errors: str, said: str) -> None:
+    assert judged(status, output, errors) == said
+
+
+EMPTY = f"# Title\n\n{MARKS[0]}\n{MARKS[1]}\n\nThe end.\n"
+
+
+def row(*verdicts: str) -> Row:
+    outcomes = {place: Outcome(said, 3.0) for place, said in zip(PLACES, verdicts, strict=False)}
+    return Row(Sample(Path("Samples/0_Introduction/clock")), outcomes)
+
+
+def test_a_run_that_the_table_calls_right_may_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    page = written(EMPTY, [row(RIGHT, "wrong: exit code 1")])
+    assert verdict([row(RIGHT, RIGHT)], page) == 0
+    assert verdict([row(RIGHT, "refused: it")], page) == 0
+    assert verdict([row("wrong: exit code 1")], page) == 1
+    assert "clock, in a slice: was right, and is now: wrong" in capsys.readouterr().err
+
+
+def test_rows_of_other_samples_stay() -> None:
+    other = Row(Sample(Path("Samples/1_Utilities/topologyQuery")), {}, "needs curand.h")
+    page = written(written(EMPTY, [row(RIGHT), other]), [row("waived by the sample")])
+    assert "| 0_Introduction/clock | waived by the sample, 3 s |  |" in page
+    assert "- 1_Utilities/topologyQuery: `needs curand.h`" in page
+    assert RIGHT not in page
+    assert page.endswith("\n\nThe end.\n")
