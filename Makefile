@@ -7,6 +7,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 STAGE  := scripts/stage.sh
 
+# Some images of Python set this. Each of the hundreds of processes that tests start would then compile all that it imports: a cluster
+# took 11 s to start in place of 5.5.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests mostly wait for processes they started, so one worker more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
