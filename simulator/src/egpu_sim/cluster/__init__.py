@@ -5,6 +5,7 @@ kubelet        a node whose containers are processes
 controllers    deployments, daemon sets, jobs and the like
 scheduler      the default filters, then the extender
 dynamic        dynamic resource allocation: what the three share
+trees          objects as plain JSON trees, and functions for them
 processes      processes of components: started, watched, restarted, ended
 ports          ports of components, reserved for the cluster's life
 statedir       directory of its files, for one cluster at a time

@@ -7,8 +7,8 @@ from egpu_base.errors import RequestRefused
 from egpu_sim.cluster.apiserver import status
 from egpu_sim.cluster.apiserver.kinds.resources import Resource
 from egpu_sim.cluster.apiserver.status import bad_request
-from egpu_sim.cluster.apiserver.storage.objects import Json
 from egpu_sim.cluster.apiserver.storage.store import Key
+from egpu_sim.cluster.trees import Json
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from egpu_sim.cluster.apiserver.admission.webhooks import ServiceResolver
 from egpu_sim.cluster.apiserver.calls import User
 from egpu_sim.cluster.apiserver.instance import Instance
 from egpu_sim.cluster.apiserver.nodes.logs import LogFinder
-from egpu_sim.cluster.apiserver.storage.objects import Json, metadata, now
 from egpu_sim.cluster.apiserver.storage.store import LOG_LIMIT, Store
 from egpu_sim.cluster.streams import FRAME_BYTES
+from egpu_sim.cluster.trees import Json, metadata, now
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 STOP_SECONDS = 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from egpu_base.errors import RequestRefused
-from egpu_sim.cluster.apiserver.storage.objects import Json, encode
+from egpu_sim.cluster.trees import Json, encode
 
 PAGE_NOT_FOUND = "404 page not found"
 

@@ -9,13 +9,13 @@ from egpu_base.api.kubernetes import Node, Pod, PodSpec
 from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.runtime.reconcile import DONE, Result
-from egpu_sim.cluster.apiserver.storage.objects import as_list, as_object
 from egpu_sim.cluster.controllers import pods
 from egpu_sim.cluster.controllers.deployments import share
 from egpu_sim.cluster.controllers.kinds import DaemonSet
 from egpu_sim.cluster.controllers.making import Maker, Wanted
 from egpu_sim.cluster.controllers.revisions import revision_of
 from egpu_sim.cluster.scheduler.filters import node_predicate, tolerates_taints
+from egpu_sim.cluster.trees import as_list, as_object
 
 HASH: Final = "controller-revision-hash"
 _STAYS_THROUGH: Final = (

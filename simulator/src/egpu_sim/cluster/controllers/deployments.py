@@ -16,10 +16,10 @@ from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.runtime.reconcile import DONE, Result
-from egpu_sim.cluster.apiserver.storage.objects import as_object
 from egpu_sim.cluster.controllers import pods
 from egpu_sim.cluster.controllers.kinds import Deployment, ReplicaSet
 from egpu_sim.cluster.controllers.revisions import revision_of
+from egpu_sim.cluster.trees import as_object
 
 HASH: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"

@@ -8,10 +8,10 @@ from egpu_base.api.wire import rfc3339
 from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.runtime.reconcile import DONE, Result
-from egpu_sim.cluster.apiserver.storage.objects import as_list, as_object
 from egpu_sim.cluster.controllers import pods
 from egpu_sim.cluster.controllers.kinds import Job
 from egpu_sim.cluster.controllers.making import Maker, Wanted
+from egpu_sim.cluster.trees import as_list, as_object
 
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 BACKOFF_SECONDS: Final = 1.0

@@ -9,7 +9,7 @@ from msgspec import field
 
 from egpu_base.api.objects import Object
 from egpu_base.api.wire import Resource
-from egpu_sim.cluster.apiserver.storage.objects import as_list, as_object
+from egpu_sim.cluster.trees import as_list, as_object
 
 
 class Workload(Object, frozen=True, kw_only=True):

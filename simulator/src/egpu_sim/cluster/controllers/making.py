@@ -17,8 +17,8 @@ from egpu_base.errors import Conflict, ElasticGPUError
 from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.paths import path_of
-from egpu_sim.cluster.apiserver.storage.objects import as_object
 from egpu_sim.cluster.controllers.kinds import Workload
+from egpu_sim.cluster.trees import as_object
 
 MOST_AT_ONCE: Final = 50
 """Pods made or ended in one look at an owner."""

@@ -14,9 +14,9 @@ from egpu_base.api.objects import Object
 from egpu_base.api.wire import seconds_since
 from egpu_base.errors import Conflict, NotFound
 from egpu_base.kubernetes import Client
-from egpu_sim.cluster.apiserver.storage.objects import as_list, as_object
 from egpu_sim.cluster.controllers.kinds import Workload
 from egpu_sim.cluster.controllers.making import MOST_AT_ONCE
+from egpu_sim.cluster.trees import as_list, as_object
 
 T = TypeVar("T", bound=Object)
 

@@ -6,10 +6,10 @@ from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.runtime.reconcile import DONE, Result
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, metadata
 from egpu_sim.cluster.dynamic import references
 from egpu_sim.cluster.dynamic.kinds import FINALIZER, POD_CLAIM, ResourceClaim, ResourceClaimTemplate
 from egpu_sim.cluster.dynamic.references import PodClaim
+from egpu_sim.cluster.trees import Json, as_list, as_object, metadata
 
 RETRY_SECONDS = 1.0
 _BASE_CHARACTERS = 57

@@ -6,11 +6,11 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.runtime.reconcile import DONE, Result
-from egpu_sim.cluster.apiserver.storage.objects import as_object
 from egpu_sim.cluster.controllers import pods
 from egpu_sim.cluster.controllers.kinds import StatefulSet
 from egpu_sim.cluster.controllers.making import Maker, Refusal, Wanted
 from egpu_sim.cluster.controllers.revisions import revision_of
+from egpu_sim.cluster.trees import as_object
 
 HASH: Final = "controller-revision-hash"
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from egpu_base.api.quantities import parse_quantity
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at
+from egpu_sim.cluster.trees import Json, as_list, as_object, at
 
 Amounts: TypeAlias = Mapping[str, Fraction]
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list
 from egpu_sim.cluster.dynamic.pools import Device
 from egpu_sim.cluster.dynamic.requests import Request
 from egpu_sim.cluster.dynamic.selectors import attribute_values
+from egpu_sim.cluster.trees import Json, as_list
 
 
 def hold(constraints: Iterable[Json], chosen: Iterable[tuple[Request, Device]], new: tuple[Request, Device]) -> bool:

@@ -6,7 +6,7 @@ from msgspec import field
 
 from egpu_base.api.objects import Object
 from egpu_base.api.wire import Resource
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at, objects_at
+from egpu_sim.cluster.trees import Json, as_object, at, objects_at
 
 GROUP = "resource.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"

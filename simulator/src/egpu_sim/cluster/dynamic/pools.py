@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from egpu_base.api.kubernetes import Node
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, objects_at
 from egpu_sim.cluster.dynamic.kinds import ResourceSlice
 from egpu_sim.cluster.dynamic.selectors import variables
 from egpu_sim.cluster.scheduler.filters import node_selector_predicate
+from egpu_sim.cluster.trees import Json, as_object, objects_at
 
 
 @dataclass(frozen=True, order=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import NotFound, Unavailable
-from egpu_sim.cluster.apiserver.storage.objects import Json
 from egpu_sim.cluster.dynamic.kinds import ResourceClaim
+from egpu_sim.cluster.trees import Json
 
 
 @dataclass(frozen=True)

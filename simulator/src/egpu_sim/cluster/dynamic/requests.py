@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from egpu_base.errors import NotFound
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, objects_at
 from egpu_sim.cluster.dynamic.kinds import DeviceClass, ResourceClaim
 from egpu_sim.cluster.dynamic.pools import Device
 from egpu_sim.cluster.dynamic.selectors import selects
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, objects_at
 
 FindClass: TypeAlias = Callable[[str], DeviceClass | None]
 

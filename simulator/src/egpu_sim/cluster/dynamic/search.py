@@ -13,12 +13,12 @@ from typing import Final
 
 from egpu_base.api.quantities import parse_quantity
 from egpu_base.errors import InvalidInput, Unavailable
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, objects_at
 from egpu_sim.cluster.dynamic import capacities, constraints
 from egpu_sim.cluster.dynamic.capacities import Amounts
 from egpu_sim.cluster.dynamic.kinds import ResourceClaim
 from egpu_sim.cluster.dynamic.pools import Device, DeviceId, Pool
 from egpu_sim.cluster.dynamic.requests import Request, configuration, node_selector
+from egpu_sim.cluster.trees import Json, as_object, objects_at
 
 STEPS_LIMIT: Final = 100_000
 """Devices that one search tries. kube-scheduler stops after ten seconds."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from egpu_base.errors import InvalidInput
 from egpu_sim.cluster.apiserver.admission import cel, cel_types
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at
+from egpu_sim.cluster.trees import Json, as_object, at
 
 
 class _Domains(dict[str, Any]):

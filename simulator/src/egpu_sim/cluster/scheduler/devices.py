@@ -15,7 +15,6 @@ from egpu_base.errors import Conflict, NotFound, Unavailable
 from egpu_base.kubernetes.client import Client
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.kubernetes.reflector import Change, Reflector
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, metadata, objects_at
 from egpu_sim.cluster.dynamic import references
 from egpu_sim.cluster.dynamic.kinds import FINALIZER, DeviceClass, ResourceClaim, ResourceSlice
 from egpu_sim.cluster.dynamic.pools import pools_of
@@ -23,6 +22,7 @@ from egpu_sim.cluster.dynamic.requests import Request, requests_of
 from egpu_sim.cluster.dynamic.search import Search, Taken
 from egpu_sim.cluster.scheduler.events import DYNAMIC_RESOURCES, Event
 from egpu_sim.cluster.scheduler.filters import Rejection, node_selector_predicate
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, metadata, objects_at
 
 RESERVED_LIMIT: Final = 256
 WRITE_ATTEMPTS: Final = 5

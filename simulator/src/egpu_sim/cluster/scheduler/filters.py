@@ -21,11 +21,11 @@ from typing import Final, TypeAlias
 from egpu_base.api.kubernetes import ContainerPort, Node, Pod, Taint, Toleration
 from egpu_base.api.quantities import quantity_or_zero
 from egpu_base.api.resources import PODS
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
 from egpu_sim.cluster.apiserver.storage.selectors import Predicate, requirement
 from egpu_sim.cluster.scheduler.neighbours import INTER_POD_AFFINITY, REQUIRED, Neighbours, unknown_terms
 from egpu_sim.cluster.scheduler.requests import requests_of, total
 from egpu_sim.cluster.scheduler.spreading import POD_TOPOLOGY_SPREAD, Spreading
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 NODE_UNSCHEDULABLE: Final = "NodeUnschedulable"
 NODE_NAME: Final = "NodeName"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu_base.api.kubernetes import Node, Pod
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
 from egpu_sim.cluster.apiserver.storage.selectors import Predicate, object_selector
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 INTER_POD_AFFINITY: Final = "InterPodAffinity"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

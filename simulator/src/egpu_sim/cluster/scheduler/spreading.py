@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from egpu_base.api.kubernetes import Node, Pod
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object
 from egpu_sim.cluster.apiserver.storage.selectors import Predicate
 from egpu_sim.cluster.scheduler.neighbours import Reason, pod_predicate
+from egpu_sim.cluster.trees import Json, as_object
 
 POD_TOPOLOGY_SPREAD: Final = "PodTopologySpread"
 TOO_UNEVEN: Final = Reason("node(s) didn't match pod topology spread constraints", resolvable=True)

@@ -7,7 +7,7 @@ import pytest
 from egpu_sim.cluster.apiserver.kinds import models
 from egpu_sim.cluster.apiserver.patching.json_patch import PatchFailed, json_patch, merge_patch
 from egpu_sim.cluster.apiserver.patching.strategic import Definitions, strategic_merge
-from egpu_sim.cluster.apiserver.storage.objects import copy
+from egpu_sim.cluster.trees import copy
 
 DEFINITIONS = Definitions(models.definitions_for([("core_v1", "Pod")]))
 POD = {"$ref": "io.k8s.api.core.v1.Pod"}

@@ -12,7 +12,7 @@ from egpu_sim.cluster.apiserver.http.protobuf import decode
 from egpu_sim.cluster.apiserver.kinds import builtin
 from egpu_sim.cluster.apiserver.kinds.crd import DefinitionRules
 from egpu_sim.cluster.apiserver.kinds.resources import Registry
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 
 def part(number: int, content: bytes) -> bytes:

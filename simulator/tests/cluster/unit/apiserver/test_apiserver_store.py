@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu_sim.cluster.apiserver.storage.objects import Json
 from egpu_sim.cluster.apiserver.storage.store import Store, TooOld
+from egpu_sim.cluster.trees import Json
 
 
 def thing(name: str, value: int = 0) -> Json:

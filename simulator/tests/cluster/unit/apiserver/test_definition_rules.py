@@ -5,7 +5,7 @@ import pytest
 from egpu_sim.cluster.apiserver.kinds.crd import DefinitionRules
 from egpu_sim.cluster.apiserver.kinds.definitions import expressions
 from egpu_sim.cluster.apiserver.status import Cause
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 ROOT = "spec.validation.openAPIV3Schema"
 SPEC = f"{ROOT}.properties[spec]"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from egpu_sim.cluster.apiserver.kinds.schema import compile_schema
 from egpu_sim.cluster.apiserver.patching import fieldsets
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 TEXT: Json = {"type": "string"}
 SCHEMA = compile_schema(

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 from egpu_base.errors import RequestRefused
 from egpu_sim.cluster.apiserver.calls import Call, User
 from egpu_sim.cluster.apiserver.status import refused
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Change, Store
+from egpu_sim.cluster.trees import Json, as_list, as_object, objects_at
 
 MASTERS = "system:masters"
 """The group that may do everything, whatever the roles say."""

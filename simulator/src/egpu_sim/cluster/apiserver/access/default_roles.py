@@ -7,7 +7,7 @@ checks the node's name; this server does not.
 from collections.abc import Iterator
 
 from egpu_sim.cluster.apiserver.access.authorization import MASTERS
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 _API = "rbac.authorization.k8s.io"
 _DEVICES = "resource.k8s.io"

@@ -2,7 +2,7 @@
 
 from egpu_sim.cluster.apiserver.kinds.resources import Resource, Rules
 from egpu_sim.cluster.apiserver.status import Cause, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, objects_at
 
 RBAC = "rbac.authorization.k8s.io"
 

@@ -4,7 +4,7 @@ from egpu_sim.cluster.apiserver.access.authorization import Authorizer, Wanted
 from egpu_sim.cluster.apiserver.access.identities import Tokens
 from egpu_sim.cluster.apiserver.calls import Call, User
 from egpu_sim.cluster.apiserver.status import bad_request
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 
 class Reviews:

@@ -6,7 +6,7 @@ from typing import Any
 from egpu_sim.cluster.apiserver.access.authorization import Authorizer, Wanted
 from egpu_sim.cluster.apiserver.admission import cel
 from egpu_sim.cluster.apiserver.calls import Write
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 
 def scope(write: Write, request: Json, authorizer: Authorizer) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from egpu_base.kubernetes.label_selectors import Predicate
 from egpu_sim.cluster.apiserver.calls import Call, Write
 from egpu_sim.cluster.apiserver.storage import selectors
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, labels_of, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Change, Store
+from egpu_sim.cluster.trees import Json, as_list, as_object, labels_of, objects_at
 
 T = TypeVar("T")
 

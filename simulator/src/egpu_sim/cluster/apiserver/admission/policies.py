@@ -12,8 +12,8 @@ from egpu_sim.cluster.apiserver.admission import cel, expressions, matching, typ
 from egpu_sim.cluster.apiserver.calls import Call, Write
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, refused, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, name_of, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Store
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, name_of, objects_at
 
 POLICIES = "validatingadmissionpolicies"
 BINDINGS = "validatingadmissionpolicybindings"

@@ -5,8 +5,8 @@ from typing import Any, Final
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, forbidden, forbidden_field, invalid
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at
 from egpu_sim.cluster.apiserver.storage.store import Store
+from egpu_sim.cluster.trees import Json, as_object, at
 
 SHELF: Final = "priorityclasses"
 SYSTEM_PREFIX: Final = "system-"

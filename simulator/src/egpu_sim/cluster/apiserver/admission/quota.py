@@ -15,8 +15,8 @@ from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.kinds.podspec import canonical, validate_amount
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, forbidden
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, copy, name_of, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Change, Store
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, copy, name_of, objects_at
 
 SHELF: Final = "resourcequotas"
 _COUNTED: Final = frozenset(

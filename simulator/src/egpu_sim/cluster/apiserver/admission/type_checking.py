@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from egpu_sim.cluster.apiserver.admission import cel
 from egpu_sim.cluster.apiserver.kinds.schema import Schema
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, objects_at
+from egpu_sim.cluster.trees import Json, as_list, objects_at
 
 KindOf: TypeAlias = Callable[[str, str, str], tuple[str, Schema] | None]
 """Returns the kind and schema of (group, version, plural); None if they are not known."""

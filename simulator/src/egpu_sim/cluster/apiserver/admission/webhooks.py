@@ -23,8 +23,8 @@ from egpu_sim.cluster.apiserver.admission.webhook_client import Address, Webhook
 from egpu_sim.cluster.apiserver.calls import Call, Write
 from egpu_sim.cluster.apiserver.patching.json_patch import PatchFailed, json_patch
 from egpu_sim.cluster.apiserver.status import internal, refused
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, decode, encode, name_of, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Store
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, decode, encode, name_of, objects_at
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ from egpu_sim.cluster.apiserver.status import (
     too_large,
     unauthorized,
 )
-from egpu_sim.cluster.apiserver.storage.objects import encode
+from egpu_sim.cluster.trees import encode
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Discovery: the groups, versions and resources; the legacy documents and the aggregated one."""
 
 from egpu_sim.cluster.apiserver.kinds.resources import Registry, Resource
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 VERSION: Json = {
     "major": "1",

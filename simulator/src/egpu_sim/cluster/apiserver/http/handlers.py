@@ -23,12 +23,12 @@ from egpu_sim.cluster.apiserver.status import (
     required,
     success,
 )
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, encode, metadata
 from egpu_sim.cluster.apiserver.storage.store import Store, Stored
 from egpu_sim.cluster.apiserver.writing import scale, strict
 from egpu_sim.cluster.apiserver.writing.deletion import DeleteOptions, Deleter
 from egpu_sim.cluster.apiserver.writing.disruption import Evictions
 from egpu_sim.cluster.apiserver.writing.writes import Writer
+from egpu_sim.cluster.trees import Json, as_object, encode, metadata
 
 Body: TypeAlias = bytes | AsyncIterator[bytes]
 

@@ -8,7 +8,7 @@ import yaml
 
 from egpu_sim.cluster.apiserver.http import protobuf
 from egpu_sim.cluster.apiserver.status import bad_request, refused, unsupported_media_type
-from egpu_sim.cluster.apiserver.storage.objects import Json, decode
+from egpu_sim.cluster.trees import Json, decode
 
 JSON = "application/json"
 SUMMARY_BYTES = 30

@@ -11,7 +11,7 @@ from egpu_sim.cluster.apiserver.http.discovery import VERSION
 from egpu_sim.cluster.apiserver.http.openapi_protobuf import encode_document
 from egpu_sim.cluster.apiserver.kinds import models
 from egpu_sim.cluster.apiserver.kinds.resources import Registry, Resource
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, copy, encode
+from egpu_sim.cluster.trees import Json, as_object, copy, encode
 
 _META = models.definition_name("meta_v1", "ObjectMeta")
 _CUSTOM_PATCH_TYPES = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from egpu_sim.cluster.apiserver.generated import openapi_pb2 as pb
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, encode
+from egpu_sim.cluster.trees import Json, as_list, as_object, encode
 
 MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """The real server's media type: the `@` in the clients' request is not allowed in a media type, and Go refuses it."""

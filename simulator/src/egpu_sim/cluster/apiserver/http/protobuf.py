@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from egpu_sim.cluster.apiserver.generated import kubernetes_pb2 as kinds
 from egpu_sim.cluster.apiserver.status import bad_request, unsupported_media_type
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"

@@ -17,8 +17,8 @@ from egpu_sim.cluster.apiserver.kinds.schema import Schema, compile_schema
 from egpu_sim.cluster.apiserver.nodes import metrics
 from egpu_sim.cluster.apiserver.reading import absent, table, workload_columns
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, metadata, objects_at
 from egpu_sim.cluster.apiserver.writing import disruption
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, metadata, objects_at
 
 _STATUS_VERBS = ("get", "patch", "update")
 

@@ -13,8 +13,8 @@ from egpu_sim.cluster.apiserver.kinds.resources import (
 from egpu_sim.cluster.apiserver.kinds.schema import Schema, compile_schema
 from egpu_sim.cluster.apiserver.reading.table import declared_columns
 from egpu_sim.cluster.apiserver.status import Cause
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, copy, metadata, now, objects_at
 from egpu_sim.cluster.apiserver.storage.store import Change
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, copy, metadata, now, objects_at
 
 SHELF = "customresourcedefinitions"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"

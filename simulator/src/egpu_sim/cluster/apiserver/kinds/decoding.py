@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 from egpu_sim.cluster.apiserver.kinds.schema import Schema
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
 _NUMBER: Final = re.compile(r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)$")

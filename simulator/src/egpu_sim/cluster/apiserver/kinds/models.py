@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from egpu_sim.cluster.apiserver.storage.objects import Json
+from egpu_sim.cluster.trees import Json
 
 PREFIX = "io.k8s.api."
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."

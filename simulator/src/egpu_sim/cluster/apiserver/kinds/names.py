@@ -4,7 +4,7 @@ import re
 import secrets
 
 from egpu_sim.cluster.apiserver.status import Cause, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, metadata, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, metadata, objects_at
 
 _LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")

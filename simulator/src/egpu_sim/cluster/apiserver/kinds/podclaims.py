@@ -5,7 +5,7 @@ from typing import Final
 
 from egpu_sim.cluster.apiserver.kinds.names import SUBDOMAIN_RULE, is_subdomain, label_problem
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, objects_at
+from egpu_sim.cluster.trees import Json, objects_at
 
 _SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
 _ONE: Final = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"

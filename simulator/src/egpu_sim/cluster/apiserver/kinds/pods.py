@@ -3,7 +3,7 @@
 from egpu_sim.cluster.apiserver.kinds import podspec
 from egpu_sim.cluster.apiserver.kinds.names import label_problem_or_none
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.trees import (
     Json,
     as_list,
     as_object,

@@ -12,7 +12,7 @@ from egpu_base.errors import InvalidQuantity
 from egpu_sim.cluster.apiserver.kinds import podclaims
 from egpu_sim.cluster.apiserver.kinds.names import is_subdomain, label_problem, qualified_name_problem
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, objects_at
 
 CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 DEFAULT_GRACE_SECONDS: Final = 30

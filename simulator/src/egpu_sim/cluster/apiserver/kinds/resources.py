@@ -7,9 +7,9 @@ from typing import TypeAlias
 from egpu_sim.cluster.apiserver.kinds.schema import Schema
 from egpu_sim.cluster.apiserver.reading.table import DEFAULT, Column
 from egpu_sim.cluster.apiserver.status import Cause
-from egpu_sim.cluster.apiserver.storage.objects import Json, encode
 from egpu_sim.cluster.apiserver.storage.selectors import FieldPaths
 from egpu_sim.cluster.apiserver.storage.store import Stored
+from egpu_sim.cluster.trees import Json, encode
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from egpu_base.api.quantities import parse_quantity
 from egpu_base.errors import InvalidQuantity
 from egpu_sim.cluster.apiserver.status import Cause, invalid, required, unsupported, wrong_type
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, copy, encode
+from egpu_sim.cluster.trees import Json, as_list, as_object, copy, encode
 
 CAUSES_LIMIT = 64
 """The most errors reported for one object."""

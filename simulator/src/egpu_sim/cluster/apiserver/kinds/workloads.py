@@ -8,8 +8,8 @@ from egpu_sim.cluster.apiserver.kinds import podspec
 from egpu_sim.cluster.apiserver.kinds.resources import Resource, Rules, ScalePaths, Subresource
 from egpu_sim.cluster.apiserver.reading import workload_columns
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at, labels_of, metadata, name_of, objects_at
 from egpu_sim.cluster.apiserver.storage.selectors import object_selector
+from egpu_sim.cluster.trees import Json, as_object, at, labels_of, metadata, name_of, objects_at
 
 _STATUS_VERBS: Final = ("get", "patch", "update")
 _STATEFUL_SET_MAY_CHANGE: Final = frozenset(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.status import bad_request
-from egpu_sim.cluster.apiserver.storage.objects import Json, at, objects_at
+from egpu_sim.cluster.trees import Json, at, objects_at
 
 _LISTS = ("initContainers", "containers")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from egpu_base.errors import Unavailable
 from egpu_sim.cluster.apiserver.status import refused
-from egpu_sim.cluster.apiserver.storage.objects import Json, at
 from egpu_sim.cluster.apiserver.storage.store import Store
 from egpu_sim.cluster.streams import ANNOTATION, Answer, Connection, Question, connect
+from egpu_sim.cluster.trees import Json, at
 
 
 @contextlib.asynccontextmanager

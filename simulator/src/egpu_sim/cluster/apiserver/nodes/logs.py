@@ -14,10 +14,10 @@ from typing import TypeAlias
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.nodes.containers import chosen_container, container_status
 from egpu_sim.cluster.apiserver.status import bad_request, forbidden_field, invalid, invalid_object
-from egpu_sim.cluster.apiserver.storage.objects import Json, at, name_of, namespace_of, uid_of
 from egpu_sim.cluster.apiserver.storage.store import Store, Stored
 from egpu_sim.cluster.container_log import ContainerLog, Wanted
 from egpu_sim.cluster.streams import LOGS_ANNOTATION
+from egpu_sim.cluster.trees import Json, at, name_of, namespace_of, uid_of
 
 LogFinder: TypeAlias = Callable[[Json, str, bool], Path | None]
 """(pod, container, previous run instead of the present one) → its log file, or None."""

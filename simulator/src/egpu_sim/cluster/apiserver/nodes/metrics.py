@@ -10,7 +10,9 @@ from egpu_sim.cluster.apiserver.kinds.resources import Resource
 from egpu_sim.cluster.apiserver.nodes import kubelets
 from egpu_sim.cluster.apiserver.reading.reads import Selection
 from egpu_sim.cluster.apiserver.status import not_found
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.apiserver.storage.store import Store, Stored
+from egpu_sim.cluster.streams import Question
+from egpu_sim.cluster.trees import (
     Json,
     as_object,
     at,
@@ -20,8 +22,6 @@ from egpu_sim.cluster.apiserver.storage.objects import (
     now,
     uid_of,
 )
-from egpu_sim.cluster.apiserver.storage.store import Store, Stored
-from egpu_sim.cluster.streams import Question
 
 GROUP = "metrics.k8s.io"
 _VERSION = "v1beta1"

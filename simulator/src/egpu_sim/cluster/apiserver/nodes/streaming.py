@@ -16,9 +16,9 @@ from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.nodes import forwarding, kubelets
 from egpu_sim.cluster.apiserver.nodes.containers import chosen_container, container_status
 from egpu_sim.cluster.apiserver.status import bad_request, unexplained
-from egpu_sim.cluster.apiserver.storage.objects import Json, at, uid_of
 from egpu_sim.cluster.apiserver.storage.store import Store
 from egpu_sim.cluster.streams import ERROR, STDERR, STDIN, STDOUT, Connection, Question
+from egpu_sim.cluster.trees import Json, at, uid_of
 
 STREAMED = ("exec", "attach", "portforward")
 """Subresources of pods."""

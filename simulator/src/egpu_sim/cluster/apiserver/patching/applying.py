@@ -5,7 +5,7 @@ import yaml
 
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.status import bad_request, invalid_object, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, decode
+from egpu_sim.cluster.trees import Json, as_object, decode
 
 MEDIA_TYPES = ("application/apply-patch+yaml", "application/apply-patch+json")
 

@@ -10,9 +10,9 @@ from egpu_sim.cluster.apiserver.patching import applying
 from egpu_sim.cluster.apiserver.patching.json_patch import PatchFailed, json_patch, merge_patch
 from egpu_sim.cluster.apiserver.patching.strategic import Definitions, strategic_merge
 from egpu_sim.cluster.apiserver.status import bad_request, refused, unsupported_media_type
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object
 from egpu_sim.cluster.apiserver.writing import strict
 from egpu_sim.cluster.apiserver.writing.writes import Change
+from egpu_sim.cluster.trees import Json, as_object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

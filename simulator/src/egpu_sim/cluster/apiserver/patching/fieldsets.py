@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from egpu_sim.cluster.apiserver.kinds.schema import Schema
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, decode, encode
+from egpu_sim.cluster.trees import Json, as_list, as_object, decode, encode
 
 Path: TypeAlias = tuple[str, ...]
 Paths: TypeAlias = frozenset[Path]

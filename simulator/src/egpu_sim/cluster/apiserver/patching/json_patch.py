@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import jsonpatch
 
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, copy
+from egpu_sim.cluster.trees import Json, as_list, copy
 
 OPERATIONS_LIMIT = 10_000
 """The most operations in one JSON patch, as in the real server."""

@@ -15,7 +15,7 @@ from egpu_sim.cluster.apiserver.kinds.schema import Findings, prune
 from egpu_sim.cluster.apiserver.patching import fieldsets
 from egpu_sim.cluster.apiserver.patching.fieldsets import MissingKey, Path, Paths
 from egpu_sim.cluster.apiserver.status import refused, unexplained
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, copy, metadata, now, objects_at
+from egpu_sim.cluster.trees import Json, as_object, copy, metadata, now, objects_at
 
 APPLY, UPDATE = "Apply", "Update"
 _SERVER_METADATA: Final = frozenset(

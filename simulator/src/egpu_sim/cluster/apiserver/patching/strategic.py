@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from egpu_sim.cluster.apiserver.patching.json_patch import PatchFailed
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 _ORDER = "$setElementOrder/"
 _DROP = "$deleteFromPrimitiveList/"

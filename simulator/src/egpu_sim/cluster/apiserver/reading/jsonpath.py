@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list
+from egpu_sim.cluster.trees import Json, as_list
 
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\]\\])+)

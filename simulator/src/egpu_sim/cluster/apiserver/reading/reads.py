@@ -13,8 +13,8 @@ from egpu_sim.cluster.apiserver.kinds.resources import Resource
 from egpu_sim.cluster.apiserver.reading import table
 from egpu_sim.cluster.apiserver.status import bad_request, expired, invalid, success, too_large_revision, unexplained
 from egpu_sim.cluster.apiserver.storage import selectors
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, decode, encode, labels_of, name_of
 from egpu_sim.cluster.apiserver.storage.store import Key, Store, Stored, TooOld
+from egpu_sim.cluster.trees import Json, as_object, decode, encode, labels_of, name_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from egpu_sim.cluster.apiserver.reading import jsonpath
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.trees import (
     Json,
     age_seconds,
     as_list,

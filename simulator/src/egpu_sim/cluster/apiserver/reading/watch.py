@@ -14,8 +14,8 @@ from egpu_sim.cluster.apiserver.http.negotiation import Form
 from egpu_sim.cluster.apiserver.reading import table
 from egpu_sim.cluster.apiserver.reading.reads import Selection, revision_of, shown
 from egpu_sim.cluster.apiserver.status import bad_request, expired, refused, too_large_revision
-from egpu_sim.cluster.apiserver.storage.objects import Json, encode
 from egpu_sim.cluster.apiserver.storage.store import Change, Store, Stored, TooOld
+from egpu_sim.cluster.trees import Json, encode
 
 DEFAULT_SECONDS = 3600.0
 BOOKMARK_SECONDS = 30.0

@@ -1,7 +1,7 @@
 """Columns of the kinds whose controllers make pods, as `kubectl get` prints them."""
 
 from egpu_sim.cluster.apiserver.reading.table import AGE, NAME, Cell, Column, age
-from egpu_sim.cluster.apiserver.storage.objects import Json, age_seconds, as_object, at, objects_at
+from egpu_sim.cluster.trees import Json, age_seconds, as_object, at, objects_at
 
 
 def _number(*path: str) -> Cell:

@@ -1,7 +1,6 @@
 """The objects that are stored, and the log of their changes.
 
 store      versioned objects, and the log of their changes
-objects    the shape of an object: a plain JSON tree
 selectors  label and field selectors
 gc         deletes what an owner, a namespace or a definition left behind
 """

@@ -13,7 +13,9 @@ import structlog
 from egpu_base.runtime.restarts import kept_running
 from egpu_sim.cluster.apiserver.kinds import crd
 from egpu_sim.cluster.apiserver.kinds.resources import Registry
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.apiserver.storage.store import Change, Key, Store, Stored
+from egpu_sim.cluster.apiserver.writing.deletion import FOREGROUND, ORPHAN, DeleteOptions, Deleter, finished
+from egpu_sim.cluster.trees import (
     Json,
     age_seconds,
     as_list,
@@ -23,8 +25,6 @@ from egpu_sim.cluster.apiserver.storage.objects import (
     objects_at,
     uid_of,
 )
-from egpu_sim.cluster.apiserver.storage.store import Change, Key, Store, Stored
-from egpu_sim.cluster.apiserver.writing.deletion import FOREGROUND, ORPHAN, DeleteOptions, Deleter, finished
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from egpu_base.kubernetes.label_selectors import Predicate, all_of, membership, order, presence
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 
 def object_selector(selector: Json) -> Predicate | None:

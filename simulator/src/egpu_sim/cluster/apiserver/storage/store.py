@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from egpu_sim.cluster.apiserver.storage.objects import Json, encode, metadata, name_of, namespace_of
+from egpu_sim.cluster.trees import Json, encode, metadata, name_of, namespace_of
 
 Key: TypeAlias = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped objects."""

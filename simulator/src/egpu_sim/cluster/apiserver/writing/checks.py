@@ -6,8 +6,8 @@ from egpu_sim.cluster.apiserver.kinds.names import validate_metadata
 from egpu_sim.cluster.apiserver.kinds.resources import Resource
 from egpu_sim.cluster.apiserver.kinds.schema import Findings, validate
 from egpu_sim.cluster.apiserver.status import Cause, bad_request, forbidden_field, invalid, invalid_object
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, copy, encode, metadata, name_of
 from egpu_sim.cluster.apiserver.writing import resize
+from egpu_sim.cluster.trees import Json, as_list, as_object, copy, encode, metadata, name_of
 
 SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 _RULES_NEED = frozenset(

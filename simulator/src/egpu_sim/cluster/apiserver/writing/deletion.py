@@ -9,8 +9,8 @@ from egpu_sim.cluster.apiserver.admission.webhooks import Admission
 from egpu_sim.cluster.apiserver.calls import Call, Write
 from egpu_sim.cluster.apiserver.kinds import pods
 from egpu_sim.cluster.apiserver.status import bad_request, conflict
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, copy, metadata
 from egpu_sim.cluster.apiserver.storage.store import Store, Stored
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, copy, metadata
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

@@ -21,7 +21,10 @@ from egpu_sim.cluster.apiserver.status import (
     unexplained,
     unsupported,
 )
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.apiserver.storage.selectors import object_selector
+from egpu_sim.cluster.apiserver.storage.store import Store
+from egpu_sim.cluster.apiserver.writing.deletion import DeleteOptions, Deleter
+from egpu_sim.cluster.trees import (
     Json,
     as_list,
     as_object,
@@ -33,9 +36,6 @@ from egpu_sim.cluster.apiserver.storage.objects import (
     now,
     objects_at,
 )
-from egpu_sim.cluster.apiserver.storage.selectors import object_selector
-from egpu_sim.cluster.apiserver.storage.store import Store
-from egpu_sim.cluster.apiserver.writing.deletion import DeleteOptions, Deleter
 
 SHELF: Final = "poddisruptionbudgets"
 COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")

@@ -3,7 +3,7 @@
 from egpu_sim.cluster.apiserver.kinds import podspec
 from egpu_sim.cluster.apiserver.kinds.pods import qos_class
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at, copy, objects_at
+from egpu_sim.cluster.trees import Json, as_object, at, copy, objects_at
 
 _RESIZABLE = ("cpu", "memory")
 

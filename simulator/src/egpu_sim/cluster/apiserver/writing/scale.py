@@ -3,8 +3,8 @@
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.kinds.resources import ScalePaths
 from egpu_sim.cluster.apiserver.status import invalid, invalid_object
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, at, copy
 from egpu_sim.cluster.apiserver.storage.store import Stored
+from egpu_sim.cluster.trees import Json, as_object, at, copy
 
 
 def shown(call: Call, item: Stored) -> Json:

@@ -9,7 +9,7 @@ import yaml
 
 from egpu_sim.cluster.apiserver.calls import Call
 from egpu_sim.cluster.apiserver.status import bad_request, invalid, invalid_object
-from egpu_sim.cluster.apiserver.storage.objects import as_list, decode, encode
+from egpu_sim.cluster.trees import as_list, decode, encode
 
 DUPLICATES_LIMIT: Final = 64
 """The most notes on one body."""

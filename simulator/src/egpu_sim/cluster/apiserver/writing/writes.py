@@ -28,7 +28,10 @@ from egpu_sim.cluster.apiserver.status import (
     invalid_object,
     not_found,
 )
-from egpu_sim.cluster.apiserver.storage.objects import (
+from egpu_sim.cluster.apiserver.storage.store import Store, Stored
+from egpu_sim.cluster.apiserver.writing import checks, strict
+from egpu_sim.cluster.apiserver.writing.deletion import finished
+from egpu_sim.cluster.trees import (
     Json,
     as_list,
     at,
@@ -39,9 +42,6 @@ from egpu_sim.cluster.apiserver.storage.objects import (
     namespace_of,
     now,
 )
-from egpu_sim.cluster.apiserver.storage.store import Store, Stored
-from egpu_sim.cluster.apiserver.writing import checks, strict
-from egpu_sim.cluster.apiserver.writing.deletion import finished
 
 ATTEMPTS = 16
 """Times an unconditional change is computed again because the object changed meanwhile."""

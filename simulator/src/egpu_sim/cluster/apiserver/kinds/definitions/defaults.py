@@ -6,7 +6,7 @@ from egpu_sim.cluster.apiserver.kinds.definitions.structural import children
 from egpu_sim.cluster.apiserver.kinds.schema import Findings, apply_defaults, compile_schema, prune
 from egpu_sim.cluster.apiserver.kinds.schema import validate as check
 from egpu_sim.cluster.apiserver.status import Cause, invalid
-from egpu_sim.cluster.apiserver.storage.objects import Json, copy
+from egpu_sim.cluster.trees import Json, copy
 
 
 def validate(schema: Json, path: str) -> list[Cause]:

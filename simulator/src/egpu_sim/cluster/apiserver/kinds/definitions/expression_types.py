@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object
+from egpu_sim.cluster.trees import Json, as_object
 
 MAX_DEPTH: Final = 32
 UNBOUNDED: Final = float(3 * 1024 * 1024 // 3)

@@ -11,7 +11,7 @@ from typing import Final
 from egpu_sim.cluster.apiserver.kinds.definitions.expression_types import Refused, examined
 from egpu_sim.cluster.apiserver.kinds.definitions.structural import children
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_object, encode, objects_at
+from egpu_sim.cluster.trees import Json, as_object, encode, objects_at
 
 RULES: Final = "x-kubernetes-validations"
 RULE_LIMIT: Final = 10_000_000

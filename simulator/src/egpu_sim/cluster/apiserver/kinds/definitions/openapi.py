@@ -6,7 +6,7 @@ from typing import Final
 
 from egpu_sim.cluster.apiserver.kinds.definitions.structural import children, junctors, required_names
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object
+from egpu_sim.cluster.trees import Json, as_list, as_object
 
 LIST_TYPE: Final = "x-kubernetes-list-type"
 LIST_KEYS: Final = "x-kubernetes-list-map-keys"

@@ -12,7 +12,7 @@ from egpu_sim.cluster.apiserver.http.openapi_protobuf import schema_message
 from egpu_sim.cluster.apiserver.kinds.definitions import defaults, expressions, openapi, structural
 from egpu_sim.cluster.apiserver.kinds.names import SUBDOMAIN_RULE, is_subdomain
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, name_of, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, name_of, objects_at
 
 _LABEL_1035: Final = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 _LABEL_1035_RULE: Final = (

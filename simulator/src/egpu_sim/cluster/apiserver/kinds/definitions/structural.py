@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from egpu_sim.cluster.apiserver.kinds.definitions.patterns import problem
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, objects_at
 
 Level: TypeAlias = Literal["root", "item", "field"]
 

@@ -9,7 +9,7 @@ from egpu_sim.cluster.apiserver.kinds.devices import parts
 from egpu_sim.cluster.apiserver.kinds.podspec import canonical
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, metadata, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, metadata, objects_at
 
 REQUESTS_LIMIT: Final = 32
 RESULTS_LIMIT: Final = 32

@@ -7,7 +7,7 @@ from typing import Final
 from egpu_sim.cluster.apiserver.admission import cel
 from egpu_sim.cluster.apiserver.kinds.names import SUBDOMAIN_RULE, is_subdomain, label_problem
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, invalid, required, unsupported
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, encode, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, encode, objects_at
 
 GROUP: Final = "resource.k8s.io"
 CLAIMS: Final = "resourceclaims"

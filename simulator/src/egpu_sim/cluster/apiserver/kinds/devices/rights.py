@@ -11,7 +11,7 @@ from egpu_sim.cluster.apiserver.calls import Call, User
 from egpu_sim.cluster.apiserver.kinds.devices.claims import device_key
 from egpu_sim.cluster.apiserver.kinds.devices.parts import GROUP
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid_object
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, name_of, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, name_of, objects_at
 
 
 def check(call: Call, old: Json, new: Json, authorizer: Authorizer) -> None:

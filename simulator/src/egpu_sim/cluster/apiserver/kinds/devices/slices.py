@@ -12,7 +12,7 @@ from egpu_sim.cluster.apiserver.kinds.devices import parts
 from egpu_sim.cluster.apiserver.kinds.podspec import canonical
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required
-from egpu_sim.cluster.apiserver.storage.objects import Json, as_list, as_object, at, now, objects_at
+from egpu_sim.cluster.trees import Json, as_list, as_object, at, now, objects_at
 
 DEVICES_LIMIT: Final = 128
 ADVANCED_DEVICES_LIMIT: Final = 64

@@ -5,7 +5,7 @@ from egpu_sim.cluster.apiserver.kinds.devices.parts import CLAIMS, GROUP
 from egpu_sim.cluster.apiserver.kinds.devices.slices import SliceRules
 from egpu_sim.cluster.apiserver.kinds.resources import METADATA_FIELDS, Resource, Subresource
 from egpu_sim.cluster.apiserver.reading.table import AGE, NAME, Column
-from egpu_sim.cluster.apiserver.storage.objects import Json, at, metadata, objects_at
+from egpu_sim.cluster.trees import Json, at, metadata, objects_at
 
 
 def _state(claim: Json) -> str:

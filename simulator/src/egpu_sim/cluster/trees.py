@@ -1,4 +1,4 @@
-"""The shape of stored objects: plain JSON trees, and functions for them.
+"""Objects as plain JSON trees, and functions for them.
 
 Objects are never decoded into classes, as a server keeps unknown fields of other people's kinds. Never mutate a stored
 tree: change a copy.
