@@ -1,7 +1,8 @@
 """`egpu install` and `egpu uninstall` on a simulated cluster that has nothing of ours.
 
 No image is pulled here, so the manifests' workloads have no pods. The components run as processes instead, with the
-accounts, roles, policies and definitions that the command wrote, and a player reports the workloads as ready.
+accounts, roles, policies and definitions that the command wrote, and a player reports the workloads as ready. With
+EGPU_KUBERNETES, which needs root, the control plane is Kubernetes's own.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,15 +23,20 @@ from egpu.core.offered import orphaned
 from egpu.laptop import manifests
 from egpu.laptop.cluster import ClusterConfig, Product
 from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.errors import Refused
 from egpu_base.kubernetes import Client
 from egpu_sim.cluster import cluster as world
+from egpu_sim.cluster.apiserver.calls import User
+from egpu_sim.cluster.kubernetes import ControlPlane
 from egpu_sim.cluster.processes import ChildSpec
 from support.commands import Place
-from support.installing import NAMESPACE, Bare, playing
+from support.installing import NAMESPACE, playing
+from support.kubernetes_programs import answered, may_answer, without_workloads
 from support.waiting import until
 
 SIMULATED = ("elasticgpu.io/pod-logs", "elasticgpu.io/kubelet-socket")
 """Annotations of the simulated kubelet."""
+EXPIRING = ("events", "leases")
 
 
 class Later(Product):
@@ -44,6 +51,26 @@ class Later(Product):
     def specs(self, running: world.Cluster[Any]) -> list[ChildSpec]:
         return []
 
+    def node_users(self, node: str) -> dict[str, User]:
+        """Return nobody if tokens are of accounts that exist: `admit` has them later."""
+        return {} if self.config.kubernetes else super().node_users(node)
+
+    async def admit(self, running: world.Cluster[Any], client: Client) -> None:
+        """Write the kubeconfigs of the agents, whose account there is now."""
+        if isinstance(plane := running.plane, ControlPlane):
+            for node in running.node_names:
+                for name, user in super().node_users(node).items():
+                    await plane.admit_for_node(client, name, user, node)
+
+    @contextlib.asynccontextmanager
+    async def reached(self, running: world.Cluster[Any], client: Client) -> AsyncGenerator[None]:
+        """Let the API server reach the webhook at the address of its Service."""
+        if isinstance(running.plane, ControlPlane):
+            async with answered(client, NAMESPACE, "elastic-gpu-webhook", self._webhook):
+                yield
+        else:
+            yield
+
     def _node_specs(self, running: world.Cluster[Any], node: str) -> list[ChildSpec]:
         """Tell the agents which DaemonSet they belong to, as deploy/ does."""
         own = ("--daemon-set", f"{NAMESPACE}/elastic-gpu-agent")
@@ -54,11 +81,21 @@ class Later(Product):
         return None
 
 
-def everything(running: world.Cluster[Later]) -> dict[str, list[str]]:
+async def everything(client: Client) -> dict[str, list[str]]:
     """Names of all objects by kind, but for those that expire."""
-    shelves = running.server.store.shelves()
-    return {name: sorted("/".join(key) for key in shelf.items) for name, shelf in shelves
-            if shelf.items and name not in ("events", "leases")}  # fmt: skip
+    groups = (await client.raw("GET", "/apis"))["groups"]
+    found: dict[str, list[str]] = {}
+    for base in ("/api/v1", *(f"/apis/{one['preferredVersion']['groupVersion']}" for one in groups)):
+        kinds = (await client.raw("GET", base))["resources"]
+        for name in [one["name"] for one in kinds if "list" in one["verbs"] and one["name"] not in EXPIRING]:
+            with contextlib.suppress(Refused):  # of kinds that our server names and does not have
+                items = (await client.raw("GET", f"{base}/{name}"))["items"]
+                found[f"{base}/{name}"] = sorted(shown(item) for item in items)
+    return {kind: named for kind, named in found.items() if named}
+
+
+def shown(item: dict[str, Any]) -> str:
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
 def traces(node: Node) -> list[str]:
@@ -85,14 +122,23 @@ class NoControllers:
         await asyncio.Event().wait()
 
 
-async def test_a_cluster_is_as_before_after_installation_and_removal(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def alone(config: ClusterConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterConfig:
+    """Return the configuration of a cluster in which nobody makes pods for workloads."""
     monkeypatch.setattr(world, "Controllers", NoControllers)
-    config = ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1)
+    if config.kubernetes is None:
+        return config
+    if not may_answer():
+        pytest.skip("Kubernetes's own API server calls a Service at its address, which only root can give it here")
+    return replace(config, kubernetes=without_workloads(config.kubernetes, tmp_path / "programs"))
+
+
+async def test_a_cluster_is_as_before_after_installation_and_removal(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = alone(ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1), tmp_path, monkeypatch)
     async with world.started(config, Later(config)) as running, running.client() as client:
         await client.patch(Node, "node-1", {"metadata": {"labels": {"elasticgpu.io/node": "true"}}})
-        before = everything(running)
+        before = await everything(client)
         async with played(running, client):
             code, said, errors = await command(place, running, "install", "--wait", "80", "--no-try")
             assert code == 0, (said, errors)
@@ -110,17 +156,20 @@ async def test_a_cluster_is_as_before_after_installation_and_removal(
         assert "ElasticGPUClaim default/notebook" in said["removed"]
         assert not any("released by this command" in one for one in said["notes"]), "the controller did"
         await client.delete(Pod, "notebook", namespace="default", grace_period_seconds=0)
-        assert everything(running) == before
+
+        async def as_before() -> bool:
+            return await everything(client) == before
+
+        await until(as_before, "the cluster as it was")
         for name in ("node-1", "node-2"):
             assert traces(await client.get(Node, name)) == []
 
 
 async def test_no_pod_that_asks_for_a_gpu_runs_after_everything_was_deleted_at_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `kubectl delete -k deploy/` does: rights and webhook go first, and nobody is left to clean up."""
-    monkeypatch.setattr(world, "Controllers", NoControllers)
-    config = ClusterConfig(nodes=1, cards_per_node=1)
+    config = alone(ClusterConfig(nodes=1, cards_per_node=1), tmp_path, monkeypatch)
     async with world.started(config, Later(config)) as running, running.client() as client:
         await client.patch(Node, "node-1", {"metadata": {"labels": {"elasticgpu.io/node": "true"}}})
         async with played(running, client) as ended:
@@ -174,19 +223,28 @@ async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerato
 
     async def play() -> None:
         await until(lambda: workloads("Deployment"), "the Deployments")
-        await running.fleet.start(Product.specs(running.components, running))
-        await until(lambda: workloads("DaemonSet"), "the DaemonSets")
-        await until(lambda: gone("DaemonSet"), "the end of the DaemonSets")
-        await running.fleet.stop([name for name in running.fleet.children if name.startswith(("agent-", "shim-"))])
-        ended.set()
+        await running.components.admit(running, client)
+        async with running.components.reached(running, client):
+            specs = Product.specs(running.components, running)
+            await running.fleet.start([one for one in specs if not on_nodes(one)])
+            await until(lambda: workloads("DaemonSet"), "the DaemonSets")
+            await running.fleet.start([one for one in specs if on_nodes(one)])
+            await until(lambda: gone("DaemonSet"), "the end of the DaemonSets")
+            await running.fleet.stop([one.name for one in specs if on_nodes(one)])
+            ended.set()
+            await asyncio.Event().wait()
 
-    async with playing(Bare(client, running.server), trusting=False):
+    async with playing(client, trusting=False):
         task = asyncio.create_task(play())
         try:
             yield ended
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def on_nodes(spec: ChildSpec) -> bool:
+    return spec.name.startswith(("agent-", "shim-"))
 
 
 async def succeeded(client: Client) -> bool:

@@ -56,7 +56,7 @@ class Bare:
 
     async def install(self, values: Values = AS_DEPLOYED, *, image: str = "", prune: bool = True) -> Done:
         """As `egpu install`, with a player in place of Kubernetes' controllers and of ours."""
-        async with playing(self):
+        async with playing(self.client):
             return await install(
                 self.objects, documents(values, image=image), deadline=Deadline(30), progress=lambda _: None,
                 prune=prune,
@@ -94,15 +94,15 @@ async def bare(directory: Path) -> AsyncGenerator[Bare]:
 
 
 @contextlib.asynccontextmanager
-async def playing(one: Bare, *, trusting: bool = True) -> AsyncGenerator[None]:
+async def playing(client: Client, *, trusting: bool = True) -> AsyncGenerator[None]:
     """Report workloads as ready, and write the webhook's authority if `trusting`, as controllers do."""
 
     async def play() -> None:
         while True:
             with contextlib.suppress(Exception):  # a kind is not there yet, or an object has just gone
-                await _ready(one)
+                await _ready(client)
                 if trusting:
-                    await _trusted(one)
+                    await _trusted(client)
             await asyncio.sleep(0.05)
 
     task = asyncio.create_task(play())
@@ -113,26 +113,26 @@ async def playing(one: Bare, *, trusting: bool = True) -> AsyncGenerator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _ready(one: Bare) -> None:
+async def _ready(client: Client) -> None:
     for name in ("Deployment", "DaemonSet"):
-        for found in await one.objects.all(KINDS[name], namespace=NAMESPACE):
+        for found in await Objects(client).all(KINDS[name], namespace=NAMESPACE):
             wanted = found["spec"].get("replicas", 1)
             counts = (
-                {"readyReplicas": wanted, "updatedReplicas": wanted}
+                {"replicas": wanted, "readyReplicas": wanted, "updatedReplicas": wanted}
                 if name == "Deployment"
                 else {"desiredNumberScheduled": 1, "numberReady": 1, "updatedNumberScheduled": 1}
             )
             status = {**counts, "observedGeneration": found["metadata"]["generation"]}
             path = KINDS[name].path(NAMESPACE, found["metadata"]["name"])
             if found.get("status", {}) != status:
-                await one.client.raw("PATCH", f"{path}/status", body={"status": status}, of=STATUS)
+                await client.raw("PATCH", f"{path}/status", body={"status": status}, of=STATUS)
 
 
-async def _trusted(one: Bare) -> None:
+async def _trusted(client: Client) -> None:
     for name in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        for found in await one.objects.all(KINDS[name]):
+        for found in await Objects(client).all(KINDS[name]):
             if any("caBundle" not in hook["clientConfig"] for hook in found["webhooks"]):
                 for hook in found["webhooks"]:
                     hook["clientConfig"]["caBundle"] = "Y2E="
                 path = KINDS[name].path("", found["metadata"]["name"])
-                await one.client.raw("PATCH", path, body={"webhooks": found["webhooks"]}, of=STATUS)
+                await client.raw("PATCH", path, body={"webhooks": found["webhooks"]}, of=STATUS)

@@ -270,5 +270,5 @@ async def test_values_of_an_installation_are_remembered(cluster: Bare) -> None:
 
 
 async def test_a_player_alone_is_no_installation(cluster: Bare) -> None:
-    async with playing(cluster):
+    async with playing(cluster.client):
         assert (await survey(cluster.client, NAMESPACE, documents())).installer == ""

@@ -223,6 +223,7 @@ def _specs(programs: Path, plane: ControlPlane, ports: Ports) -> list[ChildSpec]
             "kubelet-certificate-authority": server / "ca.crt", "kubelet-preferred-address-types": "InternalIP",
             "kubelet-client-certificate": server / "client.crt", "kubelet-client-key": server / "client.key",
             "authorization-mode": "Node,RBAC", "enable-admission-plugins": "NodeRestriction",
+            "allow-privileged": "true",  # as every installer of clusters sets it
             # Loopback addresses are invalid in Endpoints, and the Service `kubernetes` has no clients here.
             "endpoint-reconciler-type": "none", "service-cluster-ip-range": "10.96.0.0/16",
         }),

@@ -46,7 +46,7 @@ async def unestablished(objects: Objects, documents: Iterable[Document]) -> list
     for document in documents:
         if document["kind"] == "CustomResourceDefinition":
             found = await objects.find(document) or {}
-            conditions = found.get("status", {}).get("conditions", [])
+            conditions: list[Any] = found.get("status", {}).get("conditions") or []  # null at first
             if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
                 left.append(f"{shown(document)} is not established")
     return left
