@@ -29,6 +29,14 @@ mmdebstrap ${quiet:+"$quiet"} --variant=extract --include=base-files,busybox-sta
     --dpkgopt='path-exclude=/usr/lib/python3.11/lib2to3/*' --dpkgopt='path-exclude=/usr/lib/python3.11/distutils/*' \
     --dpkgopt='path-exclude=/usr/lib/python3.11/pydoc_data/*' bookworm "$root"
 rm -rf "$root/var/cache" "$root/var/lib/apt" "$root/var/lib/dpkg" "$root/var/log" "$root/etc/apt"
+# The package manager, databases and NIS: with the modules of Python for them, and libraries that nothing else needs.
+dynamic=$root/usr/lib/python3.11/lib-dynload
+rm -f "$root"/usr/bin/dpkg* "$root"/usr/bin/update-alternatives "$root"/bin/tar \
+    "$dynamic"/_dbm.* "$dynamic"/_sqlite3.* "$dynamic"/nis.* "$dynamic"/_*test*.so
+for library in acl cap-ng com_err db-5.3 gssapi_krb5 history k5crypto keyutils krb5 krb5support md mvec nsl pcre2-8 selinux sqlite3 tirpc zstd; do
+    rm -f "$root"/lib/*/"lib$library".so* "$root"/lib/*/"lib$library"-[0-9]*.so "$root"/usr/lib/*/"lib$library".so* "$root"/usr/lib/*/"lib$library"-[0-9]*.so
+done
+rm -rf "$root"/usr/lib/*/krb5
 mkdir -p "$root/var/log" "$root/tmp" && chmod 1777 "$root/tmp"
 chroot "$root" /bin/busybox --install -s /bin
 printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' > "$root/etc/passwd"
@@ -49,6 +57,10 @@ printf '#!%s/bin/python\nimport sys\n\nfrom egpu.cli import main\n\nsys.exit(mai
 chmod 755 "$root$home/bin/egpu"
 find "$packages" -type d \( -name tests -o -name f2py -o -name distutils \) -prune -exec rm -r {} +
 find "$packages" -name '*.pyi' -delete
+# Parts of NumPy that neither it nor we import, and its headers; lexers for other languages than our processes show.
+(cd "$packages/numpy" && rm -rf fft ma polynomial testing _core/include _core/lib random/lib _core/_simd.*.so _core/*_tests.*.so)
+find "$packages/pygments/lexers" -name '*.py' ! -name '_*' ! -name python.py ! -name data.py -delete
+rm -rf "$packages"/pygments/lexers/_*_builtins.py
 # Debugging symbols are 18 MiB. Wheels that bring libraries of their own keep theirs: strip breaks what patchelf has changed.
 find "$packages"/uvloop "$packages"/httptools "$packages"/yaml "$packages"/cryptography -name '*.so' -exec strip --strip-unneeded {} +
 ln -sf "$(basename "$packages"/highspy/libhighs.so.1.*)" "$packages/highspy/libhighs.so.1"  # a wheel holds no links: it is there twice
@@ -61,4 +73,6 @@ import highspy, egpu.cli.app
 from egpu.apps import agent, broker, controller, extender, serve, webhook
 END
 test -z "$(find "$packages" -name 'egpu_sim*')"  # the image simulates nothing
-stage "done: $(du -sm "$root" | cut -f1) MiB"
+size=$(du -sm "$root" | cut -f1)
+test "$size" -le 170 || { echo "the image has $size MiB unpacked; nodes are promised 170" >&2; exit 1; }
+stage "done: $size MiB"
