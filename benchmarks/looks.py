@@ -40,13 +40,13 @@ def run(report: Report) -> dict[str, Any]:
             slices = _slices(Path(place), leader)
             for what, watched in slices.items():
                 found[what] = _looks(pids, watched, rounds)
-            few = _looks(pids[:FEW], slices["nobody's"], rounds)
+            few = _looks(pids[:FEW], slices["of no slice"], rounds)
         report.progress(f"a process with {MOST_MAPPINGS} mappings")
         with _processes(1, MOST_MAPPINGS, Path(place)) as (_, pids):
-            large = _looks(pids, slices["nobody's"], rounds)
+            large = _looks(pids, slices["of no slice"], rounds)
     rows = [(what, each["first"], each["later"]) for what, each in found.items()]
-    rows += [(f"nobody's, {FEW} processes", few["first"], few["later"])]
-    rows += [(f"nobody's, one of {MOST_MAPPINGS} mappings", large["first"], large["later"])]
+    rows += [(f"of no slice, {FEW} processes", few["first"], few["later"])]
+    rows += [(f"of no slice, one of {MOST_MAPPINGS} mappings", large["first"], large["later"])]
     report.table(f"a look at {PROCESSES} processes of {MAPPINGS} mappings, ms", ("whose", "first", "later"), rows)
     later, first = max(one["later"] for one in found.values()), max(one["first"] for one in found.values())
     report.verdict("a later look", f"{later:.1f} ms", f"≤ {GOAL_LATER_MS:g} ms", later <= GOAL_LATER_MS)
@@ -67,7 +67,7 @@ def _slices(place: Path, leader: int) -> dict[str, list[WatchedSlice]]:
         "of a pod with one container": [one("a", page=PAGE, pods=("1a",))],
         "of a pod with two": [one("b", page=PAGE, pods=("1a",)), one("c", page=PAGE, pods=("1a",))],
         "of egpu run": [one("d", root=Process.of(leader))],
-        "nobody's": [one("e")],
+        "of no slice": [one("e")],
     }
 
 

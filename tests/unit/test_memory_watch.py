@@ -83,8 +83,8 @@ def test_mappings_are_read_of_the_largest_process_first_and_the_next_look_is_due
         def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
             return {UUID: tuple(CardProcess(pid, size) for pid, size in held.items())}
 
-    watch = MemoryWatch(TwoProcesses(), clock=lambda: 0.0)
-    watch._attribution = Attribution(clock=lambda: len(read) * MAPPINGS_SECONDS)  # pyright: ignore[reportPrivateUsage]
+    attribution = Attribution(clock=lambda: len(read) * MAPPINGS_SECONDS)
+    watch = MemoryWatch(TwoProcesses(), clock=lambda: 0.0, attribution=attribution)
     slices = Slices(tmp_path)
     watch.step(slices())
     assert read == [mine]

@@ -1,6 +1,6 @@
 """The part of a pod that is kept decides about cards as the whole pod does, and is limited in size."""
 
-import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -102,7 +102,10 @@ def test_selectors_of_large_pods_are_not_kept() -> None:
     selection = Selection()
     selection.node_changed(Node(metadata=ObjectMeta(name="n")))
     preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [LARGE]}}
-    for number in range(4):
-        selection.models(changed(waiting(), spec={"affinity": preferred, "nodeSelector": {"n": str(number)}}))
-    assert len(json.dumps(LARGE)) > 100_000
-    assert sum(map(len, selection._known)) < 1024  # pyright: ignore[reportPrivateUsage]
+    pod = changed(waiting(), spec={"affinity": preferred})
+    tracemalloc.start()
+    for number in range(8):
+        selection.models(replace(pod, spec=replace(pod.spec, node_selector={"n": str(number)})))
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < size(pod)

@@ -19,25 +19,11 @@ import structlog
 
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import CorruptData, Gone, Unavailable
+from egpu_base.kubernetes import lists
 from egpu_base.kubernetes.connection import connect
 from egpu_base.kubernetes.exchanges import Exchanges, LongAnswer
 from egpu_base.kubernetes.failures import Outages, Status, from_answer, from_status, from_transport
-from egpu_base.kubernetes.lists import (
-    LARGE_BYTES,
-    Asked,
-    Identified,
-    Large,
-    Listed,
-    Page,
-    ReadLine,
-    T,
-    WatchEvent,
-    WatchLine,
-    lines_of,
-    reader_of,
-    same,
-    selectors,
-)
+from egpu_base.kubernetes.lists import Asked, Large, Listed, T, WatchEvent
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.kubernetes.transport import Answer, Transport
 
@@ -121,13 +107,13 @@ class Client:
         namespace: str | None = None,
         labels: str | None = None,
         fields: str | None = None,
-        transform: Callable[[T], T] = same,
+        transform: Callable[[T], T] = lists.same,
         large: Large[T] = None,
     ) -> AsyncGenerator[Listed[T]]:
         """Yield all objects, page by page, at least one page. Raises Gone when a page token has expired. A page has
         PAGE_SIZE objects, or fewer if they are large: its bytes are limited. `transform` reduces each object before the
         next is decoded, and `large` reads those of more than LARGE_BYTES."""
-        path, params, size = path_of(kind, namespace), selectors(labels, fields), PAGE_SIZE
+        path, params, size = path_of(kind, namespace), lists.selectors(labels, fields), PAGE_SIZE
         while True:
             most = PAGE_BYTES if size > 1 else LONGEST_PAGE_BYTES
             try:
@@ -138,7 +124,7 @@ class Client:
                 size = max(1, size // 8)
                 continue
             assert content is not None
-            page = msgspec.json.decode(content, type=Page)
+            page = msgspec.json.decode(content, type=lists.Page)
             each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
             found = [transform(one) for one in each if one is not None]
             version, more = page.metadata.resource_version, page.metadata.continue_
@@ -171,7 +157,7 @@ class Client:
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(timeout_seconds),
-        } | selectors(labels, fields)
+        } | lists.selectors(labels, fields)
         what = f"watch {kind.resource.plural}"
         silent = httpx2.Timeout(10.0, read=timeout_seconds + 15.0)
         try:
@@ -179,16 +165,18 @@ class Client:
                 if response.status_code != 200:
                     answer = Answer(response.status_code, await response.aread())
                     raise self._outages.judge(from_answer(answer, what))
-                reader = reader_of(kind)
-                async for line in lines_of(response):
-                    if large is not None and len(line) > LARGE_BYTES:
+                reader = lists.reader_of(kind)
+                async for line in lists.lines_of(response):
+                    if large is not None and len(line) > lists.LARGE_BYTES:
                         yield self._any_event(kind, line, what, large)
                     else:
                         yield self._event(kind, reader, line, what)
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise self._outages.judge(Unavailable(f"{what}: {type(error).__name__} {error}")) from error
 
-    def _event(self, kind: type[T], reader: msgspec.json.Decoder[ReadLine[T]], line: bytes, what: str) -> WatchEvent[T]:
+    def _event(
+        self, kind: type[T], reader: msgspec.json.Decoder[lists.ReadLine[T]], line: bytes, what: str
+    ) -> WatchEvent[T]:
         """Read one line; most lines say that an object changed, and decode in one step."""
         try:
             read = reader.decode(line)
@@ -202,12 +190,12 @@ class Client:
 
     def _any_event(self, kind: type[T], line: bytes, what: str, large: Large[T] = None) -> WatchEvent[T]:
         try:
-            event = msgspec.json.decode(line, type=WatchLine)
+            event = msgspec.json.decode(line, type=lists.WatchLine)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise Unavailable(f"{what}: not a watch event: {line[:200]!r}") from error
         if event.type == "ERROR":
             raise from_status(msgspec.json.decode(event.object, type=Status), what)
-        identity = msgspec.json.decode(event.object, type=Identified).metadata
+        identity = msgspec.json.decode(event.object, type=lists.Identified).metadata
         match event.type:
             case "BOOKMARK":
                 return WatchEvent("BOOKMARK", identity, None)
@@ -389,7 +377,7 @@ class Client:
     def _decode_or_skip(self, kind: type[T], raw: msgspec.Raw, large: Large[T]) -> T | None:
         """Decode one object or skip it: one unreadable object must not hide all the others."""
         try:
-            if large is not None and len(memoryview(raw)) > LARGE_BYTES:
+            if large is not None and len(memoryview(raw)) > lists.LARGE_BYTES:
                 return large(raw)
             return msgspec.json.decode(raw, type=kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:

@@ -143,12 +143,18 @@ class MemoryWatch:
     Its owner calls `step` when `is_due`, and asks that again after `pause_seconds`.
     """
 
-    def __init__(self, source: ProcessSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: ProcessSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        attribution: Attribution | None = None,
+    ) -> None:
         self._source = source
         self._clock = clock
         self._looked_at = clock()
         self._used: Mapping[str, int] = {}
-        self._attribution = Attribution()
+        self._attribution = Attribution() if attribution is None else attribution
         self._records: dict[tuple[Hashable, str], _Record] = {}
         self._quiet: set[Hashable] = set()
         """Slices without processes on a card, whose pages say so."""
