@@ -365,7 +365,7 @@ async def test_variables_from_elsewhere_wait_for_the_webhook_in_guarded_namespac
     guarded = {"metadata": {"name": "guarded", "labels": {"elasticgpu.io/guard-devices": "true"}}}
     await all_of.admin.raw("POST", "/api/v1/namespaces", body=guarded)
     path = "/api/v1/namespaces/guarded/pods"
-    hidden = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
+    hidden: dict[str, Any] = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
     await all_of.admin.raw("POST", PODS, body=pod("passes", **hidden))
     with pytest.raises(Refused, match="did not answer"):
         await all_of.admin.raw("POST", path, body=pod("p", **hidden))
@@ -386,7 +386,7 @@ async def test_a_container_that_is_added_later_cannot_name_cards_either(all_of: 
     assert pods is not None
     call = Call("update", pods, User("tenant"), "default", "p", "ephemeralcontainers")
     old = await all_of.tenant.raw("POST", PODS, body=pod("p"))
-    hidden = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
+    hidden: dict[str, Any] = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
     for variables, denied in (
         (sees(value="all"), True), (sees(value="void"), False),
         (hidden, True), ({**hidden, **sees(value="void")}, False),
