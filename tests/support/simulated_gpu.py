@@ -230,4 +230,5 @@ class Program:
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # words for a program that had ended
+                    pipe.close()

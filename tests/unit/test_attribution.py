@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from egpu.adapters.slices import membership
-from egpu.adapters.slices.attribution import STRANGER_SECONDS, Attribution, WatchedSlice
+from egpu.adapters.slices.attribution import (
+    MAPPINGS_SECONDS,
+    MOST_STRANGER_SECONDS,
+    STRANGER_SECONDS,
+    Attribution,
+    WatchedSlice,
+)
 from egpu_base.system.processes import Process
 from support.waiting import wait_until
 
@@ -143,6 +149,95 @@ def test_who_hides_its_page_is_found_by_its_pod_s_control_group(
     assert {pid: each.key for pid, (_, each) in found.items()} == {
         shown.pid: "second", hidden.pid: "second", alone.pid: "first",
     }  # fmt: skip
+
+
+class SlowMappings:
+    """Mappings that each take all the time that a look has for them. `read` has the processes, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read: list[int] = []
+        self.now = 0.0
+        mapped = membership.pages_mapped
+
+        def slow(pid: int, page: str, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
+            self.read.append(pid)
+            self.now += MAPPINGS_SECONDS
+            return mapped(pid, page, wanted)
+
+        monkeypatch.setattr(membership, "pages_mapped", slow)
+
+    def attribution(self) -> Attribution:
+        return Attribution(clock=lambda: self.now)
+
+
+def test_a_pod_is_charged_for_processes_whose_mappings_no_look_has_read_yet(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mappings = SlowMappings(monkeypatch)
+    first, second = (a_slice(tmp_path, key, pods=("1a",)) for key in ("first", "second"))
+    hidden = [start("print(); input()", tmp_path).pid for _ in range(2)]
+    shown = start(MAPPED + "input()", second.policy).pid
+    groups = {pid: f"/kubepods/pod1a/{pid}" for pid in (*hidden, shown)}
+    monkeypatch.setattr(membership, "control_groups", lambda pid: frozenset({groups.get(pid, "/init.scope")}))
+    attribution, pids = mappings.attribution(), (*hidden, shown)
+    reads: list[int] = []
+    keys: list[dict[int, object]] = []
+    while not keys or attribution.is_behind:
+        found = attribution.owners(pids, (first, second), now=0.1 * len(keys))
+        keys.append({pid: one.key for pid, (_, one) in found.items()})
+        reads.append(len(mappings.read) - sum(reads))
+    assert keys[0] == dict.fromkeys(pids, "first"), "all of the pod, of which container nobody knows yet"
+    assert keys[-1] == dict.fromkeys(hidden, "first") | {shown: "second"}
+    assert reads == [1, 1, 1], "each look goes on where the one before stopped"
+    assert mappings.read == list(pids), "each once"
+
+
+def test_a_process_that_only_its_mappings_tell_is_found_in_the_order_of_asking(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mappings, mine = SlowMappings(monkeypatch), a_slice(tmp_path, "one")
+    large, small = (start(MAPPED + "input()", mine.policy).pid for _ in range(2))
+    attribution = mappings.attribution()
+    assert list(attribution.owners([large, small], [mine], now=0.0)) == [large]
+    assert attribution.is_behind
+    assert list(attribution.owners([large, small], [mine], now=0.01)) == [large, small]
+    assert not attribution.is_behind
+
+
+def test_no_mappings_are_read_of_descendants_of_a_root(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mappings, root = SlowMappings(monkeypatch), start("print(); " + CHILD, tmp_path)
+    rooted = a_slice(tmp_path, "rooted", root=Process.of(root.pid))
+    (child,) = wait_until(lambda: _children(root.pid))
+    assert owner(mappings.attribution(), child, rooted) == "rooted"
+    assert mappings.read == []
+
+
+def test_a_stranger_is_looked_at_less_and_less_until_a_slice_is_new(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mappings, mine = SlowMappings(monkeypatch), a_slice(tmp_path, "one")
+    stranger = start("print(); input()", tmp_path).pid
+    attribution, looked_at = mappings.attribution(), list[int]()
+    for second in range(64):
+        before = mappings.read.count(stranger)
+        assert owner(attribution, stranger, mine, now=float(second)) is None
+        looked_at += [second] if mappings.read.count(stranger) > before or attribution.is_behind else []
+        while attribution.is_behind:
+            owner(attribution, stranger, mine, now=float(second))
+    assert looked_at == [0, 1, 3, 7, 15, 31, 47, 63]
+    assert looked_at[-1] - looked_at[-2] == MOST_STRANGER_SECONDS
+    late = a_slice(tmp_path, "late")
+    child = start(MAPPED + "input()", late.policy).pid
+    assert owner(attribution, stranger, mine, late, now=64.0) is None
+    before = mappings.read.count(stranger)
+    now = 64.0 + STRANGER_SECONDS
+    found = attribution.owners([stranger, child], [mine, late], now=now)
+    while attribution.is_behind:
+        found = attribution.owners([stranger, child], [mine, late], now=now)
+    assert found.keys() == {child}
+    assert mappings.read.count(stranger) == before + 1
 
 
 def test_without_processes_nobody_asks_which_slices_there_are() -> None:

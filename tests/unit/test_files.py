@@ -46,6 +46,19 @@ def test_where_the_disk_is_full_the_old_file_stays(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_in_the_place_of_the_draft_gets_nothing(tmp_path: Path) -> None:
+    """In a directory such as /tmp another user may have made it, and keeps it open."""
+    path = tmp_path / "file"
+    draft = tmp_path / f".file.{os.getpid()}"
+    with draft.open("wb+") as waiting:
+        write_atomically(path, b"secret", mode=0o600)
+        assert waiting.read() == b""
+    os.mkfifo(draft)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.is_file()
+
+
 @pytest.mark.parametrize("leads_to", ["target", "elsewhere", None])
 def test_a_link_is_another_name_of_one_that_leads_there(tmp_path: Path, leads_to: str | None) -> None:
     like, link = tmp_path / "like", tmp_path / "link"

@@ -195,14 +195,14 @@ def test_a_process_that_cannot_be_understood_is_left_out_and_counted(
 ) -> None:
     one = a_slice(tmp_path, "one")
     odd, honest = start(MAP, tmp_path / "one/policy"), start(MAP, one.policy)
-    pages_of = membership.pages_of
+    page_at = membership.page_at
 
     def raising(pid: int, page: str, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
         if pid == odd:
             raise IndexError(pid)
-        return pages_of(pid, page, wanted)
+        return page_at(pid, page, wanted)
 
-    monkeypatch.setattr(membership, "pages_of", raising)
+    monkeypatch.setattr(membership, "page_at", raising)
     before = proc.odd.total()
     assert owners([odd, honest], one) == {honest: "one"}
     assert proc.odd.total() == before + 1

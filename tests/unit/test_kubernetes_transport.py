@@ -5,10 +5,11 @@ import json
 from collections.abc import Callable
 
 import httpx2
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from egpu_base.api.kubernetes import Pod
+from egpu_base.api.kubernetes import Pod, PodSpec
 from egpu_base.errors import (
     AlreadyExists,
     Conflict,
@@ -21,6 +22,8 @@ from egpu_base.errors import (
     Unavailable,
 )
 from egpu_base.kubernetes import Change, Client, LeaseElection, Reflector
+from egpu_base.kubernetes import client as client_module
+from egpu_base.kubernetes.lists import LARGE_BYTES
 from support.waiting import until
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
@@ -295,3 +298,62 @@ async def test_a_new_leader_makes_the_old_one_fail_its_check():
         await first.verify()
     await second.release()
     await asyncio.wait_for(first.acquire(wait=True), 1)
+
+
+class Large:
+    """An API server with pods of so many bytes. `limits` are those that lists asked for."""
+
+    def __init__(self, pods: int, size: int) -> None:
+        self.pods, self.size = pods, size
+        self.limits: list[int] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        asked = dict(request.url.params)
+        self.limits.append(int(asked["limit"]))
+        first = int(asked.get("continue", "0"))
+        numbers = range(first, min(first + self.limits[-1], self.pods))
+        more = str(numbers.stop) if numbers.stop < self.pods else ""
+        metadata = {"resourceVersion": "1", "continue": more}
+        items = [{"metadata": {"name": f"p{one}", "labels": {"a": "x" * self.size}}} for one in numbers]
+        return httpx2.Response(200, json={"metadata": metadata, "items": items})
+
+
+@pytest.mark.parametrize("size", [100, 400_000, client_module.PAGE_BYTES // 3])
+async def test_a_page_of_large_objects_has_few(size: int):
+    pods = 9 if size > 1_000_000 else 90
+    api = Large(pods=pods, size=size)
+    http = httpx2.AsyncClient(base_url="http://api.test", transport=httpx2.MockTransport(api))
+    found = await Client(http).list(Pod)
+    assert [one.name for one in found] == [f"p{number}" for number in range(pods)]
+    fitting = max(1, client_module.PAGE_BYTES // size)
+    assert min(api.limits) <= fitting
+    assert api.limits[0] == client_module.PAGE_SIZE
+
+
+async def test_objects_beyond_any_size_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client_module, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(client_module, "LONGEST_PAGE_BYTES", 2_000)
+    http = httpx2.AsyncClient(base_url="http://api.test", transport=httpx2.MockTransport(Large(pods=1, size=3_000)))
+    with pytest.raises(CorruptData, match="larger than 2000 bytes"):
+        await Client(http).list(Pod)
+
+
+async def test_a_large_object_is_read_in_part_in_lists_and_watches():
+    def part(text: msgspec.Raw) -> Pod:
+        return replace(msgspec.json.decode(text, type=Pod), spec=PodSpec(node_name="part"))
+
+    large = pod("a", 1) | {"status": {"message": "x" * LARGE_BYTES}}
+    later = pod("a", 11) | {"status": {"message": "x" * LARGE_BYTES}}
+    script = Script([large, pod("b", 2)], [("MODIFIED", later), ("MODIFIED", pod("b", 12))])
+    http = httpx2.AsyncClient(base_url="http://api.test", transport=httpx2.MockTransport(script))
+    reflector, seen = Reflector(Client(http), Pod, large=part), list[tuple[str, str]]()
+
+    def note(change: Change[Pod]) -> None:
+        seen.append((change.subject.name, change.subject.spec.node_name))
+
+    reflector.on_change(note)
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: len(seen) == 4)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert seen == [("a", "part"), ("b", ""), ("a", "part"), ("b", "")]

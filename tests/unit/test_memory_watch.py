@@ -1,11 +1,15 @@
 """Slices are listed to be compared with the driver's word only when that can have changed."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from egpu.adapters.cards.nvml import CardProcess
-from egpu.adapters.slices.attribution import WatchedSlice
-from egpu.adapters.slices.overruns import IDLE_SECONDS, MemoryWatch
+from egpu.adapters.slices import membership
+from egpu.adapters.slices.attribution import MAPPINGS_SECONDS, Attribution, WatchedSlice
+from egpu.adapters.slices.overruns import ALERT_SECONDS, BEHIND_SECONDS, IDLE_SECONDS, MemoryWatch
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 
 UUID = "GPU-1"
@@ -60,3 +64,35 @@ def test_slices_are_listed_while_somebody_is_on_a_card_or_one_came(tmp_path: Pat
     driver.pids = ()
     assert listed(2), "once more when it is gone"
     assert not listed(2)
+
+
+def test_mappings_are_read_of_the_largest_process_first_and_the_next_look_is_due_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def slow(pid: int, page: str, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
+        read.append(pid)
+        return set()
+
+    monkeypatch.setattr(membership, "pages_mapped", slow)
+    parent, mine = os.getppid(), os.getpid()
+    held = {parent: 1 << 20, mine: 2 << 20}
+
+    class TwoProcesses(Driver):
+        def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
+            return {UUID: tuple(CardProcess(pid, size) for pid, size in held.items())}
+
+    attribution = Attribution(clock=lambda: len(read) * MAPPINGS_SECONDS)
+    watch = MemoryWatch(TwoProcesses(), clock=lambda: 0.0, attribution=attribution)
+    slices = Slices(tmp_path)
+    watch.step(slices())
+    assert read == [mine]
+    assert watch.is_due()
+    assert watch.pause_seconds == BEHIND_SECONDS < ALERT_SECONDS
+    for _ in range(64):  # our parents, one in each look
+        watch.step(slices())
+        if watch.pause_seconds != BEHIND_SECONDS:
+            break
+    assert not watch.is_due()
+    assert parent in read

@@ -12,8 +12,8 @@ from egpu.core.dra.devices import PublishedCard, device_name, slices
 from egpu_base.api.devices import ResourceClaim, ResourceSlice
 from egpu_base.errors import Refused
 from egpu_base.kubernetes import Client
-from egpu_sim.cluster.apiserver import service_account
-from support.control_plane import SYSTEM, control_plane
+from egpu_sim.cluster.apiserver import User, service_account
+from support.control_plane import SYSTEM, control_plane, everything_in
 
 CARD = PublishedCard("GPU-0000aaaa-0000-4000-8000-000000000000", 0, "m", 16384, compute_capability="8.0")
 DEVICE = device_name(CARD.uuid)
@@ -28,6 +28,10 @@ async def clients(tmp_path: Path) -> AsyncGenerator[dict[str, Client]]:
             user = service_account(SYSTEM, "elastic-gpu-agent", **({"node": node} if node else {}))
             path = plane.server.add_user(f"agent-{node}", user)
             found[node] = await stack.enter_async_context(Client.from_kubeconfig(path))
+        await everything_in(plane.client, "default", "tenant")
+        for name in ("tenant", "system:kube-scheduler"):
+            path = plane.server.add_user(name, User(name))
+            found[name] = await stack.enter_async_context(Client.from_kubeconfig(path))
         yield found
 
 
@@ -98,3 +102,46 @@ async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(clie
     label = {"metadata": {"labels": {"x": "y"}}}
     with pytest.raises(Refused, match="cannot patch"):
         await agent.patch(ResourceClaim, "c", label, namespace="default")
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+async def test_a_tenant_gives_itself_no_card_by_the_status_of_its_claim(clients: dict[str, Client]) -> None:
+    """With every right in its namespace. kubelet and agent believe the status: the card may be another claim's.
+
+    Kubernetes 1.36 asks for `resourceclaims/binding` of the whole cluster. The tenant has it, as if it did not ask.
+    """
+    admin, tenant, scheduler = clients["admin"], clients["tenant"], clients["system:kube-scheduler"]
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/binding"], "verbs": ["patch", "update"]}]
+    await admin.raw("POST", f"{RBAC}/clusterroles", body={"metadata": {"name": "as-in-1.35"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "as-in-1.35"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}
+    bound = {"metadata": {"name": "as-in-1.35"}, "roleRef": reference, "subjects": [subject]}
+    await admin.raw("POST", f"{RBAC}/clusterrolebindings", body=bound)
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "k"}}]
+    await tenant.raw("POST", claims, body={"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+    result = {"request": "gpu", "driver": names.DRIVER, "pool": "node-1", "device": DEVICE}
+    allocation = {"devices": {"results": [result]}}
+    other = {"devices": {"results": [result | {"driver": "other.example"}]}}
+    user = {"resource": "pods", "name": "p", "uid": "u"}
+
+    async def write(client: Client, **status: Any) -> ResourceClaim:
+        return await client.patch(ResourceClaim, "c", {"status": status}, namespace="default", subresource="status")
+
+    for attack in (
+        write(tenant, allocation=allocation),
+        write(tenant, allocation=allocation, reservedFor=[user]),
+    ):
+        with pytest.raises(Refused, match="kube-scheduler alone"):
+            await attack
+    await write(tenant, allocation=other)
+    await write(tenant, allocation=None)
+    await write(scheduler, allocation=allocation)
+    for attack in (write(tenant, reservedFor=[user]), write(tenant, allocation=None)):
+        with pytest.raises(Refused, match="kube-scheduler alone"):
+            await attack
+    label = {"metadata": {"labels": {"x": "y"}}}
+    assert (await tenant.patch(ResourceClaim, "c", label, namespace="default")).metadata.labels == {"x": "y"}
+    await write(scheduler, reservedFor=[user])

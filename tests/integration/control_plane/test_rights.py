@@ -359,6 +359,24 @@ async def test_namespaces_whose_pods_may_see_all_cards_are_a_setting(all_of: Eve
         assert await all_of.admin.raw("POST", path, body=pod("p", **sees(value="all")))
 
 
+async def test_variables_from_elsewhere_wait_for_the_webhook_in_guarded_namespaces(all_of: Everybody) -> None:
+    """No webhook answers here, as in a flood of it: without the label such a pod passes, and NVIDIA's runtime reads the
+    variable that the policies cannot see."""
+    guarded = {"metadata": {"name": "guarded", "labels": {"elasticgpu.io/guard-devices": "true"}}}
+    await all_of.admin.raw("POST", "/api/v1/namespaces", body=guarded)
+    path = "/api/v1/namespaces/guarded/pods"
+    hidden: dict[str, Any] = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
+    await all_of.admin.raw("POST", PODS, body=pod("passes", **hidden))
+    with pytest.raises(Refused, match="did not answer"):
+        await all_of.admin.raw("POST", path, body=pod("p", **hidden))
+    initial = pod("p")
+    initial["spec"]["initContainers"] = [{"name": "i", "image": "x", **hidden}]
+    with pytest.raises(Refused, match="did not answer"):
+        await all_of.admin.raw("POST", path, body=initial)
+    await all_of.admin.raw("POST", path, body=pod("plain"))
+    await all_of.admin.raw("POST", path, body=pod("void", **hidden, **sees(value="void")))
+
+
 async def test_a_container_that_is_added_later_cannot_name_cards_either(all_of: Everybody) -> None:
     """The simulated API server serves no ephemeral containers; its policies judge them all the same."""
     server = all_of.plane.server
@@ -368,7 +386,7 @@ async def test_a_container_that_is_added_later_cannot_name_cards_either(all_of: 
     assert pods is not None
     call = Call("update", pods, User("tenant"), "default", "p", "ephemeralcontainers")
     old = await all_of.tenant.raw("POST", PODS, body=pod("p"))
-    hidden = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
+    hidden: dict[str, Any] = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
     for variables, denied in (
         (sees(value="all"), True), (sees(value="void"), False),
         (hidden, True), ({**hidden, **sees(value="void")}, False),

@@ -67,6 +67,7 @@ def test_bindings_are_looked_at_only_when_they_bring_annotations_of_ours():
         ('object.list[0] == "v1"', True),
         ('authorizer.group("g").resource("r").check("read").allowed()', True),
         ('authorizer.group("g").resource("r").check("write").allowed()', False),
+        ('authorizer.group("g").resource("r").subresource("s").check("read").allowed()', False),
     ],
 )
 def test_values_operators_and_the_errors_that_do_not_matter(text: str, expected: bool):

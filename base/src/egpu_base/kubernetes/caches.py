@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from egpu_base.kubernetes.client import Client, T
+from egpu_base.kubernetes.lists import Large
 from egpu_base.kubernetes.reflector import Reflector
 
 
@@ -24,6 +25,7 @@ class Caches:
         fields: str | None = None,
         packed: bool = False,
         transform: Callable[[T], T] = lambda one: one,
+        large: Large[T] = None,
     ) -> Reflector[T]:
         """Add a `Reflector` with these arguments."""
         reflector = Reflector(
@@ -34,6 +36,7 @@ class Caches:
             fields=fields,
             packed=packed,
             transform=transform,
+            large=large,
         )
         self._reflectors.append(reflector)
         return reflector

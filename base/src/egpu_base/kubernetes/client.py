@@ -8,10 +8,10 @@ Our types hold only the fields that we use, so `replace` is for kinds that are w
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import httpx2
 import msgspec
@@ -19,17 +19,21 @@ import structlog
 
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import CorruptData, Gone, Unavailable
+from egpu_base.kubernetes import lists
 from egpu_base.kubernetes.connection import connect
-from egpu_base.kubernetes.exchanges import Exchanges
+from egpu_base.kubernetes.exchanges import Exchanges, LongAnswer
 from egpu_base.kubernetes.failures import Outages, Status, from_answer, from_status, from_transport
-from egpu_base.kubernetes.lists import Identified, Listed, Page, ReadLine, T, WatchEvent, WatchLine
+from egpu_base.kubernetes.lists import Asked, Large, Listed, T, WatchEvent
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.kubernetes.transport import Answer, Transport
 
 PAGE_SIZE = 500
+PAGE_BYTES = 16 * 1024 * 1024
+"""A page of lists that is larger is asked for again with fewer objects: 500 of an API server's largest are 700 MiB."""
+LONGEST_PAGE_BYTES = 64 * 1024 * 1024
+"""Of one object. etcd takes 1.5 MiB, and JSON may take several times as much."""
 ATTEMPTS = 4
 BACKOFF_SECONDS = 0.1
-MAX_WATCH_LINE_BYTES = 16 * 1024 * 1024
 WATCH_SECONDS = 240
 JSON = "application/json"
 Params = Mapping[str, str] | None
@@ -79,30 +83,16 @@ class Client:
         content = await self._exchange("GET", path, allow_missing=True)
         return None if content is None else self._decode(kind, content, f"GET {path}")
 
-    async def list(
-        self,
-        kind: type[T],
-        *,
-        namespace: str | None = None,
-        labels: str | None = None,
-        fields: str | None = None,
-    ) -> Sequence[T]:
+    async def list(self, kind: type[T], **asked: Unpack[Asked[T]]) -> Sequence[T]:
         """Return all objects, page by page. One that does not decode is logged and left out."""
-        objects, _ = await self.list_at(kind, namespace=namespace, labels=labels, fields=fields)
+        objects, _ = await self.list_at(kind, **asked)
         return objects
 
-    async def list_at(
-        self,
-        kind: type[T],
-        *,
-        namespace: str | None = None,
-        labels: str | None = None,
-        fields: str | None = None,
-    ) -> tuple[Sequence[T], str]:
+    async def list_at(self, kind: type[T], **asked: Unpack[Asked[T]]) -> tuple[Sequence[T], str]:
         """Return all objects and the resourceVersion to watch from. Start over once if a page token has expired."""
         for last in (False, True):
             try:
-                pages = [one async for one in self.pages(kind, namespace=namespace, labels=labels, fields=fields)]
+                pages = [one async for one in self.pages(kind, **asked)]
             except Gone:
                 if last:
                     raise
@@ -117,17 +107,33 @@ class Client:
         namespace: str | None = None,
         labels: str | None = None,
         fields: str | None = None,
+        transform: Callable[[T], T] = lists.same,
+        large: Large[T] = None,
     ) -> AsyncGenerator[Listed[T]]:
-        """Yield all objects, page by page, at least one page. Raises Gone when a page token has expired."""
-        params: dict[str, str] = {"limit": str(PAGE_SIZE)} | _selectors(labels, fields)
+        """Yield all objects, page by page, at least one page. Raises Gone when a page token has expired. A page has
+        PAGE_SIZE objects, or fewer if they are large: its bytes are limited. `transform` reduces each object before the
+        next is decoded, and `large` reads those of more than LARGE_BYTES."""
+        path, params, size = path_of(kind, namespace), lists.selectors(labels, fields), PAGE_SIZE
         while True:
-            content = await self._send("GET", path_of(kind, namespace), params=params)
-            page = msgspec.json.decode(content, type=Page)
-            found = [one for raw in page.items or [] if (one := self._decode_or_skip(kind, raw)) is not None]
-            yield Listed(found, page.metadata.resource_version)
-            if not page.metadata.continue_:
+            most = PAGE_BYTES if size > 1 else LONGEST_PAGE_BYTES
+            try:
+                content = await self._exchange("GET", path, params=params | {"limit": str(size)}, most=most)
+            except LongAnswer as error:
+                if size == 1:
+                    raise CorruptData(f"GET {path}: an object is larger than {most} bytes") from error
+                size = max(1, size // 8)
+                continue
+            assert content is not None
+            page = msgspec.json.decode(content, type=lists.Page)
+            each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
+            found = [transform(one) for one in each if one is not None]
+            version, more = page.metadata.resource_version, page.metadata.continue_
+            size = PAGE_SIZE if 2 * len(content) < PAGE_BYTES * size // PAGE_SIZE else size
+            del content, page  # while the caller works on the objects
+            yield Listed(found, version)
+            if not more:
                 return
-            params["continue"] = page.metadata.continue_
+            params["continue"] = more
 
     async def watch(
         self,
@@ -138,6 +144,7 @@ class Client:
         labels: str | None = None,
         fields: str | None = None,
         timeout_seconds: int = WATCH_SECONDS,
+        large: Large[T] = None,
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Yield changes after `resource_version` until the server ends the stream (after `timeout_seconds`).
 
@@ -150,7 +157,7 @@ class Client:
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(timeout_seconds),
-        } | _selectors(labels, fields)
+        } | lists.selectors(labels, fields)
         what = f"watch {kind.resource.plural}"
         silent = httpx2.Timeout(10.0, read=timeout_seconds + 15.0)
         try:
@@ -158,13 +165,18 @@ class Client:
                 if response.status_code != 200:
                     answer = Answer(response.status_code, await response.aread())
                     raise self._outages.judge(from_answer(answer, what))
-                reader = _reader(kind)
-                async for line in _lines(response):
-                    yield self._event(kind, reader, line, what)
+                reader = lists.reader_of(kind)
+                async for line in lists.lines_of(response):
+                    if large is not None and len(line) > lists.LARGE_BYTES:
+                        yield self._any_event(kind, line, what, large)
+                    else:
+                        yield self._event(kind, reader, line, what)
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise self._outages.judge(Unavailable(f"{what}: {type(error).__name__} {error}")) from error
 
-    def _event(self, kind: type[T], reader: msgspec.json.Decoder[ReadLine[T]], line: bytes, what: str) -> WatchEvent[T]:
+    def _event(
+        self, kind: type[T], reader: msgspec.json.Decoder[lists.ReadLine[T]], line: bytes, what: str
+    ) -> WatchEvent[T]:
         """Read one line; most lines say that an object changed, and decode in one step."""
         try:
             read = reader.decode(line)
@@ -176,19 +188,19 @@ class Client:
             case _:
                 return self._any_event(kind, line, what)
 
-    def _any_event(self, kind: type[T], line: bytes, what: str) -> WatchEvent[T]:
+    def _any_event(self, kind: type[T], line: bytes, what: str, large: Large[T] = None) -> WatchEvent[T]:
         try:
-            event = msgspec.json.decode(line, type=WatchLine)
+            event = msgspec.json.decode(line, type=lists.WatchLine)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise Unavailable(f"{what}: not a watch event: {line[:200]!r}") from error
         if event.type == "ERROR":
             raise from_status(msgspec.json.decode(event.object, type=Status), what)
-        identity = msgspec.json.decode(event.object, type=Identified).metadata
+        identity = msgspec.json.decode(event.object, type=lists.Identified).metadata
         match event.type:
             case "BOOKMARK":
                 return WatchEvent("BOOKMARK", identity, None)
             case "ADDED" | "MODIFIED" | "DELETED" as change:
-                return WatchEvent(change, identity, self._decode_or_skip(kind, event.object))
+                return WatchEvent(change, identity, self._decode_or_skip(kind, event.object, large))
             case other:
                 raise Unavailable(f"{what}: unknown event type {other!r}")
 
@@ -328,15 +340,19 @@ class Client:
         content_type: str = "application/json",
         attempts: int = ATTEMPTS,
         allow_missing: bool = False,
+        most: int = 0,
     ) -> bytes | None:
         """Return the body of the answer to one exchange with its retries; None only if `allow_missing` and the server
-        answers 404."""
+        answers 404. `most`: raise LongAnswer if it has more bytes than that."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if content is not None else {})
         what = f"{method} {path}"
         for attempt in range(1, attempts + 1):
             try:
-                answer = await self._exchanges.ask(method, path, content=content, params=params, headers=headers)
+                if most:
+                    answer = await self._exchanges.ask_bounded(path, params=params or {}, headers=headers, most=most)
+                else:
+                    answer = await self._exchanges.ask(method, path, content=content, params=params, headers=headers)
             except httpx2.HTTPError as error:
                 failure = from_transport(error, what, method=method)
                 cause: Exception | None = error
@@ -358,30 +374,12 @@ class Client:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise CorruptData(f"{what}: {error}") from error
 
-    def _decode_or_skip(self, kind: type[T], raw: msgspec.Raw) -> T | None:
+    def _decode_or_skip(self, kind: type[T], raw: msgspec.Raw, large: Large[T]) -> T | None:
         """Decode one object or skip it: one unreadable object must not hide all the others."""
         try:
+            if large is not None and len(memoryview(raw)) > lists.LARGE_BYTES:
+                return large(raw)
             return msgspec.json.decode(raw, type=kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             log.warning("object left out: it does not decode", kind=kind.__name__, reason=str(error))
             return None
-
-
-def _reader(kind: type[T]) -> msgspec.json.Decoder[ReadLine[T]]:
-    return msgspec.json.Decoder(ReadLine[kind])
-
-
-def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
-    pairs = {"labelSelector": labels, "fieldSelector": fields}
-    return {key: value for key, value in pairs.items() if value is not None}
-
-
-async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    rest = b""
-    async for chunk in response.aiter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_WATCH_LINE_BYTES:
-            raise Unavailable(f"a watch event is larger than {MAX_WATCH_LINE_BYTES} bytes")
-        for line in lines:
-            if line.strip():
-                yield line

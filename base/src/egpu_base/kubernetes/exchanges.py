@@ -20,6 +20,10 @@ _PLAIN_PATH: Final = re.compile(r"[\w./:~-]+", re.ASCII)
 _OF_EVERY_REQUEST: Final = frozenset({b"host", b"user-agent", b"authorization"})
 
 
+class LongAnswer(Exception):
+    """An answer that is longer than the caller takes. The rest of it is not read."""
+
+
 class Exchanges:
     """Exchanges with one server. `transport` is the transport of `http`, where it is ours."""
 
@@ -50,6 +54,18 @@ class Exchanges:
         kept = [pair for pair in response.request.headers.raw if pair[0].lower() in _OF_EVERY_REQUEST]
         self._standing = b"".join(b"%b: %b\r\n" % pair for pair in kept)
         return Answer(response.status_code, response.content)
+
+    async def ask_bounded(
+        self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], most: int
+    ) -> Answer:
+        """GET an answer of at most so many bytes. Raises httpx2.HTTPError without a whole answer, LongAnswer."""
+        found: list[bytes] = []
+        async with self._http.stream("GET", self._base + path, params=params, headers=headers) as response:
+            async for chunk in response.aiter_bytes():
+                found.append(chunk)
+                if (most := most - len(chunk)) < 0:
+                    raise LongAnswer(path)
+        return Answer(response.status_code, b"".join(found))
 
     def _request(self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]) -> bytes:
         """Return the bytes of a request, with its body."""

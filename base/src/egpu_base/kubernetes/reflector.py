@@ -21,6 +21,7 @@ import structlog
 from egpu_base.api.objects import Object, key_of
 from egpu_base.errors import ElasticGPUError, Gone
 from egpu_base.kubernetes.client import Client, T, WatchEvent
+from egpu_base.kubernetes.lists import Large
 from egpu_base.kubernetes.store import Store
 
 MAX_BACKOFF_SECONDS = 5.0
@@ -60,14 +61,16 @@ class Reflector(Generic[T]):
         fields: str | None = None,
         packed: bool = False,
         transform: Callable[[T], T] = lambda one: one,
+        large: Large[T] = None,
     ) -> None:
-        """Prepare a copy. `packed`: see `Store`. `transform` reduces objects before they are kept and handled."""
+        """Prepare a copy. `packed`: see `Store`. `transform` reduces objects before they are kept and handled;
+        `large` reads those of more than LARGE_BYTES."""
         self._client = client
         self.kind = kind
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._packed = packed
         self._objects = Store(kind, packed=packed)
-        self._transform = transform
+        self._transform, self._large = transform, large
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
         self.synced = asyncio.Event()
@@ -137,12 +140,19 @@ class Reflector(Generic[T]):
         """Report deletions first. For that, new objects are put aside in the form of the copy: as sent, the objects of
         a large cluster are ten times as large. The first list needs none of this, because nothing can be deleted."""
         known, listed = self._objects.keys(), Store(self.kind, packed=self._packed)
-        pages = self._client.pages(self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
+        pages = self._client.pages(
+            self.kind,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            transform=self._transform,
+            large=self._large,
+        )
         version = None
         async with aclosing(pages):
             async for page in pages:
                 version = page.version
-                for obj in map(self._transform, page.objects):
+                for obj in page.objects:
                     if known:
                         listed.put(obj)
                     else:
@@ -163,6 +173,7 @@ class Reflector(Generic[T]):
             labels=self._labels,
             fields=self._fields,
             timeout_seconds=random.randint(180, 300),
+            large=self._large,
         )
         async with aclosing(events):
             async for event in events:

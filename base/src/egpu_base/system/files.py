@@ -18,10 +18,10 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
         made again; without it a machine that loses power may come back with an empty file.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    handle = _new(draft, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, mode)  # independent of the umask, and of a draft that a crash left
+            os.fchmod(handle, mode)  # independent of the umask
             file.write(data)
             if durable:
                 file.flush()
@@ -36,6 +36,16 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _new(draft: Path, mode: int) -> int:
+    """Open a new file. One that is there may be of a crash, or of another user who waits for what is written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(draft, flags, mode)
+    except FileExistsError:
+        draft.unlink(missing_ok=True)
+        return os.open(draft, flags, mode)
 
 
 def write_new(path: Path | str, data: bytes, *, mode: int = 0o644) -> None:

@@ -29,6 +29,8 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_SECONDS: Final = 0.02
 """How long the mappings of one process are read. The rest stays unread: its place and its control group remain."""
 MAX_COMMAND_BYTES: Final = 64 * 1024
+MAX_CGROUP_BYTES: Final = 64 * 1024
+"""A path of 4,096 bytes in each of fourteen hierarchies fits."""
 _CHUNK: Final = 8 * 1024
 """Twice what the kernel gives at once of `maps`."""
 _STAT_BYTES: Final = 4096
@@ -88,20 +90,25 @@ def read(pid: int, name: str, *, most: int = MAX_BYTES, seconds: float = 0.0) ->
     return b"".join(found)
 
 
-def stat(pid: int) -> list[bytes]:
-    """Return the fields of `stat` from the state on (proc(5) has them from field 3); empty without such a process."""
+def read_once(pid: int, name: str, most: int) -> bytes:
+    """Return what one read of `/proc/PID/NAME` gives: all of a file that the kernel writes as a whole. For the files
+    that are asked so often that a second read counts."""
     try:
-        handle = os.open(f"{PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(f"{PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return []
+        return b""
     try:
-        text = os.read(handle, _STAT_BYTES)  # asked so often that a second read counts
+        return os.read(handle, most)
     except OSError:
-        return []
+        return b""
     finally:
         os.close(handle)
+
+
+def stat(pid: int) -> list[bytes]:
+    """Return the fields of `stat` from the state on (proc(5) has them from field 3); empty without such a process."""
     # Behind the last parenthesis: the name may hold any. The kernel's own fields hold none.
-    return text.rpartition(b")")[2].split()
+    return read_once(pid, "stat", _STAT_BYTES).rpartition(b")")[2].split()
 
 
 def status(pid: int, field: bytes) -> list[bytes]:
@@ -128,7 +135,12 @@ def command(pid: int) -> list[bytes]:
 
 def control_groups(pid: int) -> frozenset[str]:
     """Return the paths of a process's control groups, one by hierarchy."""
-    lines = read(pid, "cgroup").split(b"\n")
+    return _control_groups(read_once(pid, "cgroup", MAX_CGROUP_BYTES))
+
+
+@functools.lru_cache(maxsize=256)
+def _control_groups(text: bytes) -> frozenset[str]:
+    lines = text.split(b"\n")
     return frozenset(os.fsdecode(path) for line in lines if (path := b"".join(line.split(b":", 2)[2:])))
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
 from egpu_base.api.kubernetes import Node, NodeStatus, Pod
@@ -29,7 +30,7 @@ class FollowedCache:
         self.gpus = self.caches.add(ElasticGPU, packed=True)
         self.claims = self.caches.add(ElasticGPUClaim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
-        self.pods = self.caches.add(Pod, packed=True, transform=_pod_part)
+        self.pods = self.caches.add(Pod, packed=True, transform=kept, large=kept_of_large)
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)
@@ -147,21 +148,6 @@ def tells_only_how_it_does(change: Change[Pod]) -> bool:
         and replace(old.metadata, resource_version=new.metadata.resource_version) == new.metadata
         and old.spec == new.spec
     )
-
-
-def _pod_part(pod: Pod) -> Pod:
-    """Return a pod without parts that are unused once it has a node, which is half of it: its scheduling constraints
-    and its containers' state."""
-    if not pod.spec.node_name:
-        return pod
-    bare = {"env": None, "env_from": None, "image": "", "command": None, "args": None, "working_dir": ""}
-    containers = [replace(one, **bare) for one in pod.spec.containers or ()]
-    init = [replace(one, **bare) for one in pod.spec.init_containers or ()]
-    spec = replace(
-        pod.spec, containers=containers, init_containers=init or None, tolerations=None, volumes=None,
-        scheduling_gates=None,
-    )  # fmt: skip
-    return replace(pod, spec=spec)
 
 
 def _node_part(node: Node) -> Node:

@@ -39,9 +39,19 @@ def seen_at(pid: int, path: str) -> PageIdentity | None:
 def pages_of(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
     """Return which of the wanted policy pages belong to a process: the page at `page` (absolute, or the name alone) in
     its own file system, otherwise the pages that it has mapped. An ended process has none."""
-    folder, _, name = page.rpartition("/")
-    found = seen_at(pid, page) if folder else None
-    return {found} if found is not None and found in wanted else proc.mapped(pid, name, wanted)
+    return page_at(pid, page, wanted) or pages_mapped(pid, page, wanted)
+
+
+def page_at(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
+    """Return the wanted policy page at `page` (absolute) in a process's own file system."""
+    found = seen_at(pid, page) if page.rpartition("/")[0] else None
+    return {found} if found is not None and found in wanted else set()
+
+
+def pages_mapped(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
+    """Return which of the wanted policy pages a process has mapped. It takes much longer than `page_at`: the kernel
+    writes a line for each mapping."""
+    return proc.mapped(pid, page.rpartition("/")[2], wanted)
 
 
 def control_groups(pid: int) -> frozenset[str]:

@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 INTERVAL_SECONDS: Final = 0.25
 ALERT_SECONDS: Final = 0.05
 IDLE_SECONDS: Final = 2.0
+BEHIND_SECONDS: Final = 0.001
+"""The pause after a look that had no time for all mappings."""
 MOVED_BYTES: Final = 64 * 1024 * 1024
 """The change of a card's used memory after which its processes are read out of turn."""
 UNCOUNTED_SECONDS: Final = 0.5
@@ -141,12 +143,18 @@ class MemoryWatch:
     Its owner calls `step` when `is_due`, and asks that again after `pause_seconds`.
     """
 
-    def __init__(self, source: ProcessSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: ProcessSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        attribution: Attribution | None = None,
+    ) -> None:
         self._source = source
         self._clock = clock
         self._looked_at = clock()
         self._used: Mapping[str, int] = {}
-        self._attribution = Attribution()
+        self._attribution = Attribution() if attribution is None else attribution
         self._records: dict[tuple[Hashable, str], _Record] = {}
         self._quiet: set[Hashable] = set()
         """Slices without processes on a card, whose pages say so."""
@@ -158,11 +166,15 @@ class MemoryWatch:
     @property
     def pause_seconds(self) -> float:
         """Return seconds, different each time while something runs, so that nothing can predict them."""
+        if self._attribution.is_behind:
+            return BEHIND_SECONDS
         return ALERT_SECONDS * _chance.uniform(0.5, 1.0) if self._is_busy else INTERVAL_SECONDS
 
     def is_due(self) -> bool:
-        """Return whether to look: it is time, a slice was over its limit just now, or the used memory of a card has
-        moved (by much, or at all while nothing runs)."""
+        """Return whether to look: it is time, the last look did not read everything, a slice was over its limit just
+        now, or the used memory of a card has moved (by much, or at all while nothing runs)."""
+        if self._attribution.is_behind:
+            return True
         if self._clock() - self._looked_at >= (INTERVAL_SECONDS if self._is_busy else IDLE_SECONDS):
             return True
         if any(record.excess > 0 or record.overtime.seconds for record in self._records.values()):
@@ -221,7 +233,9 @@ class MemoryWatch:
         self, processes: Mapping[str, tuple[CardProcess, ...]], watched: Mapping[Hashable, WatchedSlice], now: float
     ) -> dict[Hashable, dict[str, _Held]]:
         """Return the memory that each slice holds, by its key and the card's UUID."""
-        pids = {one.pid for listed in processes.values() for one in listed}
+        # The largest first: mappings that this look has no time for are those of small ones.
+        largest = sorted((one for listed in processes.values() for one in listed), key=lambda one: -one.used_bytes)
+        pids = dict.fromkeys(one.pid for one in largest)
         owners = self._attribution.owners(pids, watched.values(), now=now)
         found: dict[Hashable, dict[str, _Held]] = {}
         for uuid, listed in processes.items():

@@ -20,6 +20,7 @@ from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_o
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
+from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.view import ClusterView
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.objects import Object
@@ -208,7 +209,9 @@ class ClaimController:
         users = claim_users(claim, self._users.get(claim.key, {}).values())
         goes = claim.metadata.deletion_timestamp or (claim.status.phase == "Lost" and claim.status.allocation)
         if not users and goes:
-            return claim_users(claim, await self._client.list(Pod, namespace=claim.namespace))
+            return claim_users(
+                claim, await self._client.list(Pod, namespace=claim.namespace, transform=kept, large=kept_of_large)
+            )
         return users
 
     def _missing(self, claim: ElasticGPUClaim) -> str | None:

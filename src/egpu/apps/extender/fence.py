@@ -41,6 +41,7 @@ import structlog
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
+from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.requests import awaits_placement
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
@@ -89,7 +90,8 @@ class Fence:
         Repeats until all is touched: the webhook, which sees each touch, may still be starting."""
         while True:
             try:
-                pods = [pod for pod in await self._client.list(Pod) if awaits_placement(pod) or may_be_resized(pod)]
+                listed = await self._client.list(Pod, transform=kept, large=kept_of_large)
+                pods = [pod for pod in listed if awaits_placement(pod) or may_be_resized(pod)]
                 claims = await self._client.list(ElasticGPUClaim)
                 await self._touch([*pods, *claims])
             except RetryableError as error:

@@ -31,6 +31,7 @@ from egpu.core.demand.claims import Claims, Classes, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_field, read_pod
 from egpu.core.demand.templates import own_claims, with_named_claims
 from egpu.core.gangs.membership import gang_terms
+from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.mounts import MountingPod, covering_mounts
 from egpu.core.provisioners import provisioner
 from egpu.core.schedulers import ANY, Schedulers
@@ -198,7 +199,8 @@ class Admission:
             return ()  # the pod is refused for that
         if terms is None:
             return ()
-        return await self._client.list(Pod, namespace=namespace, labels=f"{names.GANG}={terms.name}")
+        selected = f"{names.GANG}={terms.name}"
+        return await self._client.list(Pod, namespace=namespace, labels=selected, transform=kept, large=kept_of_large)
 
     async def _classes_of(self, claims: Claims) -> Classes:
         """Return the classes of these claims; all classes if one is missing, so that the refusal can list them."""

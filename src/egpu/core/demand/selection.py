@@ -7,6 +7,7 @@ nodes.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, cast
 
 import msgspec
@@ -60,7 +61,8 @@ class Selection:
             return ()
         if requirement_count(pod) * len(self._models) > MAX_COMPARED:
             return ()
-        key = msgspec.json.encode((spec.node_selector, affinity), order="sorted")
+        text = msgspec.json.encode((spec.node_selector, affinity), order="sorted")
+        key = blake2b(text, digest_size=32).digest()  # selectors may be as large as a pod
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._select(pod)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from egpu.api import names
@@ -14,6 +15,7 @@ from egpu.api.objects import CARDS_PRESENT, ClaimAllocation, ElasticGPUClaim, El
 from egpu.api.vocabularies import ELASTIC
 from egpu.core.demand.claims import claim_class, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_demand, pod_demand
+from egpu.core.kept_pods import MOST_BYTES, bare
 from egpu.core.policies.registry import CLUSTER_NAMES, Policies
 from egpu.core.provisioners import provisioner
 from egpu_base.api.kubernetes import Pod
@@ -84,7 +86,7 @@ class KnownRequests:
     called."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[Pod, Request]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[bytes, Request]] = OrderedDict()
 
     def of(self, pod: Pod, models: tuple[str, ...]) -> Request | None:
         """Return the cached request of the pod, if its spec, annotations and models are unchanged. Other fields have no
@@ -92,18 +94,25 @@ class KnownRequests:
         known, request = self._known.get(pod.uid, (None, None))
         if known is None or request is None or request.models != models:
             return None
-        return request if known.spec == pod.spec and known.annotations == pod.annotations else None
+        return request if known == _deciding(pod) else None
 
     def keep(self, pod: Pod, request: Request) -> None:
-        """Cache a request, unless the pod waits or uses a claim: it then depends on more."""
+        """Cache a request, unless the pod waits or uses a claim, as it then depends on more, or is large."""
         if request.waiting or any(demand.claim for demand in request.demand.containers.values()):
             return
-        self._known[pod.uid] = pod, request
+        if len(deciding := _deciding(pod)) > MOST_BYTES:
+            return
+        self._known[pod.uid] = deciding, request
         if len(self._known) > KNOWN_LIMIT:
             self._known.popitem(last=False)
 
     def clear(self) -> None:
         self._known.clear()
+
+
+def _deciding(pod: Pod) -> bytes:
+    """Return the part of a pod that its request depends on. It is the same in a whole pod and in a kept one."""
+    return msgspec.msgpack.encode((bare(pod.spec, tolerations=None, volumes=None), pod.metadata.annotations))
 
 
 class Claims(Protocol):

@@ -309,7 +309,7 @@ class _Parser:
             self._names.pop()
             self._expect(")")
             return values.each(owner, variable, test, by=name == "exists")
-        if name in ("group", "resource", "check", "allowed"):
+        if name in ("group", "resource", "subresource", "check", "allowed"):
             return self._question(owner, name)
         if name in cel_types.METHODS:
             of_one = cel_types.METHODS[name]

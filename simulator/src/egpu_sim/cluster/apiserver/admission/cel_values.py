@@ -17,7 +17,7 @@ class Question:
     """The value of `authorizer`: a question about the user's rights, built call by call and asked by `allowed()`."""
 
     ask: Callable[[Mapping[str, str]], bool]
-    """Authorizes `group`, `resource` and the verb to `check`."""
+    """Authorizes `group`, `resource`, `subresource` and the verb to `check`."""
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

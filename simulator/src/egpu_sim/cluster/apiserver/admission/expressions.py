@@ -13,7 +13,8 @@ def scope(write: Write, request: Json, authorizer: Authorizer) -> dict[str, Any]
     """Return the variables for a write; `request` is the request of a webhook's review."""
 
     def ask(parts: Mapping[str, str]) -> bool:
-        wanted = Wanted(parts.get("check", ""), parts.get("group", ""), parts.get("resource", ""))
+        resource = "/".join(part for part in (parts.get("resource"), parts.get("subresource")) if part)
+        wanted = Wanted(parts.get("check", ""), parts.get("group", ""), resource)
         return authorizer.allows(write.call.user, wanted)
 
     return {
