@@ -24,6 +24,7 @@ class Caches:
         fields: str | None = None,
         packed: bool = False,
         transform: Callable[[T], T] = lambda one: one,
+        optional: bool = False,
     ) -> Reflector[T]:
         """Add a `Reflector` with these arguments."""
         reflector = Reflector(
@@ -34,6 +35,7 @@ class Caches:
             fields=fields,
             packed=packed,
             transform=transform,
+            optional=optional,
         )
         self._reflectors.append(reflector)
         return reflector

@@ -11,6 +11,7 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, NodeStatus, Pod
 from egpu_base.kubernetes.caches import Caches
 from egpu_base.kubernetes.client import Client
@@ -30,11 +31,13 @@ class FollowedCache:
         self.claims = self.caches.add(ElasticGPUClaim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
         self.pods = self.caches.add(Pod, packed=True, transform=_pod_part)
+        self.device_claims = self.caches.add(ResourceClaim, optional=True)
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)
         self.nodes.on_change(self._node)
         self.pods.on_change(self._pod_told)
+        self.device_claims.on_change(self._device_claim)
 
     def cards(self, node: str) -> list[ElasticGPU]:
         """Return the cards that the node's agent published; none for a node without."""
@@ -64,6 +67,12 @@ class FollowedCache:
             self.cache.claim_deleted(change.subject.uid)
         else:
             self.cache.claim_changed(change.new)
+
+    def _device_claim(self, change: Change[ResourceClaim]) -> None:
+        if change.new is None:
+            self.cache.device_claims.claim_deleted(change.subject.uid)
+        else:
+            self.cache.device_claims.claim_changed(change.new)
 
     def _pod_told(self, change: Change[Pod]) -> None:
         if not tells_only_how_it_does(change):

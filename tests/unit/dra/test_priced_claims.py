@@ -1,0 +1,395 @@
+"""The extender allocates ResourceClaims: what it chooses, all or none, and under every race of its writes."""
+
+import asyncio
+import copy
+import uuid
+from typing import Any
+
+import httpx2
+import pytest
+
+from egpu.api import names
+from egpu.apps.extender import device_claims
+from egpu.apps.extender.fence import FENCE
+from egpu_base.errors import ElasticGPUError
+from support.extenders import extender
+from support.fake_api import FakeAPI, Json, status
+from support.priced import a_card, a_claim, a_pod, allocation, cluster, given_out, places, set_status
+from support.priced import free as end
+from support.waiting import until
+
+STATUS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/{}/status"
+
+
+def put(api: FakeAPI, pod: Json, *claims: Json) -> Json:
+    for one in claims:
+        api.put("resourceclaims", one)
+    return api.put("pods", pod)
+
+
+def is_write(request: httpx2.Request, claim: str) -> bool:
+    return (request.method, request.url.path) == ("PATCH", STATUS.format(claim))
+
+
+def warnings(api: FakeAPI, reason: str) -> list[str]:
+    return [one["message"] for one in api.all("events") if one["reason"] == reason]
+
+
+async def allocated(api: FakeAPI, *claims: str) -> None:
+    await until(lambda: all(allocation(api, one) for one in claims))
+
+
+async def test_an_allocation_has_everything_that_kube_scheduler_expects() -> None:
+    api = cluster()
+    pod = put(api, a_pod("p", "a"), a_claim("a", cores=30, mib=4096))
+    async with extender(api):
+        await allocated(api, "a")
+    found = api.get("resourceclaims", "a", "ns")
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    assert uuid.UUID(result.pop("shareID"))
+    assert result == {
+        "request": "gpu", "driver": names.DRIVER, "pool": "n0", "device": "gpu-n0-0",
+        "consumedCapacity": {"cores": "30", "memory": "4Gi"},
+    }  # fmt: skip
+    (config,) = found["status"]["allocation"]["devices"]["config"]
+    assert (config["source"], config["requests"]) == ("FromClass", ["gpu"])
+    assert config["opaque"]["parameters"]["technology"] == names.VCUDA
+    only = {"key": "metadata.name", "operator": "In", "values": ["n0"]}
+    assert found["status"]["allocation"]["nodeSelector"] == {"nodeSelectorTerms": [{"matchFields": [only]}]}
+    assert found["status"]["allocation"]["allocationTimestamp"]
+    user = {"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]}
+    assert found["status"]["reservedFor"] == [user]
+    assert found["metadata"]["finalizers"] == [names.DELETE_PROTECTION]
+
+
+async def test_a_whole_card_and_all_of_a_card() -> None:
+    api = cluster(cards=3)
+    put(api, a_pod("p", "whole", "all"), a_claim("whole", klass="whole", count=2), a_claim("all"))
+    async with extender(api) as one:
+        await allocated(api, "whole", "all")
+        assert given_out(api) == dict.fromkeys(("gpu-n0-0", "gpu-n0-1", "gpu-n0-2"), (100, 16384))
+        assert not one.view.cache.problems()
+        assert {free[:2] for free in one.view.cache.ledger.snapshot().values()} == {(0, 0)}
+
+
+async def test_claims_of_one_pod_get_cards_of_one_node_or_none() -> None:
+    api = cluster(nodes=2)
+    put(api, a_pod("first", "big"), a_claim("big", cores=50, mib=1024))
+    async with extender(api) as one:
+        await allocated(api, "big")
+        ((taken, _),) = places(api, "big")
+        put(api, a_pod("p", "a", "b"), a_claim("a", cores=40, mib=64), a_claim("b", cores=40, mib=64))
+        await allocated(api, "a", "b")
+        assert {node for name in ("a", "b") for node, _ in places(api, name)} == {"n0", "n1"} - {taken}
+        put(api, a_pod("q", "c", "d"), a_claim("c", cores=20, mib=64), a_claim("d", cores=60, mib=64))
+        await until(lambda: warnings(api, "DoesNotFit"))
+        assert (allocation(api, "c"), allocation(api, "d")) == (None, None)
+        assert FENCE not in (api.get("resourceclaims", "c", "ns")["metadata"].get("annotations") or {})
+        end(api, "first")
+        await allocated(api, "c", "d")
+        assert not one.view.cache.problems()
+
+
+async def test_pods_and_claims_share_the_cards_of_one_ledger() -> None:
+    api = cluster()
+    put(api, a_pod("p", "a"), a_claim("a", cores=60, mib=1024))
+    async with extender(api) as one:
+        await allocated(api, "a")
+        limits = {names.GPU_CORE: "50", names.GPU_MEMORY: "1024"}
+        body = {
+            "kind": "Pod",
+            "metadata": {
+                "name": "q",
+                "namespace": "ns",
+                "annotations": {names.DEMAND: '{"version":1,"containers":{}}'},
+            },
+            "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
+        }
+        api.put("pods", body)
+        await until(lambda: one.view.waiting)
+        (pod,) = one.view.waiting.values()
+        request = one.view.cache.request(pod)
+        assert not one.view.cache.filter(request, ["n0"]).fits
+        assert "has 40 % of compute free" in one.view.cache.filter(request, ["n0"]).refusal("n0").text()
+        end(api, "p")
+        await until(lambda: bool(one.view.cache.filter(request, ["n0"]).fits))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"selectors": [{"cel": {"expression": "true"}}]}, "cannot evaluate selectors"),
+        ({"allocationMode": "All"}, "use ExactCount"),
+        ({"adminAccess": True}, "adminAccess gives a card to two users"),
+        ({"tolerations": [{"operator": "Exists"}]}, f"tolerates the taint {names.PRICED_TAINT}"),
+        ({"capacity": {"requests": {"colour": "1"}}}, "cards have no capacity colour"),
+        ({"capacity": {"requests": {"cores": "101"}}}, "ask for several with count"),
+        ({"deviceClassName": "whole", "capacity": {"requests": {"cores": "1"}}}, "whole cards only"),
+    ],
+)
+async def test_claims_that_cannot_be_served_say_why(changes: dict[str, Any], words: str) -> None:
+    api = cluster()
+    put(api, a_pod("p", "a"), a_claim("a", **changes))
+    async with extender(api):
+        await until(lambda: warnings(api, "ClaimNotServed"))
+    assert words in warnings(api, "ClaimNotServed")[0]
+    assert allocation(api, "a") is None
+
+
+async def test_claims_of_other_drivers_and_other_classes_are_left_alone() -> None:
+    api = cluster()
+    made_by_hand = api.get("deviceclasses", "slice")
+    api.put("deviceclasses", {"kind": "DeviceClass", "metadata": {"name": "own"}, "spec": made_by_hand["spec"]})
+    api.put("elasticgpuclasses", {"kind": "ElasticGPUClass", "metadata": {"name": "own"}, "provisioner": names.VCUDA})
+    put(api, a_pod("p", "a"), a_claim("a", klass="nic"))
+    put(api, a_pod("q", "b"), a_claim("b", klass="own"))
+    put(api, a_pod("r", "c"), a_claim("c", cores=1))
+    async with extender(api):
+        await allocated(api, "c")
+        assert (allocation(api, "a"), allocation(api, "b")) == (None, None)
+        assert not warnings(api, "ClaimNotServed")
+
+
+async def test_nodes_of_kube_scheduler_are_left_alone() -> None:
+    api = cluster(allocator=names.DRA)
+    put(api, a_pod("p", "a"), a_claim("a", cores=1))
+    async with extender(api) as one:
+        await until(one.view.device_claims.all_keys)
+        api.put("elasticgpus", a_card("n1", 0))
+        api.put("nodes", {**api.get("nodes", "n0"), "metadata": {"name": "n1"}})
+        await allocated(api, "a")
+        assert places(api, "a") == [("n1", "gpu-n1-0")]
+
+
+async def test_what_kube_scheduler_gave_by_a_toleration_does_not_count() -> None:
+    """The node's driver never prepares it."""
+    api = cluster()
+    put(api, a_pod("p", "a"), a_claim("a", cores=80, mib=1024))
+    async with extender(api) as one:
+        await allocated(api, "a")
+        stolen = a_claim("s", cores=80, mib=1024, tolerations=[{"operator": "Exists"}])
+        given = allocation(api, "a")
+        assert given is not None
+        given["devices"]["results"][0] |= {"tolerations": [{"operator": "Exists"}]}
+        api.put("resourceclaims", {**stolen, "status": {"allocation": given}})
+        await until(lambda: one.view.device_claims.get("s", "ns"))
+        assert not one.view.cache.problems()
+        put(api, a_pod("q", "b"), a_claim("b", cores=20, mib=64))
+        await allocated(api, "b")
+
+
+async def test_a_card_that_falls_sick_before_the_write_is_not_given() -> None:
+    api = cluster(cards=2)
+
+    def falls_sick(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if request.method == "PATCH" and request.url.path.endswith("/resourceclaims/a"):
+            sick = {**a_card("n0", 0), "status": {"healthy": False}}
+            server.put("elasticgpus", sick)
+        return None
+
+    async with extender(api) as one:
+        api.fault = falls_sick
+        put(api, a_pod("p", "a"), a_claim("a", cores=30, mib=64))
+        await allocated(api, "a")
+        api.fault = None
+        # The watch may be later than the write. Then the claim is on the sick card, as with kube-scheduler.
+        assert places(api, "a")[0][1] in ("gpu-n0-0", "gpu-n0-1")
+        put(api, a_pod("q", "b"), a_claim("b", cores=30, mib=64))
+        await allocated(api, "b")
+        assert places(api, "b") == [("n0", "gpu-n0-1")]
+        assert not one.view.cache.problems()
+
+
+async def test_the_place_is_one_that_the_pod_can_run_on() -> None:
+    api = cluster(nodes=3)
+    for name, label in (("n0", "a"), ("n1", "b"), ("n2", "b")):
+        node = api.get("nodes", name)
+        api.put("nodes", {**node, "metadata": {"name": name, "labels": {"zone": label}}})
+    full = a_pod("full", cpu=60)
+    full["spec"]["nodeName"] = "n1"
+    api.put("pods", full)
+    put(api, a_pod("p", "a", cpu=8, nodeSelector={"zone": "b"}), a_claim("a", cores=10, mib=64))
+    async with extender(api):
+        await allocated(api, "a")
+        assert places(api, "a")[0][0] == "n2"
+        put(api, a_pod("q", "b", cpu=60, nodeSelector={"zone": "b"}), a_claim("b", cores=10, mib=64))
+        await until(lambda: warnings(api, "DoesNotFit"))
+        (said,) = warnings(api, "DoesNotFit")
+        assert "n1: Insufficient cpu" in said
+        assert "n2: its CPU or memory is promised to pods that are about to start" in said
+
+
+async def test_a_node_from_which_kube_scheduler_takes_an_allocation_back_is_avoided() -> None:
+    api = cluster(nodes=2)
+    put(api, a_pod("p", "a"), a_claim("a", cores=10, mib=64))
+    async with extender(api):
+        await allocated(api, "a")
+        ((first, _),) = places(api, "a")
+        set_status(api, "a", {})
+        await until(lambda: allocation(api, "a") is not None and places(api, "a")[0][0] != first)
+
+
+async def test_a_quota_counts_claims() -> None:
+    api = cluster()
+    hard = {f"requests.{names.GPU_CORE}": "50"}
+    api.put("resourcequotas", {
+        "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "ns"},
+        "status": {"hard": hard, "used": {f"requests.{names.GPU_CORE}": "10"}},
+    })  # fmt: skip
+    put(api, a_pod("p", "a"), a_claim("a", cores=30, mib=64))
+    async with extender(api):
+        await allocated(api, "a")
+        put(api, a_pod("q", "b"), a_claim("b", cores=20, mib=64))
+        await until(lambda: warnings(api, "QuotaExceeded"))
+        assert allocation(api, "b") is None
+
+
+async def test_several_pods_share_one_claim() -> None:
+    api = cluster()
+    put(api, a_pod("p", "a"), a_claim("a", cores=30, mib=64))
+    put(api, a_pod("q", "a", "b"), a_claim("b", cores=30, mib=64))
+    async with extender(api) as one:
+        await allocated(api, "a", "b")
+        await asyncio.sleep(0.1)
+        assert given_out(api) == {"gpu-n0-0": (60, 128)}
+        assert not one.view.cache.problems()
+
+
+# --- writes that fail -------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_write_that_is_refused_takes_the_first_one_back() -> None:
+    api = cluster(nodes=2)
+    seen: list[list[tuple[str, str]]] = []
+
+    def refuses_b(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if is_write(request, "b") and len(seen) < 2:
+            seen.append(places(server, "a"))
+            set_status(server, "b", {})  # another version
+        return None
+
+    api.fault = refuses_b
+    put(api, a_pod("p", "a", "b"), a_claim("a", cores=30, mib=64), a_claim("b", cores=30, mib=64))
+    async with extender(api) as one:
+        await until(lambda: len(seen) == 2)
+        await allocated(api, "a", "b")
+        assert all(seen)  # `a` was written, and withdrawn
+        assert places(api, "a")[0][0] == places(api, "b")[0][0]
+        assert sum(core for core, _ in given_out(api).values()) == 60
+        assert not one.view.cache.problems()
+
+
+@pytest.mark.parametrize("lands", [True, False])
+async def test_a_write_of_unknown_outcome_is_found_out(lands: bool) -> None:
+    api = cluster()
+    lost: list[str] = []
+
+    def loses_the_answer(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if is_write(request, "a") and not lost:
+            lost.append(request.url.path)
+            if lands:
+                server.serve(request)
+            raise httpx2.ReadError("cut")
+        return None
+
+    api.fault = loses_the_answer
+    put(api, a_pod("p", "a"), a_claim("a", cores=30, mib=64))
+    async with extender(api) as one:
+        await allocated(api, "a")
+        assert given_out(api) == {"gpu-n0-0": (30, 64)}
+        assert not one.view.cache.device_claims.is_assumed(api.get("resourceclaims", "a", "ns")["metadata"]["uid"])
+        assert one.view.cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 70
+        assert not one.view.cache.problems()
+
+
+# --- leaders ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_write_of_an_old_leader_is_refused_after_a_takeover() -> None:
+    """The old one is frozen with its write in the socket. The new one gives the card to another pod."""
+    api, release = cluster(), asyncio.Event()
+    held: list[httpx2.Request] = []
+    serve = api.handle_async_request
+
+    async def freezes(request: httpx2.Request) -> httpx2.Response:
+        if is_write(request, "a") and not held:
+            held.append(request)
+            await release.wait()
+            return api.serve(request)
+        return await serve(request)
+
+    api.handle_async_request = freezes  # type: ignore[method-assign]
+    put(api, a_pod("p", "a"), a_claim("a", cores=80, mib=64))
+    async with extender(api) as old:
+        await until(lambda: held)
+        api.remove("leases", old.election.name, old.election.namespace)  # it lost the lease without noticing
+        api.remove("pods", "p", "ns")
+        async with extender(api) as new:
+            put(api, a_pod("q", "b"), a_claim("b", cores=80, mib=64))
+            await allocated(api, "b")
+            release.set()
+            await asyncio.sleep(0.1)
+            assert allocation(api, "a") is None
+            assert given_out(api) == {"gpu-n0-0": (80, 64)}
+            assert not new.view.cache.problems()
+
+
+async def test_a_process_that_lost_the_lease_writes_nothing() -> None:
+    api = cluster()
+    async with extender(api) as old:
+        lease = api.get("leases", old.election.name, old.election.namespace)
+        api.put("leases", copy.deepcopy({**lease, "spec": {**lease["spec"], "holderIdentity": "another"}}))
+        put(api, a_pod("p", "a"), a_claim("a", cores=80, mib=64))
+        await asyncio.sleep(0.3)
+        assert allocation(api, "a") is None
+        with pytest.raises(ElasticGPUError):
+            await old.fence.check()
+
+
+@pytest.mark.parametrize("room_beside", [True, False])
+async def test_a_successor_completes_or_releases_what_a_dead_leader_left(room_beside: bool) -> None:
+    """It ended between the writes of two claims. If the rest has no room there, all go to another node."""
+    api = cluster(nodes=2)
+    put(api, a_pod("p", "a", "b"), a_claim("a", cores=30, mib=64), a_claim("b", cores=30, mib=64))
+
+    def dies(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        return status(500, "InternalError") if is_write(request, "b") or (
+            is_write(request, "a") and b'"allocation":null' in request.content
+        ) else None  # fmt: skip
+
+    api.fault = dies
+    async with extender(api):
+        await allocated(api, "a")
+    api.fault = None
+    ((first, _),) = places(api, "a")
+    assert allocation(api, "b") is None
+    if not room_beside:
+        other = a_claim("other")
+        given = allocation(api, "a")
+        assert given is not None
+        result = {**given["devices"]["results"][0], "consumedCapacity": {"cores": "60", "memory": "64Mi"}}
+        devices = {**given["devices"], "results": [result]}
+        api.put("resourceclaims", {**other, "status": {"allocation": {**given, "devices": devices}}})
+    async with extender(api) as new:
+        await allocated(api, "a", "b")
+        await until(lambda: {place[0][0] for place in (places(api, "a"), places(api, "b"))} in ({"n0"}, {"n1"}))
+        assert (places(api, "a")[0][0] == first) == room_beside
+        assert not new.view.cache.problems()
+
+
+async def test_an_api_server_without_these_claims_stops_nothing() -> None:
+    api = cluster(allocator="")
+
+    def unserved(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        return status(404, "NotFound") if "resource.k8s.io" in request.url.path else None
+
+    api.fault = unserved
+    async with extender(api) as one:
+        assert one.not_ready() is None
+        api.put("elasticgpus", a_card("n1", 0))
+        await until(lambda: one.not_ready() is not None)
+        assert "the API server does not serve these" in (one.not_ready() or "")
+
+
+def test_the_avoided_time_is_longer_than_the_pause_between_two_tries() -> None:
+    assert device_claims.AVOID_SECONDS > device_claims.RETRY_SECONDS
