@@ -135,6 +135,13 @@ class FollowedView(FollowedCache):
         else:
             self.live.claim_changed(change.new)
 
+    def _device_claim(self, change: Change[ResourceClaim]) -> None:
+        super()._device_claim(change)
+        if change.new is None:
+            self.live.device_claim_deleted(change.subject.uid)
+        else:
+            self.live.device_claim_changed(change.new)
+
     def _pod(self, change: Change[Pod]) -> None:
         super()._pod(change)
         if change.new is None:
