@@ -11,7 +11,18 @@ from typing import Any
 from benchmarks.report import Options, Report
 
 #: Modules of this package with `run(report) -> dict`, in the order in which they run.
-MODULES = ("isolation", "placement", "hollow", "overfill", "extender", "view", "remote", "idle", "repartitioning")
+MODULES = (
+    "isolation",
+    "placement",
+    "hollow",
+    "overfill",
+    "extender",
+    "view",
+    "remote",
+    "idle",
+    "repartitioning",
+    "priced_claims",
+)
 
 
 def main() -> int:

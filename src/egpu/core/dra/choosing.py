@@ -6,11 +6,12 @@ pods and nodes show. Where other rules refuse it, kube-scheduler takes the alloc
 """
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from egpu.api import names
@@ -89,12 +90,9 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
     if not filtered.fits:
         said = [f"{node}: {filtered.refusal(node).text()}" for node in filtered.refused[:MAX_REASONS]]
         raise DoesNotFit(_some(said, of=len(filtered.refused)))
-    rated = cache.ranking.scores(request, filtered.fits, scene.policies, all_fit=True)
     objections: list[str] = []
     takes = _takers(wish.pod, request, scene, objections)
-    best = next(
-        filter(takes, sorted(filtered.fits, key=lambda node: (-rated[node], cache.ledger.row(node) or 0))), None
-    )
+    best = next(filter(takes, _best_first(request, filtered.fits, scene)), None)
     if best is None:
         raise DoesNotFit(_some(objections[:MAX_REASONS], of=len(objections)))
     placed = cache.ranking.choose(request, best, scene.policies)
@@ -104,6 +102,14 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
 def _some(reasons: Sequence[str], *, of: int) -> str:
     more = f"; and {of - len(reasons)} nodes more" if of > len(reasons) else ""
     return "; ".join(reasons) + more
+
+
+def _best_first(request: Request, fits: Sequence[str], scene: Scene) -> Iterator[str]:
+    """Yield the fitting nodes by the policy's score; among equals the first of the ledger."""
+    rows, places = scene.cache.ledger.rows_of(fits)
+    rated = scene.cache.ranking.rated(request, fits, scene.policies, all_fit=True)[places]
+    order: list[int] = places[np.lexsort((rows, -rated))].tolist()
+    return (fits[at] for at in order)
 
 
 def _takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> Callable[[str], bool]:
