@@ -36,6 +36,7 @@ from egpu_base.api.devices import (
 )
 from egpu_base.api.kubernetes import Container, Node, NodeStatus, Pod, PodSpec, ResourceRequirements
 from egpu_base.api.objects import Condition, ObjectMeta
+from egpu_base.api.quantities import Quantity
 from egpu_base.errors import DoesNotFit
 
 SEEDS: Final = (42, 43, 44)
@@ -57,7 +58,7 @@ class Result:
 
 
 def node(number: int, machine: Machine) -> Node:
-    there = {"cpu": f"{machine.cpu_milli}m", "memory": f"{machine.ram_mib}Mi", "pods": "100000"}
+    there: dict[str, Quantity] = {"cpu": f"{machine.cpu_milli}m", "memory": f"{machine.ram_mib}Mi", "pods": "100000"}
     status = NodeStatus(allocatable=there, conditions=[Condition(type="Ready", status="True")])
     return Node(metadata=ObjectMeta(name=f"n{number}", labels={MODEL: machine.model}), status=status)
 
@@ -83,7 +84,7 @@ def cards(number: int, machine: Machine) -> list[ElasticGPU]:
 
 
 def pod(number: int, shape: Shape) -> Pod:
-    wanted = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
+    wanted: dict[str, Quantity] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
     container = Container(name="app", image="x", resources=ResourceRequirements(requests=wanted))
     one = {"key": MODEL, "operator": "In", "values": list(shape.models)}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [one]}]}

@@ -89,9 +89,10 @@ class World:
         claims: list[str] = []
         for number in range(self.chance.choice((1, 1, 2, 3))):
             name = f"c{self.count}-{number}"
-            size = {"cores": self.chance.choice((10, 30, 60, 100)), "mib": self.chance.choice((512, 4096, 9000))}
+            cores, mib = self.chance.choice((10, 30, 60, 100)), self.chance.choice((512, 4096, 9000))
             whole = self.chance.random() < 0.1
-            self.api.put("resourceclaims", a_claim(name, klass="whole") if whole else a_claim(name, **size))
+            claim = a_claim(name, klass="whole") if whole else a_claim(name, cores=cores, mib=mib)
+            self.api.put("resourceclaims", claim)
             claims.append(name)
         self.api.put("pods", a_pod(f"p{self.count}", *claims))
 

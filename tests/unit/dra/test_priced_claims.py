@@ -2,15 +2,20 @@
 
 import asyncio
 import copy
+import random
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2
 import pytest
 
 from egpu.api import names
+from egpu.api.allocation import decode_allocation
 from egpu.apps.extender import device_claims
 from egpu.apps.extender.fence import FENCE
+from egpu.core.placement.node_names import NodeNames
+from egpu_base.api.extender import ExtenderBindingArgs
 from egpu_base.errors import ElasticGPUError
 from support.extenders import extender
 from support.fake_api import FakeAPI, Json, status
@@ -261,8 +266,11 @@ async def test_several_pods_share_one_claim() -> None:
 async def test_a_second_write_that_is_refused_takes_the_first_one_back() -> None:
     api = cluster(nodes=2)
     seen: list[list[tuple[str, str]]] = []
+    withdrawn: list[bytes] = []
 
     def refuses_b(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if is_write(request, "a") and b'"allocation":null' in request.content:
+            withdrawn.append(request.content)
         if is_write(request, "b") and len(seen) < 2:
             seen.append(places(server, "a"))
             set_status(server, "b", {})  # another version
@@ -273,7 +281,9 @@ async def test_a_second_write_that_is_refused_takes_the_first_one_back() -> None
     async with extender(api) as one:
         await until(lambda: len(seen) == 2)
         await allocated(api, "a", "b")
-        assert all(seen)  # `a` was written, and withdrawn
+        assert all(seen)
+        assert len(withdrawn) == 2
+        assert all(b'"reservedFor":null' in one for one in withdrawn)
         assert places(api, "a")[0][0] == places(api, "b")[0][0]
         assert sum(core for core, _ in given_out(api).values()) == 60
         assert not one.view.cache.problems()
@@ -300,6 +310,18 @@ async def test_a_write_of_unknown_outcome_is_found_out(lands: bool) -> None:
         assert not one.view.cache.device_claims.is_assumed(api.get("resourceclaims", "a", "ns")["metadata"]["uid"])
         assert one.view.cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 70
         assert not one.view.cache.problems()
+
+
+async def test_a_claim_that_kube_scheduler_had_before_is_marked_all_the_same() -> None:
+    api = cluster()
+    claim = a_claim("a", cores=30, mib=64)
+    claim["metadata"]["finalizers"] = ["other", names.DELETE_PROTECTION]
+    put(api, a_pod("p", "a"), claim)
+    async with extender(api):
+        await allocated(api, "a")
+    meta = api.get("resourceclaims", "a", "ns")["metadata"]
+    assert FENCE in meta["annotations"]
+    assert meta["finalizers"] == ["other", names.DELETE_PROTECTION]
 
 
 # --- leaders ----------------------------------------------------------------------------------------------------------
@@ -393,3 +415,71 @@ async def test_an_api_server_without_these_claims_stops_nothing() -> None:
 
 def test_the_avoided_time_is_longer_than_the_pause_between_two_tries() -> None:
     assert device_claims.AVOID_SECONDS > device_claims.RETRY_SECONDS
+
+
+@pytest.mark.parametrize("policy", ["default", "best-fit", "spread"])
+async def test_claims_are_placed_as_pods_that_ask_for_the_same(policy: str) -> None:
+    """Two clusters: in one the extender binds pods with resource names, in the other it allocates their claims."""
+    chance = random.Random(policy)
+    asks = [
+        (chance.choice((10, 25, 40, 70)), chance.choice((512, 3000, 8000)), chance.choice((1, 4))) for _ in range(24)
+    ]
+    by_names, by_claims = await placed_by_names(policy, asks), await placed_by_claims(policy, asks)
+    assert by_claims == by_names
+    assert sum(place is not None for place in by_names) > 12
+    assert None in by_names
+
+
+Place = tuple[str, str] | None
+
+
+async def placed_by_names(policy: str, asks: Sequence[tuple[int, ...]]) -> list[Place]:
+    api, found = cluster(nodes=3, cards=2), list[Place]()
+    async with extender(api, node_policy=policy, card_policy=policy) as one:
+        for number, (core, mib, cpu) in enumerate(asks):
+            limits = {names.GPU_CORE: str(core), names.GPU_MEMORY: str(mib)}
+            container = {"name": "app", "resources": {"limits": limits, "requests": {"cpu": str(cpu)}}}
+            meta = {
+                "name": f"p{number}",
+                "namespace": "ns",
+                "annotations": {names.DEMAND: '{"version":1,"containers":{}}'},
+            }
+            pod = api.put("pods", {"kind": "Pod", "metadata": meta, "spec": {"containers": [container]}})
+            uid = pod["metadata"]["uid"]
+            await until(lambda uid=uid: one.view.pods.by_uid(uid))
+            known, nodes = one.view.pods.by_uid(uid), ["n0", "n1", "n2"]
+            assert known is not None
+            fits = [node for node, ok in zip(nodes, one.placing.filter(known, NodeNames(nodes)).ok, strict=True) if ok]
+            if not fits:
+                found.append(None)
+                continue
+            request = one.view.cache.request(known)
+            scores = one.view.cache.ranking.scores(request, fits, one.policies, all_fit=True)
+            best = max(fits, key=scores.__getitem__)
+            await one.binder.bind(ExtenderBindingArgs(pod_name=known.name, pod_namespace="ns", pod_uid=uid, node=best))
+            text = api.get("pods", known.name, "ns")["metadata"]["annotations"][names.ALLOCATION]
+            (share,) = decode_allocation(text).containers["app"].cards
+            found.append((best, share.uuid.lower()))
+    return found
+
+
+async def placed_by_claims(policy: str, asks: Sequence[tuple[int, ...]]) -> list[Place]:
+    api, found = cluster(nodes=3, cards=2), list[Place]()
+    async with extender(api, node_policy=policy, card_policy=policy):
+        for number, (core, mib, cpu) in enumerate(asks):
+            put(api, a_pod(f"p{number}", f"c{number}", cpu=cpu), a_claim(f"c{number}", cores=core, mib=mib))
+            before = len(warnings(api, "DoesNotFit"))
+
+            def answered(name: str = f"c{number}", before: int = before) -> bool:
+                return allocation(api, name) is not None or len(warnings(api, "DoesNotFit")) > before
+
+            await until(answered)
+            given = places(api, f"c{number}")
+            found.append(given[0] if given else None)
+            if given:
+                bound = copy.deepcopy(api.get("pods", f"p{number}", "ns"))
+                bound["spec"]["nodeName"] = given[0][0]
+                api.put("pods", bound)
+            else:
+                end(api, f"p{number}")
+    return found

@@ -108,9 +108,6 @@ class DeviceClaimWriter:
         self._view.cache.device_claims.forget(uid)
         return None
 
-    def in_doubt(self, uid: str) -> bool:
-        return uid in self._doubts
-
     async def settle(self) -> None:
         """Resolve doubts from time to time."""
         while True:

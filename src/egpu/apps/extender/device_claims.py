@@ -125,9 +125,6 @@ class PricedClaims:
         known = [one for one in claims if one is not None]
         if len(known) < len(claims) or not claims or any(one.metadata.deletion_timestamp for one in known):
             return DONE  # the pod, or its claims, will change
-        for claim in known:
-            if self._writer.in_doubt(claim.uid):
-                await self._writer.resolve(claim.uid)
         try:
             wish = self._wish(pod, known)
             if wish is None:
