@@ -13,6 +13,7 @@ from egpu.core.dra.devices import CORES, MEMORY
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.api.quantities import MIB_BYTES, parse_quantity
 from support.fake_api import FakeAPI, Json
+from support.waiting import until
 
 CLASS: Final = "slice"
 WHOLE: Final = "whole"
@@ -108,3 +109,18 @@ def free_claims_of(api: FakeAPI, uid: str) -> None:
 def set_status(api: FakeAPI, claim: str, status: Json) -> None:
     """Write a claim's status as another component does."""
     api.put("resourceclaims", {**copy.deepcopy(api.get("resourceclaims", claim, "ns")), "status": status})
+
+
+def put(api: FakeAPI, pod: Json, *claims: Json) -> Json:
+    """Create claims, and a pod that uses them."""
+    for one in claims:
+        api.put("resourceclaims", one)
+    return api.put("pods", pod)
+
+
+def warnings(api: FakeAPI, reason: str) -> list[str]:
+    return [one["message"] for one in api.all("events") if one["reason"] == reason]
+
+
+async def allocated(api: FakeAPI, *claims: str) -> None:
+    await until(lambda: all(allocation(api, one) for one in claims))
