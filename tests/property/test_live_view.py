@@ -102,7 +102,9 @@ class Cluster:
         gpus, pods = list(self.gpus.values()), list(self.pods.values())
         claims, nodes = list(self.claims.values()), list(self.nodes.values())
         device_claims = list(self.device_claims.values())
-        anew = rebuild(gpus, pods, claims, [gpu_class()], nodes, device_claims=device_claims)
+        anew = rebuild(gpus, pods, claims, [gpu_class()], nodes)
+        for one in device_claims:
+            anew.device_claims.claim_changed(one)
         made = cluster_view(
             anew, nodes=nodes, pods=pods, claims=claims, gpus=gpus, usage=self.usage, now=NOW,
             device_claims=device_claims,

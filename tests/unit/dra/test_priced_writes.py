@@ -99,7 +99,7 @@ async def test_a_claim_that_kube_scheduler_had_before_is_marked_all_the_same() -
 # --- leaders ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_write_of_an_old_leader_is_refused_after_a_takeover() -> None:
+async def test_the_write_of_an_old_leader_is_refused_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one is frozen with its write in the socket. The new one gives the card to another pod."""
     api, release = cluster(), asyncio.Event()
     held: list[httpx2.Request] = []
@@ -112,7 +112,7 @@ async def test_the_write_of_an_old_leader_is_refused_after_a_takeover() -> None:
             return api.serve(request)
         return await serve(request)
 
-    api.handle_async_request = freezes  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "handle_async_request", freezes)
     put(api, a_pod("p", "a"), a_claim("a", cores=80, mib=64))
     async with extender(api) as old:
         await until(lambda: held)

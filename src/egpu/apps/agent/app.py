@@ -33,7 +33,7 @@ from egpu.apps.agent.cards.mps_servers import MpsServers
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig, pool_credentials
-from egpu.apps.agent.dra.allocator import PARTS, Allocator
+from egpu.apps.agent.dra.allocator import Allocator
 from egpu.apps.agent.dra.way import ByPlugin, by_claims
 from egpu.apps.agent.farewell import Farewell
 from egpu.apps.agent.limits.compute import ComputeSharing
@@ -256,15 +256,10 @@ class Agent:
                 node_uid=lambda: self.allocator.node_uid,
                 giving=lambda: self.allocator.by_claims,
                 priced=lambda: self.allocator.priced,
-                withdraw_plugin=self._withdraw_plugin,
+                withdraw_plugin=lambda: None if self.allocator.priced else self.registrar.withdraw(),
             ),
         }
         return Allocator(self.config.state_dir / ALLOCATOR_FILE, ways, events=events)
-
-    def _withdraw_plugin(self) -> None:
-        """End the offer of slots where only claims get cards."""
-        if names.DEVICE_PLUGIN not in PARTS[self.allocator.in_force]:
-            self.registrar.withdraw()
 
     def _card_holders(self) -> list[str]:
         """Return what has cards besides this node's pods: claims, and pods of other nodes."""

@@ -37,7 +37,6 @@ from egpu.core.placement.published_cards import PublishedCards
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.core.placement.reservations import Reservations
-from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.errors import CorruptData
 
@@ -372,8 +371,6 @@ def rebuild(
     claims: Iterable[ElasticGPUClaim],
     classes: Iterable[ElasticGPUClass] = (),
     nodes: Iterable[Node] = (),
-    *,
-    device_claims: Iterable[ResourceClaim] = (),
 ) -> SchedulerCache:
     """Build a cache from these objects, in any order, as a restart does."""
     cache = SchedulerCache()
@@ -384,8 +381,6 @@ def rebuild(
     cache.gpu_changed(*gpus)
     for claim in claims:
         cache.claim_changed(claim)
-    for one in device_claims:
-        cache.device_claims.claim_changed(one)
     for pod in pods:
         cache.pod_changed(pod)
     return cache
