@@ -25,7 +25,7 @@ from egpu.core.placement.requests import Request, class_policy
 from egpu.core.preemption.scene import Scene
 from egpu.core.preemption.sums import Sums
 from egpu_base.api.devices import AllocatedDevice, ClaimAllocation, ConsumerReference, DeviceAllocation, ResourceClaim
-from egpu_base.api.kubernetes import Node, Pod
+from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import canonical_quantity
 from egpu_base.api.resources import effective_requests
 from egpu_base.errors import DoesNotFit
@@ -81,8 +81,10 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
     Raises DoesNotFit, with why.
     """
     cache = scene.cache
-    priced = [wish.node] if wish.node else [one for one in cache.device_claims.priced_nodes() if one not in avoided]
-    possible = [one for one in cache.selection.of(wish.pod, priced) if one in scene.nodes]
+    priced = [wish.node] if wish.node else cache.device_claims.priced_nodes()
+    if avoided and not wish.node:
+        priced = [one for one in priced if one not in avoided]
+    possible = cache.selection.of(wish.pod, priced)
     if not possible:
         raise DoesNotFit(f"no node with {names.ALLOCATOR}={names.PRICED} is one that the pod selects and may have")
     request = request_of(wish, scene)
@@ -119,7 +121,10 @@ def _takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> 
     sums, asked = Sums(scene.nodes, scene.pods), effective_requests(pod)
 
     def takes(name: str) -> bool:
-        node: Node = scene.nodes[name]
+        node = scene.nodes.get(name)
+        if node is None:
+            objections.append(f"{name}: its Node is gone")
+            return False
         refused = rejection(pod, node, requests=asked, used=sums.used(name))
         why = "; ".join(refused.reasons) if refused is not None else sums.objection(pod, name, gone=())
         free = scene.cache.hosts.free(name)
