@@ -37,9 +37,15 @@ def a_node(name: str, *, cpu: int = 64) -> Json:
 
 def put_classes(api: FakeAPI) -> None:
     for name, provisioner in ((CLASS, names.VCUDA), (WHOLE, names.PHYSICAL)):
-        klass = ElasticGPUClass(metadata=ObjectMeta(name=name, uid=f"uid-{name}"), provisioner=provisioner)
-        api.put("elasticgpuclasses", msgspec.to_builtins(klass))
-        api.put("deviceclasses", msgspec.to_builtins(device_class(klass)))
+        put_class(api, name, provisioner)
+
+
+def put_class(api: FakeAPI, name: str, provisioner: str, **parameters: str) -> None:
+    """Create a class, and the DeviceClass that the controller makes of it."""
+    meta = ObjectMeta(name=name, uid=f"uid-{name}")
+    klass = ElasticGPUClass(metadata=meta, provisioner=provisioner, parameters=parameters)
+    api.put("elasticgpuclasses", msgspec.to_builtins(klass))
+    api.put("deviceclasses", msgspec.to_builtins(device_class(klass)))
 
 
 def cluster(nodes: int = 1, cards: int = 1, *, allocator: str = names.PRICED) -> FakeAPI:

@@ -28,6 +28,7 @@ from support.priced import (
     given_out,
     places,
     put,
+    put_class,
     set_status,
     warnings,
 )
@@ -249,6 +250,17 @@ async def test_several_pods_share_one_claim() -> None:
         await asyncio.sleep(0.1)
         assert given_out(api) == {"gpu-n0-0": (60, 128)}
         assert not one.view.cache.problems()
+
+
+@pytest.mark.parametrize(("policy", "nodes"), [("binpack", 1), ("spread", 2)])
+async def test_a_class_decides_the_policy_of_its_claims(policy: str, nodes: int) -> None:
+    api = cluster(nodes=2)
+    put_class(api, "own", names.VCUDA, policy=policy)
+    async with extender(api):
+        for name in ("a", "b"):
+            put(api, a_pod(f"p-{name}", name), a_claim(name, cores=10, mib=64, klass="own"))
+            await allocated(api, name)
+    assert len({places(api, name)[0][0] for name in ("a", "b")}) == nodes
 
 
 def test_the_avoided_time_is_longer_than_the_pause_between_two_tries() -> None:

@@ -128,6 +128,34 @@ async def test_the_write_of_an_old_leader_is_refused_after_a_takeover(monkeypatc
             assert not new.view.cache.problems()
 
 
+async def test_an_old_leader_takes_nothing_back_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is frozen while it releases the first of two claims. The new one completes the pod's claims."""
+    api, release = cluster(), asyncio.Event()
+    held: list[httpx2.Request] = []
+    serve = api.handle_async_request
+
+    async def freezes(request: httpx2.Request) -> httpx2.Response:
+        if is_write(request, "b") and not held:
+            return status(409, "Conflict")
+        if is_write(request, "a") and b'"allocation":null' in request.content and not held:
+            held.append(request)
+            await release.wait()
+            return api.serve(request)
+        return await serve(request)
+
+    monkeypatch.setattr(api, "handle_async_request", freezes)
+    put(api, a_pod("p", "a", "b"), a_claim("a", cores=30, mib=64), a_claim("b", cores=30, mib=64))
+    async with extender(api) as old:
+        await until(lambda: held)
+        api.remove("leases", old.election.name, old.election.namespace)
+        async with extender(api):
+            await allocated(api, "a", "b")
+            before = copy.deepcopy(allocation(api, "a"))
+            release.set()
+            await asyncio.sleep(0.1)
+            assert allocation(api, "a") == before  # its pod may run
+
+
 async def test_a_process_that_lost_the_lease_writes_nothing() -> None:
     api = cluster()
     async with extender(api) as old:

@@ -9,7 +9,7 @@ of two *different* pods to one card, so three rules together prevent it:
 2. Between that read and that write, the process asks the API server (not its own clock) whether it still has the lease.
 3. A process that takes over the lease first touches every claim, and every pod that waits for a placement or asks for
    another size: it writes a new value into the annotation `elasticgpu.io/fence`. Then it lists everything, then serves.
-   Of the ResourceClaims of resource.k8s.io it touches those with that annotation and without an allocation.
+   Of the ResourceClaims of resource.k8s.io it touches those with that annotation.
 
 Take any write W of an old process, of an object read at version r. The old process was told that it has the lease (2)
 after r was read, so r is older than the takeover, and older than the touch (3). If W arrives after the touch, its
@@ -114,12 +114,12 @@ class Fence:
                 return
 
     async def _marked(self) -> list[ResourceClaim]:
-        """Return the ResourceClaims that an extender may be about to allocate."""
+        """Return the ResourceClaims that an extender may be about to allocate, or to release."""
         try:
             found = await self._client.list(ResourceClaim)
         except NotFound:
             return []  # this API server does not serve them
-        return [one for one in found if one.status.allocation is None and is_marked(one)]
+        return [one for one in found if is_marked(one)]
 
     async def check(self, read_at: float = math.inf) -> None:
         """Apply rule 2 to what was read at `read_at`, by `time.monotonic`, or just now. Raises LeadershipLost, or
