@@ -61,6 +61,26 @@ async def test_a_second_write_that_is_refused_takes_the_first_one_back() -> None
         assert not one.view.cache.problems()
 
 
+async def test_a_claim_that_another_pod_uses_by_now_is_not_taken_back() -> None:
+    api, other = cluster(), {"resource": "pods", "name": "q", "uid": "uid-q"}
+
+    def shares_a(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        found = copy.deepcopy(server.get("resourceclaims", "a", "ns").get("status") or {})
+        if is_write(request, "b") and other not in found["reservedFor"]:
+            set_status(server, "a", {**found, "reservedFor": [*found["reservedFor"], other]})
+            set_status(server, "b", {})  # another version
+        return None
+
+    api.fault = shares_a
+    put(api, a_pod("p", "a", "b"), a_claim("a", cores=30, mib=64), a_claim("b", cores=30, mib=64))
+    async with extender(api):
+        await allocated(api, "a", "b")
+    mine = [one for kind, _, one in api.history if kind == "resourceclaims" and one["metadata"]["name"] == "a"]
+    states = [one.get("status") or {} for one in mine]
+    first = next(number for number, one in enumerate(states) if other in one.get("reservedFor", ()))
+    assert all(one.get("allocation") for one in states[first:])
+
+
 @pytest.mark.parametrize("lands", [True, False])
 async def test_a_write_of_unknown_outcome_is_found_out(lands: bool) -> None:
     api = cluster()

@@ -136,6 +136,9 @@ class DeviceClaimWriter:
         for _ in range(ROLLBACKS):
             if current is None or current.uid != claim.uid or not _same(current, claim):
                 return
+            if current.status.reserved_for != claim.status.reserved_for:
+                log.info("claim keeps its cards: another pod uses it by now", claim=claim.key)
+                return
             try:
                 await self._fence.check()
                 await self._patch(current, {"status": {"allocation": None, "reservedFor": None}}, subresource="status")
