@@ -22,6 +22,7 @@ MODULES = (
     "idle",
     "looks",
     "repartitioning",
+    "priced_claims",
 )
 
 

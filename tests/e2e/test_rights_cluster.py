@@ -50,6 +50,15 @@ UNUSED = {
             "associated-node:patch resourceclaims/driver",
         )
     },
+    **{
+        ("elastic-gpu-extender", what): "a node whose cards the extender gives to claims, too"
+        for what in (
+            "get resourceclaims",
+            "patch resourceclaims",
+            "patch resourceclaims/status",
+            "patch resourceclaims/binding",
+        )
+    },
     ("elastic-gpu-controller", "create deviceclasses"): "an API server with resource.k8s.io",
     ("elastic-gpu-controller", "patch deviceclasses"): "a DeviceClass of an earlier version",
     ("elastic-gpu-controller", "create elasticgpuclaims"): "a pod with the template of a claim",

@@ -13,7 +13,24 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, e
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUSpec, Slice
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.view import LiveView, SliceKey, SliceUsage, cluster_view
-from egpu_base.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
+from egpu_base.api.devices import (
+    AllocatedDevice,
+    ConsumerReference,
+    DeviceAllocation,
+    ResourceClaim,
+    ResourceClaimStatus,
+)
+from egpu_base.api.devices import ClaimAllocation as Allocation
+from egpu_base.api.kubernetes import (
+    Container,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    ResourceRequirements,
+    UsedClaim,
+)
 from egpu_base.api.objects import Condition, ObjectMeta, ObjectReference
 from support.objects import card, claim, claim_pod, cluster, ended, gang_pod, gpu_class, placed, slice_pod
 
@@ -34,6 +51,7 @@ class Cluster:
         self.gpus: dict[str, ElasticGPU] = {}
         self.claims: dict[str, ElasticGPUClaim] = {}
         self.pods: dict[str, Pod] = {}
+        self.device_claims: dict[str, ResourceClaim] = {}
         self.usage: dict[SliceKey, SliceUsage] = {}
         self.cache.class_changed(gpu_class())
 
@@ -51,6 +69,16 @@ class Cluster:
         self.claims[one.uid] = one
         self.cache.claim_changed(one)
         self.live.claim_changed(one)
+
+    def put_device_claim(self, one: ResourceClaim) -> None:
+        self.device_claims[one.uid] = one
+        self.cache.device_claims.claim_changed(one)
+        self.live.device_claim_changed(one)
+
+    def drop_device_claim(self, uid: str) -> None:
+        if self.device_claims.pop(uid, None) is not None:
+            self.cache.device_claims.claim_deleted(uid)
+            self.live.device_claim_deleted(uid)
 
     def put_pod(self, one: Pod) -> None:
         self.pods[one.uid] = one
@@ -73,8 +101,14 @@ class Cluster:
     def check(self) -> None:
         gpus, pods = list(self.gpus.values()), list(self.pods.values())
         claims, nodes = list(self.claims.values()), list(self.nodes.values())
+        device_claims = list(self.device_claims.values())
         anew = rebuild(gpus, pods, claims, [gpu_class()], nodes)
-        made = cluster_view(anew, nodes=nodes, pods=pods, claims=claims, gpus=gpus, usage=self.usage, now=NOW)
+        for one in device_claims:
+            anew.device_claims.claim_changed(one)
+        made = cluster_view(
+            anew, nodes=nodes, pods=pods, claims=claims, gpus=gpus, usage=self.usage, now=NOW,
+            device_claims=device_claims,
+        )  # fmt: skip
         kept = self.live.view(now=NOW)
         assert kept == made
         assert (kept.totals, kept.namespaces) == (made.totals, made.namespaces)
@@ -152,6 +186,47 @@ def slice_change(on: Cluster, chance: Random) -> None:
     on.put_gpu(ElasticGPU(metadata=ObjectMeta(name=f"slice-{name}"), spec=spec))
 
 
+def device_claim_change(on: Cluster, chance: Random) -> None:
+    """Allocated or not, shared by pods or not, or gone. An allocation does not change, and its pods are on its node."""
+    number, node = chance.choice(CARDS), NODES[1]
+    uid, known = f"uid-dra-{number}", on.device_claims.get(f"uid-dra-{number}")
+    if chance.random() < 0.3:
+        on.drop_device_claim(uid)
+        return
+    result = AllocatedDevice(
+        request="gpu", driver=names.DRIVER, pool=node, device=f"gpu-{node}-{chance.choice(CARDS)}",
+        consumed_capacity={"cores": "20", "memory": "1Gi"},
+    )  # fmt: skip
+    allocation = Allocation(devices=DeviceAllocation(results=[result])) if chance.random() < 0.7 else None
+    if known is not None and known.status.allocation is not None and allocation is not None:
+        allocation = known.status.allocation
+    users = [ConsumerReference(resource="pods", name=f"dra-{n}", uid=f"uid-dra-pod-{n}") for n in CARDS]
+    reserved = chance.sample(users, chance.randrange(3)) if allocation is not None else None
+    status = ResourceClaimStatus(allocation=allocation, reserved_for=reserved)
+    on.put_device_claim(
+        ResourceClaim(metadata=ObjectMeta(name=f"dra-{number}", namespace="default", uid=uid), status=status)
+    )
+
+
+def device_pod_change(on: Cluster, chance: Random) -> None:
+    number, node = chance.choice(CARDS), NODES[1]
+    uid = f"uid-dra-pod-{number}"
+    if chance.random() < 0.3:
+        on.drop("pod", uid)
+        return
+    known = on.pods.get(uid)
+    placed_on = known.spec.node_name if known is not None and known.spec.node_name else chance.choice(("", node))
+    using = Container(name="app", resources=ResourceRequirements(claims=[UsedClaim(name="c")]))
+    listed = [{"name": "c", "resourceClaimName": f"dra-{chance.choice(CARDS)}"}] if known is None else None
+    claims = listed or (known.spec.resource_claims if known is not None else None)
+    on.put_pod(
+        Pod(
+            metadata=ObjectMeta(name=f"dra-{number}", namespace="default", uid=uid),
+            spec=PodSpec(containers=[using], node_name=placed_on, resource_claims=claims),
+        )
+    )
+
+
 def pod_change(on: Cluster, chance: Random) -> None:
     """Of its own slice, of a claim's, of another node's card, or of a gang; waiting, running, ended or gone. A pod that
     has cards keeps them until it ends."""
@@ -181,7 +256,7 @@ def pod_change(on: Cluster, chance: Random) -> None:
 def use_change(on: Cluster, chance: Random) -> None:
     used = SliceUsage(memory_bytes=chance.randrange(3) << 20, core_ratio=0.25 * chance.randrange(3), age_seconds=90.0)
     uuid = f"GPU-{chance.choice(NODES)}-{chance.choice(CARDS)}"
-    on.use({SliceKey("default", f"own-{number}", "app", uuid): used for number in CARDS})
+    on.use({SliceKey("default", f"{sort}-{number}", "app", uuid): used for number in CARDS for sort in ("own", "dra")})
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -192,6 +267,7 @@ def test_what_is_kept_is_what_is_made_anew(seed: int) -> None:
         for index in CARDS:
             on.put_gpu(card(node, index))
     changes = (node_change, card_change, claim_change, claim_change, slice_change, pod_change, pod_change, use_change)
+    changes += (device_claim_change, device_claim_change, device_pod_change)
     for _ in range(CHANGES):
         chance.choice(changes)(on, chance)
         if chance.random() < LOOKS:

@@ -41,6 +41,7 @@ class ClaimNode:
     def __init__(self, root: Path, api: FakeAPI) -> None:
         (root / "dev").mkdir(exist_ok=True)
         self.root, self.api = root, api
+        self.priced = False
         self.client = api.client()
         self.slots = Slots(root / "slots")
         self.inventory = Inventory(Cards(2), interval_seconds=60)
@@ -55,7 +56,7 @@ class ClaimNode:
         )  # fmt: skip
         self.driver = ClaimDriver(
             NODE, self.claims, inventory=self.inventory, slots=self.slots, preparer=self.preparer, specs=self.specs,
-            former=self.former, slot_lock=self._locks(),
+            former=self.former, slot_lock=self._locks(), priced=lambda: self.priced,
         )  # fmt: skip
         self.driver.open()
 

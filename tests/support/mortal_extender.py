@@ -25,6 +25,9 @@ class _Connection(httpx2.AsyncBaseTransport):
         self._api = api
         self.left: int | None = None
         self.does_the_last = False
+        self.keeps_late = False
+        self.late: list[httpx2.Request] = []
+        """What a frozen process had sent, and what the API server has not read yet."""
         self.dead = asyncio.Event()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -35,6 +38,8 @@ class _Connection(httpx2.AsyncBaseTransport):
                 if self.does_the_last:
                     await self._api.handle_async_request(request)
         if self.dead.is_set():
+            if self.keeps_late and request.method != "GET" and not self.does_the_last:
+                self.late.append(request)
             await asyncio.Event().wait()
         return await self._api.handle_async_request(request)
 
@@ -62,6 +67,12 @@ class MortalExtender:
         """After some more requests."""
         self._connection.left = self._rng.randrange(MOST_REQUESTS)
         self._connection.does_the_last = self._rng.random() < 0.5
+
+    def will_freeze(self) -> list[httpx2.Request]:
+        """After some more requests. Return the list of those that arrive later, when the caller serves them."""
+        self.will_die()
+        self._connection.does_the_last, self._connection.keeps_late = False, True
+        return self._connection.late
 
     def will_live(self) -> None:
         self._connection.left = None

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -21,6 +19,7 @@ from egpu.laptop.credentials import extender_credentials
 from egpu_base.api.extender import ExtenderBindingArgs
 from egpu_base.errors import Conflict, DoesNotFit, ElasticGPUError, LeadershipLost, Unavailable
 from egpu_base.runtime.supervisor import Supervisor
+from support.extenders import extender
 from support.fake_api import FakeAPI, Fault, Json, status
 from support.waiting import DEADLINE_SECONDS, until
 
@@ -67,21 +66,6 @@ def cluster(*, nodes: int = 1, cards: int = 1) -> FakeAPI:
         for index in range(cards):
             api.put("elasticgpus", card(node, index))
     return api
-
-
-@asynccontextmanager
-async def extender(api: FakeAPI, **config: object) -> AsyncGenerator[Extender]:
-    """A leading extender with its caches in order; on leaving it is cut off as by SIGKILL."""
-    one = Extender(ExtenderConfig(**config), api.client())  # type: ignore[arg-type]
-    task = asyncio.create_task(one.lead())
-    try:
-        await until(lambda: one.not_ready() is None or task.done())
-        if task.done():
-            task.result()
-        yield one
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def args(obj: Json, node: str = "n0") -> ExtenderBindingArgs:

@@ -178,3 +178,54 @@ async def test_a_pod_is_told_what_is_missing_and_goes_on_once_it_is_there(client
     await until(lambda: told("FailedScheduling", "request card: device class later does not exist"))
     await client.raw("POST", f"{ROOT}/deviceclasses", body={"metadata": {"name": "later"}, "spec": {}})
     await until(lambda: node_of(client, "p"), "scheduled")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_an_allocation_by_somebody_else_is_used_or_taken_back(client: Client, shared: bool) -> None:
+    """It names a node that cannot take the pod, while others could. A claim that another pod has stays as it is."""
+    await prepare(client)
+    await client.create(Node, Node(metadata=ObjectMeta(name="node-2")))
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}, "conditions": ready}
+    await client.patch(Node, "node-2", {"status": status}, subresource="status")
+    await client.patch(Node, "node-1", {"spec": {"unschedulable": True}})
+    for name in ("good", "bad"):
+        body = {"metadata": {"name": name, "finalizers": [FINALIZER]}, "spec": claim_spec()}
+        await client.raw("POST", f"{NAMESPACED}/resourceclaims", body=body)
+        await make_pod(client, name, resourceClaimName=name)
+    users = [*(["other"] if shared else []), "bad"]
+    await allocate(client, "good", "node-2", ["good"])
+    await allocate(client, "bad", "node-1", users)
+    await until(lambda: node_of(client, "good"), "bound to the node of its claim")
+    assert await node_of(client, "good") == "node-2"
+
+    async def settled() -> bool:
+        claim = await client.get(ResourceClaim, "bad", namespace="default")
+        events = [one.message for one in await client.list(Event, namespace="default")]
+        if shared:
+            return any("no new claims to deallocate" in message for message in events)
+        return claim.allocation is None and not claim.reserved_for
+
+    await until(settled)
+    claim = await client.get(ResourceClaim, "bad", namespace="default")
+    assert (claim.allocation is not None) == shared
+    assert not await node_of(client, "bad")
+
+
+async def allocate(client: Client, claim: str, node: str, users: list[str]) -> None:
+    """Write an allocation and reservations as another allocator does. A user without a pod gets one that runs."""
+    for name in users:
+        if await client.find(Pod, name, namespace="default") is None:
+            spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": node}
+            await client.raw("POST", PODS, body={"metadata": {"name": name}, "spec": spec})
+    uids = {name: (await client.get(Pod, name, namespace="default")).uid for name in users}
+    result = {"request": "card", "driver": DRIVER, "pool": node, "device": "gpu-0"}
+    only = {"key": "metadata.name", "operator": "In", "values": [node]}
+    allocation = {
+        "devices": {"results": [result]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [only]}]},
+        "allocationTimestamp": "2026-11-27T12:00:00Z",
+    }
+    reserved = [{"resource": "pods", "name": name, "uid": uid} for name, uid in uids.items()]
+    status = {"status": {"allocation": allocation, "reservedFor": reserved}}
+    await client.patch(ResourceClaim, claim, status, namespace="default", subresource="status")

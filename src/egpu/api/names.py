@@ -44,8 +44,9 @@ INJECTION: Final = f"{GROUP}/injection"
 """On a node, written by its agent: how slots reach containers on it, and why."""
 
 ALLOCATOR: Final = f"{GROUP}/allocator"
-"""A label on a node, written by the administrator: "dra" if claims of resource.k8s.io get its cards, and no extender;
-"device-plugin", as without the label, otherwise."""
+"""A label on a node, written by the administrator: "dra" if kube-scheduler gives its cards to claims of
+resource.k8s.io; "priced" if the extender gives them to pods and to such claims; "device-plugin", as without the label,
+if the extender gives them to pods only."""
 
 GANG: Final = f"{GROUP}/gang"
 """On a pod, written by its author: the name of a group of pods that run all together or not at all. Also a label, added
@@ -131,9 +132,14 @@ NO_DEVICES: Final = "void"
 # --- dynamic resource allocation --------------------------------------------------------------------------------------
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"
+PRICED: Final = "priced"
 """Values of the label ALLOCATOR."""
 DRIVER: Final = f"gpu.{GROUP}"
 """The name of our driver in ResourceSlices, ResourceClaims and DeviceClasses."""
+PRICED_TAINT: Final = f"{GROUP}/priced"
+"""The taint of devices that only the extender gives to claims: kube-scheduler's own allocation never takes them."""
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""The finalizer of a ResourceClaim with an allocation: with it, Kubernetes frees the claim when its last pod ends."""
 
 # --- provisioners ---------------------------------------------------------------------------------------------------
 PHYSICAL: Final = f"{GROUP}/physical"

@@ -87,6 +87,7 @@ def _view(snapshot: Snapshot, sources: Sequence[str], token: str) -> ClusterView
         gpus=snapshot.gpus,
         usage=read_usage(sources, token=token),
         now=datetime.now(UTC),
+        device_claims=snapshot.resource_claims,
     )
 
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.cli.output import note
-from egpu.core.dra.holding import hold
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.disruption import PodDisruptionBudget
@@ -73,8 +72,9 @@ async def _with_resource_claims(client: Client, snapshot: Snapshot) -> Snapshot:
     except (Refused, NotFound) as error:
         note(f"cards of ResourceClaims seem free: {error}")
         return snapshot
-    found = [claim for claim in claims if hold(claim, snapshot.gpus, snapshot.cache.ledger)]
-    return replace(snapshot, resource_claims=sorted(found, key=lambda claim: claim.key))
+    for claim in claims:
+        snapshot.cache.device_claims.claim_changed(claim)
+    return replace(snapshot, resource_claims=snapshot.cache.device_claims.holding())
 
 
 async def load_allowed(client: Client, namespace: str | None) -> Snapshot:

@@ -125,6 +125,7 @@ def _whole_view(kubeconfig: Path | None, sources: UsageSources) -> tuple[Cluster
         gpus=snapshot.gpus,
         usage=usage,
         now=datetime.now(UTC),
+        device_claims=snapshot.resource_claims,
     )
     return view, silent
 

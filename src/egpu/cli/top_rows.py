@@ -132,7 +132,7 @@ def _slice_row(one: SliceView) -> Row:
             100.0 if one.exclusive else _part(one.memory_mib, one.card_memory_mib),
             None if used is None else _part(used.memory_bytes, total),
         ),
-        "claim" if one.holder.kind == "claim" else "",
+        "claim" if one.holder.kind in ("claim", "resourceclaim") else "",
         pod,
     )  # fmt: skip
 

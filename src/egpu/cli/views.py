@@ -232,7 +232,7 @@ def _holder_names(snapshot: Snapshot) -> Mapping[Holder, str]:
     known = {Holder("pod", pod.uid): f"pod {pod.key}" for pod in snapshot.pods}
     known |= {Holder("reservation", pod.uid): f"reserved for pod {pod.key}" for pod in snapshot.pods}
     known |= {Holder("claim", claim.uid): _claim_label(claim) for claim in snapshot.claims}
-    known |= {Holder("claim", claim.uid): _resource_claim_label(claim) for claim in snapshot.resource_claims}
+    known |= {Holder("resourceclaim", claim.uid): _resource_claim_label(claim) for claim in snapshot.resource_claims}
     return known | {Holder("slice", gpu.name): f"retained {gpu.name}" for gpu in snapshot.gpus}
 
 

@@ -48,6 +48,7 @@ def kept_of_large(text: msgspec.Raw) -> Pod:
         preemption_policy=read.spec.preemption_policy,
         overhead=read.spec.overhead,
         scheduling_gates=read.spec.scheduling_gates,
+        resource_claims=read.spec.resource_claims,
     )
     return _least(Pod(metadata=read.metadata.meta(), spec=spec, status=read.status))
 
@@ -66,10 +67,10 @@ def _least(pod: Pod) -> Pod:
     spec, status = pod.spec, pod.status
     ours = {key: text for key, text in pod.annotations.items() if _OURS in key}
     holds = bool(spec.node_name) and names.ALLOCATION in ours  # then it has passed admission, and may use claims
-    if not holds and _bytes((ours, spec.containers, spec.init_containers)) > MOST_BYTES:
+    if not holds and _bytes((ours, spec.containers, spec.init_containers, spec.resource_claims)) > MOST_BYTES:
         # It is not woken, and no other pod is evicted for it.
         ours = {key: ours[key] for key in _ALWAYS if key in ours}
-        spec = replace(spec, containers=[], init_containers=None)
+        spec = replace(spec, containers=[], init_containers=None, resource_claims=None)
     metadata = replace(pod.metadata, labels=None, owner_references=None, finalizers=None, annotations=ours)
     spec = PodSpec(
         containers=spec.containers,
@@ -82,6 +83,7 @@ def _least(pod: Pod) -> Pod:
         overhead=spec.overhead,
         topology_spread_constraints=None if spec.node_name else _UNKNOWN_CONSTRAINTS,
         scheduling_gates=(spec.scheduling_gates or [])[:1] or None,
+        resource_claims=spec.resource_claims,
     )
     if _bytes(status) > MOST_BYTES:
         running = [one for one in status.container_statuses or () if one.state and one.state.running]
@@ -122,6 +124,7 @@ class _LargeSpec(Wire, frozen=True, kw_only=True):
     preemption_policy: str = ""
     overhead: dict[str, Quantity] | None = None
     scheduling_gates: list[dict[str, str]] | None = None
+    resource_claims: list[dict[str, Any]] | None = None
 
 
 class _Large(Wire, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
 """Quotas of a namespace for cards that Kubernetes did not count: it counts a pod once, when it is created.
 
 Slices grow later, and a claim may have cards without a pod that counts them: before its first pod, between two pods, or
-as a claim of several pods, which count as nothing. These amounts are added to the quota's used amount. Kubernetes does
-not know them and still admits new pods, so the sum may exceed the quota; then no slice grows, and neither a claim nor a
-pod gets cards.
+as a claim of several pods, which count as nothing. ResourceClaims are never counted in these units. These amounts are
+added to the quota's used amount. Kubernetes does not know them and still admits new pods, so the sum may exceed the
+quota; then no slice grows, and neither a claim nor a pod gets cards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -17,6 +17,7 @@ from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.objects import ObjectMeta
 from support.objects import claim, cluster, place, placed, slice_pod
 
+CLAIMS = [{"name": "gpu", "resourceClaimName": "data"}]
 LARGE = {f"key-{number}": "v" * 60 for number in range(2_000)}
 
 
@@ -36,7 +37,7 @@ def as_sent(pod: Pod) -> msgspec.Raw:
 
 
 def waiting() -> Pod:
-    spec: dict[str, Any] = {"nodeSelector": {"zone": "a"}, "tolerations": [{"key": "t"}]}
+    spec: dict[str, Any] = {"nodeSelector": {"zone": "a"}, "tolerations": [{"key": "t"}], "resourceClaims": CLAIMS}
     return changed(slice_pod("waits", core=30), spec=spec, metadata={"annotations": {names.DEMAND: "{}", "x": "y"}})
 
 
@@ -63,6 +64,7 @@ def test_a_large_pod_asks_for_the_same_cards_and_evicts_no_other(part: str) -> N
         assert size(one) < MOST_BYTES
         assert (one.key, one.uid, one.metadata.resource_version) == (pod.key, pod.uid, pod.metadata.resource_version)
         assert awaits_placement(one)
+        assert one.spec.resource_claims == CLAIMS
         assert pod_request(one, cluster()).demand == pod_request(pod, cluster()).demand
         assert only_the_scheduler_can_tell(one)
 
@@ -73,6 +75,14 @@ def test_our_own_annotations_are_limited_too() -> None:
     for one in (kept(pod), kept_of_large(as_sent(pod))):
         assert size(one) < MOST_BYTES
         assert not awaits_placement(one)
+
+
+def test_claims_are_limited_too() -> None:
+    many = [{"name": key, "resourceClaimName": key} for key in LARGE]
+    pod = changed(waiting(), spec={"resourceClaims": many})
+    for one in (kept(pod), kept_of_large(as_sent(pod))):
+        assert size(one) < MOST_BYTES
+        assert not one.spec.resource_claims
 
 
 def test_a_large_pod_with_cards_still_holds_them_and_uses_its_claim() -> None:

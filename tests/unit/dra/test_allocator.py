@@ -21,7 +21,7 @@ from support.fake_api import FakeAPI
 from support.local_node import NODE, card
 from support.waiting import until
 
-PLUGIN, DRA = names.DEVICE_PLUGIN, names.DRA
+PLUGIN, DRA, PRICED = names.DEVICE_PLUGIN, names.DRA, names.PRICED
 
 
 class Way:
@@ -31,10 +31,12 @@ class Way:
         self.registered = False
         self.withdrawn = False
         self.may_withdraw = True
+        self.runs = 0
         self.has: list[str] = []
 
     async def run(self) -> None:
         self.registered, self.withdrawn = True, False
+        self.runs += 1
         try:
             await asyncio.Event().wait()
         finally:
@@ -134,3 +136,46 @@ def test_the_extender_sees_no_card_that_claims_give_out() -> None:
     assert (card_of(kept).healthy, card_of(kept).why_not) == (False, BY_CLAIMS)
     free = ElasticGPU(spec=ElasticGPUSpec(node_name=NODE, physical_gpu=PhysicalGPU(uuid="u", index=0, minor=0)))
     assert card_of(free).healthy
+
+
+async def test_pods_go_on_while_the_extender_begins_and_ends_to_serve_claims(world: World) -> None:
+    world.plugin.has = ["pod default/a"]
+    world.label(PRICED)
+    assert (world.allocator.by_claims, world.allocator.of_cards) == (False, "")  # the driver first
+    await until(lambda: world.dra.registered)
+    assert (world.allocator.by_claims, world.allocator.of_cards) == (True, PRICED)
+    assert world.allocator.registered
+    assert not world.allocator.keeps_extender_off
+    assert world.plugin.runs == 1
+    assert world.start().in_force == PRICED  # after a restart
+
+
+async def test_claims_of_the_extender_go_before_their_driver_does(world: World) -> None:
+    world.label(PRICED)
+    await until(lambda: world.dra.registered)
+    world.plugin.has, world.dra.has = ["pod default/a"], ["claim default/b"]
+    world.label(None)
+    assert (world.allocator.by_claims, world.allocator.of_cards) == (False, "")  # no more claims from now on
+    assert world.allocator.priced  # but some may have cards
+    await until(lambda: bool(world.api.all("events")))
+    (event,) = world.api.all("events")
+    assert "stays with priced until nothing has its cards: claim default/b;" in event["message"]
+    world.dra.has = []
+    await until(lambda: not world.dra.registered)
+    assert (world.plugin.runs, world.plugin.withdrawn) == (1, False)
+
+
+@pytest.mark.parametrize(("first", "then"), [(PRICED, DRA), (DRA, PRICED)])
+async def test_between_the_extender_and_kube_scheduler_nothing_has_cards(world: World, first: str, then: str) -> None:
+    world.label(first)
+    await until(lambda: world.allocator.in_force == first and world.dra.registered)
+    world.dra.has = ["claim default/b"]
+    world.label(then)
+    assert world.allocator.of_cards == DRA  # nobody gives any
+    assert not world.allocator.by_claims
+    await asyncio.sleep(0.2)
+    assert world.allocator.in_force == first
+    world.dra.has = []
+    await until(lambda: world.allocator.in_force == then and world.dra.registered)
+    assert world.dra.runs == 2
+    assert world.plugin.registered == (then == PRICED)

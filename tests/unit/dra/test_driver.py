@@ -66,6 +66,16 @@ async def test_the_claims_status_says_what_its_devices_got(node: ClaimNode, api:
     assert [method for method, path in api.log if path.endswith("/status")] == writes  # nothing new to say
 
 
+async def test_a_priced_card_that_kube_scheduler_gave_out_is_not_prepared(node: ClaimNode, api: FakeAPI) -> None:
+    put_claim(api, result() | {"tolerations": [{"operator": "Exists"}]})
+    assert await node.prepare()
+    await node.driver.unprepare(CLAIM)
+    node.priced = True
+    with pytest.raises(TerminalError, match="because it tolerates the taint"):
+        await node.prepare()
+    assert not node.left()
+
+
 async def test_a_running_slot_stays_as_it_is(node: ClaimNode) -> None:
     await node.prepare()
     before = node.policy().stat().st_ino

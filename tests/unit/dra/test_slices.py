@@ -28,9 +28,10 @@ class Published:
         self.inventory = Inventory(self.source, interval_seconds=60)
         self.cordoned: set[str] = set()
         self.giving = True
+        self.priced = False
         self.slices = Slices(
             api.client(), NODE, inventory=self.inventory, slots=self.slots, node_uid=lambda: "uid-node",
-            cordoned=lambda: self.cordoned, giving=lambda: self.giving,
+            cordoned=lambda: self.cordoned, giving=lambda: self.giving, priced=lambda: self.priced,
         )  # fmt: skip
 
     async def step(self) -> int:
@@ -47,6 +48,13 @@ class Published:
     @property
     def order(self) -> list[int]:
         return [int(one["name"].split("-")[1], 16) for spec in self.specs for one in spec["devices"]]
+
+
+def a_slot(number: int) -> SlotRecord:
+    return SlotRecord(
+        slot_id="uid-c.gpu", namespace="default", pod="p", pod_uid="uid-p", container="app", generation=1, boot_id="",
+        allocation=vcuda(share(number)), minors={},
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -87,13 +95,21 @@ async def test_times_of_the_server_are_no_change(node: Published, monkeypatch: p
 async def test_the_fullest_card_comes_first(node: Published) -> None:
     await node.step()
     assert node.order == [0, 1, 2]
-    record = SlotRecord(
-        slot_id="uid-c.gpu", namespace="default", pod="p", pod_uid="uid-p", container="app", generation=1, boot_id="",
-        allocation=vcuda(share(2)), minors={},
-    )  # fmt: skip
-    node.slots.replace(record, lambda _: None)
+    node.slots.replace(a_slot(2), lambda _: None)
     assert await node.step() == 1
     assert node.order == [2, 0, 1]
+
+
+async def test_priced_cards_have_a_taint_and_no_order(node: Published) -> None:
+    node.priced = True
+    node.source.cards = (replace(card(0), healthy=False, reason="XID 79"), *node.source.cards[1:])
+    await node.step()
+    (spec,) = node.specs
+    taints = [[(taint["key"], taint["effect"]) for taint in one["taints"]] for one in spec["devices"]]
+    priced = (names.PRICED_TAINT, "NoSchedule")
+    assert taints == [[priced, (f"{names.DRIVER}/unhealthy", "NoSchedule")], [priced], [priced]]
+    node.slots.replace(a_slot(2), lambda _: None)
+    assert await node.step() == 0
 
 
 async def test_deleted_slices_come_back(node: Published, monkeypatch: pytest.MonkeyPatch) -> None:

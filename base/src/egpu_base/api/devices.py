@@ -81,6 +81,20 @@ class ResourceSlice(Object, frozen=True, kw_only=True, tag_field="kind", tag="Re
 # --- ResourceClaim --------------------------------------------------------------------------------------------------
 
 
+class DeviceToleration(Wire, frozen=True, kw_only=True):
+    """Fields are empty where they match all."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: DeviceTaint) -> bool:
+        if (self.effect and self.effect != taint.effect) or (self.key and self.key != taint.key):
+            return False
+        return self.operator == "Exists" or self.value == taint.value
+
+
 class OpaqueConfiguration(Wire, frozen=True, kw_only=True):
     driver: str
     parameters: dict[str, Any] | None = None
@@ -104,6 +118,8 @@ class AllocatedDevice(Wire, frozen=True, kw_only=True):
     admin_access: bool | None = None
     share_id: str = field(default="", name="shareID")
     consumed_capacity: dict[str, Quantity] | None = None
+    tolerations: list[DeviceToleration] | None = None
+    """Those of the request, if kube-scheduler allocated the device."""
 
 
 class DeviceAllocation(Wire, frozen=True, kw_only=True):
@@ -113,6 +129,8 @@ class DeviceAllocation(Wire, frozen=True, kw_only=True):
 
 class ClaimAllocation(Wire, frozen=True, kw_only=True):
     devices: DeviceAllocation = field(default_factory=DeviceAllocation)
+    node_selector: dict[str, Any] | None = None
+    allocation_timestamp: str | None = None
 
 
 class ConsumerReference(Wire, frozen=True, kw_only=True):
@@ -120,6 +138,43 @@ class ConsumerReference(Wire, frozen=True, kw_only=True):
     name: str = ""
     uid: str = ""
     api_group: str = ""
+
+
+class CapacityRequirements(Wire, frozen=True, kw_only=True):
+    requests: dict[str, Quantity] | None = None
+
+
+class ExactDeviceRequest(Wire, frozen=True, kw_only=True):
+    device_class_name: str = ""
+    selectors: list[dict[str, Any]] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class DeviceRequest(Wire, frozen=True, kw_only=True):
+    """One request: `exactly`, or the first possible of several."""
+
+    name: str
+    exactly: ExactDeviceRequest | None = None
+    first_available: list[dict[str, Any]] | None = None
+
+
+class ClaimConfiguration(Wire, frozen=True, kw_only=True):
+    requests: list[str] | None = None
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceClaim(Wire, frozen=True, kw_only=True):
+    requests: list[DeviceRequest] | None = None
+    constraints: list[dict[str, Any]] | None = None
+    config: list[ClaimConfiguration] | None = None
+
+
+class ResourceClaimSpec(Wire, frozen=True, kw_only=True):
+    devices: DeviceClaim = field(default_factory=DeviceClaim)
 
 
 class ResourceClaimStatus(Wire, frozen=True, kw_only=True):
@@ -133,6 +188,7 @@ class ResourceClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="Re
     resource: ClassVar[Resource] = Resource(GROUP, VERSION, "resourceclaims", namespaced=True)
 
     api_version: str = field(default_factory=lambda: f"{GROUP}/{VERSION}")
+    spec: ResourceClaimSpec = field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = field(default_factory=ResourceClaimStatus)
 
 

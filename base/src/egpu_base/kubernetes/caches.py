@@ -26,6 +26,7 @@ class Caches:
         packed: bool = False,
         transform: Callable[[T], T] = lambda one: one,
         large: Large[T] = None,
+        optional: bool = False,
     ) -> Reflector[T]:
         """Add a `Reflector` with these arguments."""
         reflector = Reflector(
@@ -37,6 +38,7 @@ class Caches:
             packed=packed,
             transform=transform,
             large=large,
+            optional=optional,
         )
         self._reflectors.append(reflector)
         return reflector

@@ -19,7 +19,7 @@ from typing import Generic
 import structlog
 
 from egpu_base.api.objects import Object, key_of
-from egpu_base.errors import ElasticGPUError, Gone
+from egpu_base.errors import ElasticGPUError, Gone, NotFound
 from egpu_base.kubernetes.client import Client, T, WatchEvent
 from egpu_base.kubernetes.lists import Large
 from egpu_base.kubernetes.store import Store
@@ -27,6 +27,8 @@ from egpu_base.kubernetes.store import Store
 MAX_BACKOFF_SECONDS = 5.0
 # A watch that fails this often in a row is not resumed: the server may have lost its history without a 410.
 RESUMES = 3
+ABSENT_SECONDS = 60.0
+"""Until a kind that the API server does not serve is looked for again."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,9 +64,11 @@ class Reflector(Generic[T]):
         packed: bool = False,
         transform: Callable[[T], T] = lambda one: one,
         large: Large[T] = None,
+        optional: bool = False,
     ) -> None:
         """Prepare a copy. `packed`: see `Store`. `transform` reduces objects before they are kept and handled;
-        `large` reads those of more than LARGE_BYTES."""
+        `large` reads those of more than LARGE_BYTES. `optional`: a kind that the API server does not serve counts as
+        listed, and is looked for again."""
         self._client = client
         self.kind = kind
         self._namespace, self._labels, self._fields = namespace, labels, fields
@@ -73,7 +77,10 @@ class Reflector(Generic[T]):
         self._transform, self._large = transform, large
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
+        self._optional = optional
         self.synced = asyncio.Event()
+        self.listed = asyncio.Event()
+        """As `synced`, but not set for an optional kind that the API server has not served yet."""
 
     def on_change(self, handler: Handler[T]) -> None:
         """Register a handler. It also gets the present objects, as added ones."""
@@ -123,6 +130,10 @@ class Reflector(Generic[T]):
             except Gone:
                 log.info("watch history expired: listing again", kind=self.kind.__name__)
                 self._version = None
+            except NotFound:
+                failures += 1
+                await asyncio.sleep(self._absent() or _backoff(failures))
+                continue
             except ElasticGPUError as error:
                 failures += 1
                 log.warning("list or watch failed", kind=self.kind.__name__, failures=failures, reason=str(error))
@@ -135,6 +146,15 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(_backoff(failures))
             else:
                 failures = 0
+
+    def _absent(self) -> float:
+        """Record that the API server does not serve the kind. Return the seconds to wait; 0 where it must."""
+        log.warning("the API server does not serve this kind", kind=self.kind.__name__)
+        self._version = None
+        if not self._optional or self.listed.is_set():
+            return 0.0
+        self.synced.set()
+        return ABSENT_SECONDS
 
     async def _list(self) -> None:
         """Report deletions first. For that, new objects are put aside in the form of the copy: as sent, the objects of
@@ -162,6 +182,7 @@ class Reflector(Generic[T]):
         for obj in listed:
             self._put(obj)
         self._version = version
+        self.listed.set()
         self.synced.set()
 
     async def _follow(self) -> None:

@@ -12,6 +12,7 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, NodeStatus, Pod
 from egpu_base.kubernetes.caches import Caches
 from egpu_base.kubernetes.client import Client
@@ -31,11 +32,13 @@ class FollowedCache:
         self.claims = self.caches.add(ElasticGPUClaim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
         self.pods = self.caches.add(Pod, packed=True, transform=kept, large=kept_of_large)
+        self.device_claims = self.caches.add(ResourceClaim, optional=True)
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)
         self.nodes.on_change(self._node)
         self.pods.on_change(self._pod_told)
+        self.device_claims.on_change(self._device_claim)
 
     def cards(self, node: str) -> list[ElasticGPU]:
         """Return the cards that the node's agent published; none for a node without."""
@@ -65,6 +68,12 @@ class FollowedCache:
             self.cache.claim_deleted(change.subject.uid)
         else:
             self.cache.claim_changed(change.new)
+
+    def _device_claim(self, change: Change[ResourceClaim]) -> None:
+        if change.new is None:
+            self.cache.device_claims.claim_deleted(change.subject.uid)
+        else:
+            self.cache.device_claims.claim_changed(change.new)
 
     def _pod_told(self, change: Change[Pod]) -> None:
         if not tells_only_how_it_does(change):
@@ -126,6 +135,13 @@ class FollowedView(FollowedCache):
             self.live.claim_deleted(change.subject.uid)
         else:
             self.live.claim_changed(change.new)
+
+    def _device_claim(self, change: Change[ResourceClaim]) -> None:
+        super()._device_claim(change)
+        if change.new is None:
+            self.live.device_claim_deleted(change.subject.uid)
+        else:
+            self.live.device_claim_changed(change.new)
 
     def _pod(self, change: Change[Pod]) -> None:
         super()._pod(change)

@@ -255,7 +255,8 @@ class Agent:
                 cordoned=lambda: self.publisher.cordoned,
                 node_uid=lambda: self.allocator.node_uid,
                 giving=lambda: self.allocator.by_claims,
-                withdraw_plugin=self.registrar.withdraw,
+                priced=lambda: self.allocator.priced,
+                withdraw_plugin=lambda: None if self.allocator.priced else self.registrar.withdraw(),
             ),
         }
         return Allocator(self.config.state_dir / ALLOCATOR_FILE, ways, events=events)

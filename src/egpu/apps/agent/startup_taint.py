@@ -57,7 +57,7 @@ class StartupTaint:
         if not ours:
             return True
         slots = quantity_or_zero((node.status.allocatable or {}).get(names.SLOT, 0))
-        if not slots and not (self._allocator is not None and self._allocator.by_claims):
+        if not slots and not (self._allocator is not None and self._allocator.only_by_claims):
             return False
         # The other taints may have fields that we do not know: they are not written again.
         operations: list[dict[str, Any]] = []

@@ -158,6 +158,8 @@ def _sees(one: SliceView, access: Access) -> bool:
             own = access.pod(one.namespace)
         case "claim" | "slice":
             own = access.claim(one.namespace)
+        case "resourceclaim":
+            own = access.claim(one.namespace) and access.pod(one.namespace)
         case _:  # a lease of the pool is in no namespace
             own = access.pods is None
     return own and all(access.pod(user.namespace) for user in one.users)

@@ -11,6 +11,8 @@ from egpu.apps.extender.binder import Binder
 from egpu.apps.extender.card_status import CardStatusWriter
 from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
+from egpu.apps.extender.device_claim_writer import DeviceClaimWriter
+from egpu.apps.extender.device_claims import PricedClaims
 from egpu.apps.extender.fence import Fence
 from egpu.apps.extender.filter_results import FilterResults
 from egpu.apps.extender.gang_controller import GangController
@@ -54,6 +56,10 @@ class Extender:
         events = EventRecorder(client, component="elastic-gpu-extender")
         self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
+        self.device_writer = DeviceClaimWriter(client, self.view, self.fence)
+        self.device_claims = PricedClaims(
+            self.view, self.device_writer, policies, events, quotas=writer.quotas, metrics=metrics
+        )
         self.resizer = Resizer(client, self.view, writer, events)
         filtered = FilterResults()
         self.waker = Waker(client, self.view, policies, metrics)
@@ -76,7 +82,7 @@ class Extender:
 
     def not_ready(self) -> str | None:
         """Return why the extender cannot answer now, or None."""
-        return self.view.caches.not_ready() if self._leading else "another extender holds the lease"
+        return self.view.not_ready() if self._leading else "another extender holds the lease"
 
     def unhealthy(self) -> str | None:
         """Return why this replica is not in order, or None; one that waits for its turn is."""
@@ -91,13 +97,15 @@ class Extender:
             await self.fence.take_over()
             with kept_for_good():
                 group.create_task(self.view.caches.run())
-                await self.view.caches.synced()
+                await self.view.synced()
                 await self.mix.load()
                 self.view.cache.ranking.prepare(self.policies)
             self._leading = True
             group.create_task(self.mix.run())
             log.info("ready", nodes=len(self.view.cache.ledger.nodes()))
             group.create_task(self.immediate.loop.run())
+            group.create_task(self.device_claims.loop.run())
+            group.create_task(self.device_writer.settle())
             group.create_task(self.resizer.loop.run())
             group.create_task(self.binder.settle())
             group.create_task(self.writer.settle())

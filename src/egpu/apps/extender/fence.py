@@ -9,6 +9,7 @@ of two *different* pods to one card, so three rules together prevent it:
 2. Between that read and that write, the process asks the API server (not its own clock) whether it still has the lease.
 3. A process that takes over the lease first touches every claim, and every pod that waits for a placement or asks for
    another size: it writes a new value into the annotation `elasticgpu.io/fence`. Then it lists everything, then serves.
+   Of the ResourceClaims of resource.k8s.io it touches those with that annotation.
 
 Take any write W of an old process, of an object read at version r. The old process was told that it has the lease (2)
 after r was read, so r is older than the takeover, and older than the touch (3). If W arrives after the touch, its
@@ -18,6 +19,17 @@ whose request is still in a socket buffer, and one that was frozen for an hour.
 
 An object that is too large to be touched is skipped: W is larger than a touch, so it is refused as well. No object can
 keep an extender from leading.
+
+A ResourceClaim gets its allocation in two writes. The first one adds the annotation (and the finalizer), at the version
+as read. Its answer is the version r of the second one, W, and rule 2 comes between the two. So the annotation is older
+than the takeover, and the new process finds the claim by it: it need not touch the claims of other drivers. A claim
+that gets the annotation later is never allocated by the old process, which is told no. Whoever removes the annotation
+changes the version, and W is refused.
+
+kube-scheduler allocates claims, too, but never a card of a node with `elasticgpu.io/allocator=priced`: the devices have
+a taint, a claim that tolerates it is never prepared, and so it does not count (`egpu.core.dra.held`). If both allocate
+one claim, the API server refuses the second write. When a node changes between kube-scheduler and the extender, nothing
+may have its cards in between (`egpu.apps.agent.dra.allocator`).
 
 A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it asks
 about the lease even later, and is told no.
@@ -43,6 +55,7 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.requests import awaits_placement
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
 from egpu_base.kubernetes import Client, LeaseElection
@@ -51,7 +64,8 @@ FENCE: Final = f"{names.GROUP}/fence"
 TOUCHES_AT_ONCE: Final = 32
 RETRY_SECONDS = 1.0
 
-T = TypeVar("T", bound=Pod | ElasticGPUClaim)
+Touchable = Pod | ElasticGPUClaim | ResourceClaim
+T = TypeVar("T", bound=Touchable)
 
 log = structlog.get_logger(__name__)
 
@@ -93,13 +107,21 @@ class Fence:
                 listed = await self._client.list(Pod, transform=kept, large=kept_of_large)
                 pods = [pod for pod in listed if awaits_placement(pod) or may_be_resized(pod)]
                 claims = await self._client.list(ElasticGPUClaim)
-                await self._touch([*pods, *claims])
+                await self._touch([*pods, *claims, *await self._marked()])
             except RetryableError as error:
                 log.warning("takeover not complete yet", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 log.info("fenced", pods=len(pods), claims=len(claims))
                 return
+
+    async def _marked(self) -> list[ResourceClaim]:
+        """Return the ResourceClaims that an extender may be about to allocate, or to release."""
+        try:
+            found = await self._client.list(ResourceClaim)
+        except NotFound:
+            return []  # this API server does not serve them
+        return [one for one in found if is_marked(one)]
 
     async def check(self, read_at: float = math.inf) -> None:
         """Apply rule 2 to what was read at `read_at`, by `time.monotonic`, or just now. Raises LeadershipLost, or
@@ -110,10 +132,10 @@ class Fence:
         await self._election.verify()
         self._asked_at = max(self._asked_at, asked_at)
 
-    async def _touch(self, objects: Iterable[Pod | ElasticGPUClaim]) -> None:
+    async def _touch(self, objects: Iterable[Touchable]) -> None:
         gate = asyncio.Semaphore(TOUCHES_AT_ONCE)
 
-        async def fence(one: Pod | ElasticGPUClaim) -> None:
+        async def fence(one: Touchable) -> None:
             async with gate:
                 try:
                     await touch(self._client, one, "lead")
@@ -126,6 +148,11 @@ class Fence:
 
         # Not a TaskGroup: callers must see the first error itself. The other touches do no harm and are repeated.
         await asyncio.gather(*(fence(one) for one in objects))
+
+
+def is_marked(claim: ResourceClaim) -> bool:
+    """Return whether an extender may allocate the claim at its present version."""
+    return FENCE in claim.annotations or FENCE in (claim.metadata.labels or {})
 
 
 def may_be_resized(pod: Pod) -> bool:

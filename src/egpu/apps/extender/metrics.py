@@ -33,6 +33,11 @@ class Metrics:
         self.claims_bound = Counter(
             "elasticgpu_extender_claims_bound_total", "Immediate claims that got their cards", registry=self.registry
         )
+        self.device_claims_allocated = Counter(
+            "elasticgpu_extender_resource_claims_allocated_total",
+            "ResourceClaims of Kubernetes' own that got their cards",
+            registry=self.registry,
+        )
         self.pods_woken = Counter(
             "elasticgpu_extender_pods_woken_total",
             "Waiting pods that kube-scheduler was asked to schedule again because there is room",
@@ -58,7 +63,7 @@ class LedgerCollector(Collector):
         cards = sum(len(ledger.cards(node)) for node in ledger.nodes())
         for name, what, value in (
             ("cards", "Cards known to the scheduler", cards),
-            ("holders", "Pods, claims and retained slices that hold cards", len(ledger.holders())),
+            ("holders", "Pods, claims, ResourceClaims and retained slices that hold cards", len(ledger.holders())),
             ("overcommitted_cards", "Cards with more allocated than they have", len(ledger.overcommits())),
         ):
             family = GaugeMetricFamily(f"elasticgpu_extender_{name}", what)

@@ -9,6 +9,7 @@ from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.quotas import ResourceQuota
 from egpu.apps.extender.view import View
 from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, counted_of, of_claims, uncounted
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 
@@ -28,7 +29,23 @@ class Quotas:
         """Return the quotas that new pods of a namespace must be checked against: none without claims, because then
         Kubernetes counted everything. Raises Unavailable."""
         claims = any(claim.namespace == namespace for claim in self._view.claims)
-        return await self.listed(namespace) if claims else ()
+        return await self.listed(namespace) if claims or self._device_claims(namespace) else ()
+
+    def check_device_claims(
+        self, quotas: Sequence[ResourceQuota], namespace: str, node: str, claims: Sequence[ResourceClaim]
+    ) -> None:
+        """Check that ResourceClaims may have the allocations that they carry. Raises Refused."""
+        if quotas:
+            before = self._beyond(namespace)
+            new = of_claims(one for claim in claims for one in self._view.cache.device_claims.given(claim, node))
+            after = {resource: amount + new[resource] for resource, amount in before.items()}
+            check_quotas(quotas, before=before, after=after)
+
+    def _device_claims(self, namespace: str) -> list[ContainerAllocation]:
+        """Return what the ResourceClaims of a namespace have. Kubernetes counts these by class, not in our units."""
+        book = self._view.cache.device_claims
+        held = [book.allocation(claim.uid) for claim in book.holding() if claim.namespace == namespace]
+        return [one for allocation in held if allocation is not None for one in allocation.containers.values()]
 
     def check_pods(
         self, quotas: Sequence[ResourceQuota], pods: Sequence[Pod], waiting: Mapping[str, ContainerAllocation]
@@ -69,5 +86,5 @@ class Quotas:
         held = {pod.uid: self._view.cache.pod_allocation(pod.uid) for pod in here} | dict(pods or {})
         grown = beyond_counted([(pod, given) for pod in here if (given := held[pod.uid]) is not None])
         alone = uncounted([claim for claim in self._view.claims if claim.namespace == namespace], here)
-        of_alone = of_claims((alone | dict(claims or {})).values())
+        of_alone = of_claims([*(alone | dict(claims or {})).values(), *self._device_claims(namespace)])
         return {resource: amount + of_alone[resource] for resource, amount in grown.items()}

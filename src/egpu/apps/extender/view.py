@@ -12,6 +12,7 @@ from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
+from egpu_base.api.devices import DeviceClass
 from egpu_base.api.disruption import PodDisruptionBudget
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.errors import CorruptData, InvalidInput
@@ -24,12 +25,28 @@ class View(FollowedCache):
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self.budgets = self.caches.add(PodDisruptionBudget)
+        self.device_classes = self.caches.add(DeviceClass, optional=True)
         self.waiting: dict[str, Pod] = {}
         """Pods that ask for cards and have no node, by UID: few of all pods."""
         self._read_at: dict[str, float] = {}
         self.population = Population(self.pods.by_uid)
         self._usable: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
+
+    def not_ready(self) -> str | None:
+        """Return why nothing may be given out now, or None."""
+        if (why := self.caches.not_ready()) is not None:
+            return why
+        priced = self.cache.device_claims.priced_nodes()
+        if priced and not self.device_claims.listed.is_set():
+            return f"node {priced[0]} gives cards to ResourceClaims, and the API server does not serve these"
+        return None
+
+    async def synced(self) -> None:
+        """Wait until everything that holds cards is listed."""
+        await self.caches.synced()
+        if self.cache.device_claims.priced_nodes():
+            await self.device_claims.listed.wait()
 
     def on_room(self, listener: Callable[[], None]) -> None:
         """Call `listener` when cards may have become free or new ones appeared."""

@@ -141,7 +141,7 @@ def _waiting(pod: PendingPod) -> Line:
 def _of_slice(one: SliceView, now: datetime) -> Line | None:
     """Return the line of a slice; None if it is used, or if its usage is unknown or too recent."""
     used = one.used
-    if not one.users and one.holder.kind in ("claim", "slice"):
+    if not one.users and one.holder.kind in ("claim", "resourceclaim", "slice"):
         seconds = seconds_since(one.made, now)
         return _line(one, Cause.UNUSED, one.share * seconds, one.share * SECONDS_PER_DAY, seconds)
     if used is None or one.init or not used.age_seconds:

@@ -3,7 +3,10 @@
     devices        cards → devices and their slices
     configuration  the opaque configuration of classes and claims
     grants         an allocated claim → the slices that a node prepares
-    holding        an allocated claim as a holder of cards, for display
+    held           allocated claims as holders of cards in a ledger
+    references     the claims of a pod, and the nodes of a claim
+    asking         a claim → what it asks for, as the extender's demands
+    choosing       the claims of a pod → node and cards, by the extender's policies
     classes        an ElasticGPUClass → its DeviceClass
 
 Pure. NOT here: kubelet's calls and the API server (`egpu.apps.agent.dra`).

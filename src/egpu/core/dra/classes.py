@@ -6,6 +6,7 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.demand.classes import COMPUTE_MODE, PRECISION, class_terms
 from egpu.core.dra.configuration import KIND, TECHNOLOGIES
+from egpu.core.placement.requests import POLICY_PARAMETER
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
 from egpu.core.provisioners.shareable import SHAREABLE
 from egpu_base.api.devices import (
@@ -21,8 +22,9 @@ from egpu_base.errors import NotSupported
 
 FOLLOWED: Final = (COMPUTE_MODE, MEMORY_OVERSUBSCRIPTION)
 """The parameters that become configuration of the DeviceClass."""
-WITHOUT_EFFECT: Final = (SHAREABLE, PRECISION)
-"""Parameters that mean nothing there: any ResourceClaim may be shared, and none asks for TFLOPS."""
+WITHOUT_EFFECT: Final = (SHAREABLE, PRECISION, POLICY_PARAMETER)
+"""Parameters that mean nothing to a DeviceClass: any ResourceClaim may be shared, none asks for TFLOPS, and the
+extender reads the policy from the ElasticGPUClass."""
 
 
 def device_class(klass: ElasticGPUClass) -> DeviceClass:

@@ -34,6 +34,8 @@ MEMORY: Final = "memory"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 SICK: Final = f"{names.DRIVER}/unhealthy"
 CORDONED: Final = f"{names.DRIVER}/cordoned"
+PRICED: Final = DeviceTaint(key=names.PRICED_TAINT, effect="NoSchedule")
+"""On all devices of a node whose cards the extender gives out: kube-scheduler's own allocation leaves them alone."""
 MAX_DEVICES: Final = 64
 """The API server's limit for a slice with a taint; without one it is 128. A taint may come at any time."""
 _LONGEST_STRING: Final = 64
@@ -46,7 +48,7 @@ _GENERATIONS: Final = {"6": "Pascal", "8": "Ampere", "9": "Hopper"} | dict.fromk
 @dataclass(frozen=True)
 class PublishedCard:
     """A card that its agent publishes. `used_core` (percent) and `used_mib`: of prepared slices. `sick`: the reason, or
-    empty. `links`: (UUID of another card, kind)."""
+    empty. `priced`: whether the extender gives it out. `links`: (UUID of another card, kind)."""
 
     uuid: str
     index: int
@@ -60,6 +62,7 @@ class PublishedCard:
     links: dict[str, str] = field(default_factory=dict[str, str])
     sick: str = ""
     cordoned: bool = False
+    priced: bool = False
     used_core: int = 0
     used_mib: int = 0
 
@@ -160,7 +163,7 @@ def _attributes(card: PublishedCard, link_domain: str) -> dict[str, DeviceAttrib
 def _taints(card: PublishedCard) -> list[DeviceTaint]:
     """Return the taints that keep new claims off a card; programs that run there stay."""
     keys = [key for key, there in ((SICK, bool(card.sick)), (CORDONED, card.cordoned)) if there]
-    return [DeviceTaint(key=key, effect="NoSchedule") for key in keys]
+    return [*([PRICED] if card.priced else []), *(DeviceTaint(key=key, effect="NoSchedule") for key in keys)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ The holders of cards are:
   except containers whose claim holds for them;
 - a claim, for its `status.allocation`, in any phase, as long as it exists;
 - a slice (an ElasticGPU with a claimRef), while no claim with that UID holds: a retained slice, or one whose claim was
-  just deleted.
+  just deleted;
+- a ResourceClaim, for its cards of ours (`egpu.core.dra.held`).
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation, with_shared_names
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.selection import Selection
+from egpu.core.dra.held import DeviceClaims
 from egpu.core.gangs.membership import Gangs
 from egpu.core.placement import requests
 from egpu.core.placement.fit import Filtered, filter_nodes
@@ -70,7 +72,8 @@ class SchedulerCache:
         self._requests = requests.KnownRequests()
         self._assumed_claims: dict[str, ClaimAllocation] = {}
         self._problems: dict[str, str] = {}
-        self._cards = PublishedCards(self.ledger, self.selection, self._problems)
+        self.device_claims = DeviceClaims(self.ledger)
+        self._cards = PublishedCards(self.ledger, self.selection, self._problems, self.device_claims.cards_changed)
         self.reservations = Reservations(self.ledger, self._pods.__contains__)
         self.gangs = Gangs(self._pods.__contains__)
 
@@ -207,6 +210,7 @@ class SchedulerCache:
         """Record a pod of the watch. An assumed allocation stays until the pod carries one, or has ended."""
         self.gangs.pod_changed(pod)
         self.reservations.pod_changed(pod)
+        self.device_claims.pod_changed(pod)
         if pod.finished:
             self._let_go(pod.uid)
             return
@@ -234,6 +238,7 @@ class SchedulerCache:
         """Record that the pod is gone and holds nothing any more."""
         self.gangs.pod_deleted(uid)
         self.reservations.drop(uid)
+        self.device_claims.pod_deleted(uid)
         self._let_go(uid)
 
     def _let_go(self, uid: str) -> None:
@@ -348,6 +353,8 @@ class SchedulerCache:
         """Name a holder for people: "pod NAMESPACE/NAME", "claim …", "slice …", "reserved for pod …"."""
         if holder.kind == "reservation":
             return f"reserved for pod {self.reservations.get(holder.id).key}"
+        if (claim := self.device_claims.get(holder.id)) is not None:
+            return f"resourceclaim {claim.key}"
         known = self._pods.get(holder.id)
         name = known.key if known is not None else self._claim_uids.get(holder.id, holder.id)
         return f"{holder.kind} {name}"

@@ -25,6 +25,8 @@ class Card:
     """True if an administrator keeps new work off the card, and nothing else does."""
     by_claims: bool = False
     """True if only ResourceClaims of resource.k8s.io get parts of the card, and nothing else keeps new work off it."""
+    priced: bool = False
+    """True if ResourceClaims get parts of the card, too, and the extender chooses for them."""
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
     memory_isolation: str = ""

@@ -58,6 +58,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         why_not=reason,
         cordoned=reason == CORDONED,
         by_claims=reason == BY_CLAIMS,
+        priced=physical.allocator == names.PRICED,
         compute_capability=sys.intern(physical.compute_capability),
         memory_isolation=sys.intern(physical.memory_isolation),
         mps=sys.intern(physical.mps),

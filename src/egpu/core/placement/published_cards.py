@@ -1,6 +1,7 @@
 """The cards that agents publish, node by node, into the ledger."""
 
 import sys
+from collections.abc import Callable
 
 from egpu.api.objects import ElasticGPU
 from egpu.core.demand.selection import Selection
@@ -11,12 +12,15 @@ from egpu.core.placement.published import card_of, is_card
 
 class PublishedCards:
     """The cards that agents publish, copied to ledger and selection; the objects are not kept. `problems`, by
-    `gpu/NAME`: cards that are published twice."""
+    `gpu/NAME`: cards that are published twice. `changed` is called with each node whose cards changed."""
 
-    def __init__(self, ledger: Ledger, selection: Selection, problems: dict[str, str]) -> None:
+    def __init__(
+        self, ledger: Ledger, selection: Selection, problems: dict[str, str], changed: Callable[[str], None]
+    ) -> None:
         self._ledger = ledger
         self._selection = selection
         self._problems = problems
+        self._changed = changed
         self._node_of: dict[str, str] = {}
         """The node of each card, by the name of its object."""
         self._cards: dict[str, dict[str, Card]] = {}
@@ -66,3 +70,4 @@ class PublishedCards:
             del self._cards[node]
             self._ledger.remove_node(node)
             self._selection.cards_changed(node, None)
+        self._changed(node)

@@ -147,7 +147,7 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
             waiting.append(why)
         elif demand := container_demand(pod, container):
             containers[container.name] = demand
-    policy = _class_policy(containers.values(), claims.classes)
+    policy = class_policy(containers.values(), claims.classes)
     return Request(pod_demand(pod, containers), bound, "; ".join(filter(None, waiting)), policy=policy)
 
 
@@ -191,7 +191,7 @@ def _claimed(
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
     """Return what an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
     demand = claim_demand(claim, claim_class(claim, classes))
-    policy = _class_policy([demand], classes)
+    policy = class_policy([demand], classes)
     return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), policy=policy)
 
 
@@ -204,7 +204,7 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
     }
 
 
-def _class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, ElasticGPUClass]) -> str:
+def class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, ElasticGPUClass]) -> str:
     """Return the policy that the demands' classes agree on, if it is known: older classes were not checked."""
     asked: set[str] = set()
     for demand in demands:

@@ -95,7 +95,7 @@ class NodeViews:
             namespace=owner.namespace,
             name=owner.name,
             container=name if holder.kind == "pod" else "",
-            claim=owner.name if holder.kind == "claim" else container.claim,
+            claim=owner.name if holder.kind in ("claim", "resourceclaim") else container.claim,
             users=users,
             node=key.node,
             pod_node=next((node for _, node in running), key.node),
@@ -123,5 +123,8 @@ class NodeViews:
                 return sorted(
                     (User(pod.namespace, pod.name, container), pod.node) for pod, container in pods if pod is not None
                 )
+            case "resourceclaim":
+                users = self._cache.device_claims.users(holder.id, name)
+                return [(User(*user), node) for user, node in users]
             case _:
                 return []

@@ -13,6 +13,7 @@ from egpu.core.view.owners import Owners
 from egpu.core.view.pending import PendingPods
 from egpu.core.view.records import ClusterView, NodeView
 from egpu.core.view.slice_usage import SliceKey, SliceUsage
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, Pod
 
 STEP: Final = 25
@@ -80,6 +81,12 @@ class LiveView:
     def claim_deleted(self, uid: str) -> None:
         self._phases.pop(uid, None)
         self._owners.claim_deleted(uid)
+
+    def device_claim_changed(self, claim: ResourceClaim) -> None:
+        self._stale.update(self._owners.device_claim_changed(claim))
+
+    def device_claim_deleted(self, uid: str) -> None:
+        self._stale.update(self._owners.device_claim_deleted(uid))
 
     def pod_changed(self, pod: Pod) -> None:
         self._pending.pod_changed(pod)
@@ -155,6 +162,7 @@ def cluster_view(
     gpus: Iterable[ElasticGPU],
     usage: Mapping[SliceKey, SliceUsage],
     now: datetime,
+    device_claims: Iterable[ResourceClaim] = (),
 ) -> ClusterView:
     """Return the cluster as it is now, by a cache that was shown these objects. Includes nodes of which only the cards
     are known (an agent may be quicker than a list), not slices of missing cards. Changes nothing."""
@@ -165,6 +173,8 @@ def cluster_view(
         live.gpu_changed(gpu)
     for claim in claims:
         live.claim_changed(claim)
+    for one in device_claims:
+        live.device_claim_changed(one)
     for pod in pods:
         live.pod_changed(pod)
     for _ in live.use(usage):

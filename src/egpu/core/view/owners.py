@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.core.dra.held import holder as device_holder
+from egpu.core.dra.held import node_of
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 
 _NO_LABELS: Final[Mapping[str, str]] = {}
@@ -31,6 +34,8 @@ class Owners:
     def __init__(self, cache: SchedulerCache) -> None:
         self._cache = cache
         self._owners: dict[Holder, Owner] = {}
+        self._users: dict[str, str] = {}
+        """The nodes of placed pods with ResourceClaims, by UID."""
 
     def get(self, holder: Holder) -> Owner | None:
         """Return the owner of a holder; None for a reservation, and for an unknown holder."""
@@ -39,15 +44,38 @@ class Owners:
     def pod_changed(self, pod: Pod) -> Iterator[str]:
         allocation = self._cache.pod_allocation(pod.uid)
         if allocation is None:
-            return self.pod_deleted(pod.uid)
+            yield from self.pod_deleted(pod.uid)
+            yield from self._uses_claims(pod)
+            return
         used = tuple(sorted((name, one.claim) for name, one in allocation.containers.items() if one.claim))
         meta = pod.metadata
         labels = meta.labels or _NO_LABELS
         owner = Owner(pod.namespace, pod.name, labels, meta.creation_timestamp, pod.spec.node_name or "", used)
-        return self._own(Holder("pod", pod.uid), owner)
+        yield from self._own(Holder("pod", pod.uid), owner)
 
     def pod_deleted(self, uid: str) -> Iterator[str]:
-        return self._own(Holder("pod", uid), None)
+        yield from self._own(Holder("pod", uid), None)
+        if (node := self._users.pop(uid, "")) != "":
+            yield node
+
+    def _uses_claims(self, pod: Pod) -> Iterator[str]:
+        """Yield the node of a placed pod with ResourceClaims: it is shown with these."""
+        if pod.spec.resource_claims and pod.spec.node_name:
+            self._users[pod.uid] = pod.spec.node_name
+            yield pod.spec.node_name
+
+    def device_claim_changed(self, claim: ResourceClaim) -> Iterator[str]:
+        """Record a ResourceClaim with cards of ours."""
+        node = node_of(claim)
+        if not node:
+            return self.device_claim_deleted(claim.uid)
+        meta = claim.metadata
+        owner = Owner(claim.namespace, claim.name, meta.labels or _NO_LABELS, meta.creation_timestamp, node)
+        self._own(device_holder(claim.uid), owner)
+        return iter((node,))
+
+    def device_claim_deleted(self, uid: str) -> Iterator[str]:
+        return self._own(device_holder(uid), None)
 
     def claim_changed(self, claim: ElasticGPUClaim) -> Iterator[str]:
         meta = claim.metadata

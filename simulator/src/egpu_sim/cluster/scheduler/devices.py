@@ -1,7 +1,7 @@
 """kube-scheduler's plugin for dynamic resources: allocates the claims of a pod, and reserves them for it.
 
-Known differences: devices with binding conditions are not allocated, no claim is deallocated for another pod, and the
-first fitting alternative of a request does not count in the scores of nodes.
+Known differences: devices with binding conditions are not allocated, and the first fitting alternative of a request
+does not count in the scores of nodes.
 """
 
 import time
@@ -44,11 +44,14 @@ class Plan:
     taken: Taken
     found: dict[str, list[Json] | None] = field(default_factory=dict[str, list[Json] | None])
     """Allocations by node, for the claims that wait; None where there are none."""
+    unavailable: dict[str, ResourceClaim] = field(default_factory=dict[str, ResourceClaim])
+    """Allocated claims that some node cannot use, by UID."""
 
     def rejection(self, node: Node) -> Rejection | None:
         """Return why the node cannot take the pod. Raises InvalidInput where an expression fails."""
-        selectors = (at(one.status, "allocation", "nodeSelector") for one in self.allocated)
-        if any(each is not None and not node_selector_predicate(as_object(each))(node) for each in selectors):
+        elsewhere = {one.uid: one for one in self.allocated if not _is_usable(one, node)}
+        self.unavailable |= elsewhere
+        if elsewhere:
             return Rejection(DYNAMIC_RESOURCES, ("resourceclaim not available on the node",))
         if self.allocations(node) is None:
             return Rejection(DYNAMIC_RESOURCES, ("cannot allocate all claims",))
@@ -181,6 +184,19 @@ class DeviceClaims:
             status["reservedFor"] = [*consumers, references.consumer(pod)]
         await self._client.raw("PUT", _path(claim, "status"), body={**body, "status": status})
 
+    async def deallocate(self, plan: Plan) -> bool:
+        """Take back the allocation of one claim that only the pod has, and that keeps it from other nodes. Return
+        whether there was one. Raises the API server's errors."""
+        for claim in plan.unavailable.values():
+            if all(one.get("uid") == plan.pod.uid for one in claim.reserved_for):
+                body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}}
+                nothing = {"status": {"allocation": None, "reservedFor": None}}
+                await self._client.patch(
+                    ResourceClaim, claim.name, {**body, **nothing}, namespace=claim.namespace, subresource="status"
+                )
+                return True
+        return False
+
     async def release(self, plan: Plan) -> None:
         """Take back what `reserve` and `bind` did. An allocation that was written goes with its last reservation."""
         for claim in (*plan.allocated, *(one for one, _ in plan.waiting)):
@@ -192,6 +208,11 @@ class DeviceClaims:
                 await self._client.raw(
                     "PUT", _path(claim, "status"), body={**body, "status": {**status, "reservedFor": left}}
                 )
+
+
+def _is_usable(claim: ResourceClaim, node: Node) -> bool:
+    selector = at(claim.status, "allocation", "nodeSelector")
+    return selector is None or node_selector_predicate(as_object(selector))(node)
 
 
 def _every(_: Pod) -> bool:

@@ -34,7 +34,8 @@ from egpu_sim.cluster.scheduler.usage import Usage
 SCHEDULER_NAME = "default-scheduler"
 NO_NODES = "no nodes available to schedule pods"
 NOTHING_TO_DEALLOCATE = "no new claims to deallocate"
-"""Message of the plugin for dynamic resources, which runs before preemption and deallocates nothing here."""
+DEALLOCATED = "deallocation of ResourceClaim completed"
+"""Messages of the plugin for dynamic resources, which runs before preemption."""
 
 TIE_BREAK = random.Random()
 
@@ -201,8 +202,9 @@ class Scheduler:
         if not candidates:
             if plan is not None:  # a node without the devices needs no eviction
                 diagnosis.resolvable = {name for name in diagnosis.resolvable if plan.rejection(nodes[name]) is None}
+            freed = plan is not None and await self._devices.deallocate(plan)
             in_vain = await self._preempt(pod, nodes, diagnosis)
-            after = f"{NOTHING_TO_DEALLOCATE}, preemption: {in_vain}" if in_vain else ""
+            after = f"{DEALLOCATED if freed else NOTHING_TO_DEALLOCATE}, preemption: {in_vain}" if in_vain else ""
             message = unschedulable(len(nodes), diagnosis.reasons, after=after)
             return Failure(message, frozenset(diagnosis.plugins))
         if len(candidates) == 1:

@@ -155,7 +155,7 @@ class Publisher:
             self._allocator.learn(node)
         keeps_off = self._allocator is not None and self._allocator.keeps_extender_off
         given = self._given() if any(card.mig is not None for card in cards) else ()
-        objects = {card.uuid: await self._publish_card(card, node, given, keeps_off) for card in cards}
+        objects = {card.uuid: await self._publish_card(card, node, given) for card in cards}
         found = {uuid: gpu for uuid, gpu in objects.items() if gpu is not None}
         held = {uuid: gpu for uuid, gpu in found.items() if any(map(quantity_or_zero, gpu.status.given.values()))}
         await self._disown({card.uuid for card in cards})
@@ -164,12 +164,10 @@ class Publisher:
         self.holders = tuple(gpu.status.held_by or f"card {gpu.name}" for gpu in held.values())
         self.kept_off = keeps_off
 
-    async def _publish_card(
-        self, card: CardReading, node: Node, given: Collection[CardInstance], keeps_extender_off: bool
-    ) -> ElasticGPU | None:
+    async def _publish_card(self, card: CardReading, node: Node, given: Collection[CardInstance]) -> ElasticGPU | None:
         """Publish one card. Returns its object, as it was; None if another object has its name."""
         own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
-        allocator = names.DRA if keeps_extender_off else ""
+        allocator = "" if self._allocator is None else self._allocator.of_cards
         wanted = card_object(self._node, card, node.uid, own, given, mps=self._mps(card), allocator=allocator)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:

@@ -1,13 +1,16 @@
-"""Which of two ways gives out the node's cards: the extender with the device plugin, or kube-scheduler with claims.
+"""Who gives out the node's cards, and to whom: `device-plugin` (the extender, to pods), `dra` (kube-scheduler, to
+claims) or `priced` (the extender, to both).
 
-A card never has two bookkeepers. The label `elasticgpu.io/allocator` of the Node says which way is wanted. The way in
-force changes in this order:
+A card never has two bookkeepers. The label `elasticgpu.io/allocator` of the Node says which allocator is wanted. The
+device plugin and the DRA driver are the parts that serve it. The allocator in force changes in this order:
 
-1. The present way stops giving out: the cards' objects tell the extender to keep off, or the ResourceSlices go.
+1. The leaving parts stop giving out: the cards' objects tell the extender to keep off, or the ResourceSlices go. All
+   parts leave if the bookkeeper changes. Otherwise only those that the new allocator does not have: so pods go on when
+   a node begins or ends to serve claims by the extender.
 2. SETTLE_SECONDS pass, for a decision that was under way.
-3. Nothing may have the cards any more: no slot, no allocated pod, no allocated claim. Until then an event on the Node
-   says what has.
-4. The new way is written down, which an agent's restart finds, and begins.
+3. Nothing may have cards by the leaving parts any more: no slot, no allocated pod, no allocated claim. Until then an
+   event on the Node says what has.
+4. The new allocator is written down, which an agent's restart finds, and begins.
 """
 
 from __future__ import annotations
@@ -31,7 +34,12 @@ log = structlog.get_logger(__name__)
 SETTLE_SECONDS: Final = 5.0
 """For an allocation that was decided before the cards were withdrawn: a watch is behind by less."""
 LOOK_SECONDS: Final = 2.0
-WAYS: Final = (names.DEVICE_PLUGIN, names.DRA)
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    names.DEVICE_PLUGIN: (names.DEVICE_PLUGIN,),
+    names.DRA: (names.DRA,),
+    names.PRICED: (names.DEVICE_PLUGIN, names.DRA),
+}
+"""The parts that serve each allocator."""
 MAX_NAMED: Final = 5
 """Users of cards that an event names."""
 
@@ -58,10 +66,10 @@ class Way(Protocol):
 
 
 class Allocator:
-    """The way in force on one node. `changed` is set when the cards' objects must be published anew."""
+    """The allocator in force on one node. `changed` is set when the cards' objects must be published anew."""
 
     def __init__(self, file: Path, ways: Mapping[str, Way], *, events: EventRecorder) -> None:
-        """`file` keeps the way in force."""
+        """`file` keeps the allocator in force. `ways`: the parts."""
         self._file = file
         self._ways = ways
         self._events = events
@@ -78,13 +86,30 @@ class Allocator:
 
     @property
     def by_claims(self) -> bool:
-        """Return whether kube-scheduler gives out the cards, by claims."""
+        """Return whether claims get the cards now."""
+        return self.in_force == self.wanted and names.DRA in PARTS[self.in_force]
+
+    @property
+    def only_by_claims(self) -> bool:
+        """Return whether kube-scheduler gives out the cards."""
         return (self.in_force, self.wanted) == (names.DRA, names.DRA)
 
     @property
+    def priced(self) -> bool:
+        """Return whether the extender gives cards to claims, or did and some may have them."""
+        return self.in_force == names.PRICED
+
+    @property
+    def of_cards(self) -> str:
+        """Return what the cards' objects tell the extender: who gives them to claims; "" for nobody."""
+        if self.keeps_extender_off:
+            return names.DRA
+        return names.PRICED if self.by_claims else ""
+
+    @property
     def registered(self) -> bool:
-        """Return whether kubelet knows the way in force."""
-        return self._ways[self.in_force].registered
+        """Return whether kubelet knows all parts in force."""
+        return all(self._ways[part].registered for part in PARTS[self.in_force])
 
     @property
     def node_uid(self) -> str:
@@ -92,30 +117,41 @@ class Allocator:
         return self._node.uid if self._node is not None else ""
 
     def learn(self, node: Node) -> None:
-        """Read the label. Another value than WAYS changes nothing."""
+        """Read the label. An unknown value changes nothing."""
         self._node = node
         wanted = (node.metadata.labels or {}).get(names.ALLOCATOR) or names.DEVICE_PLUGIN
-        if wanted not in WAYS:
-            log.warning("label not understood", label=names.ALLOCATOR, value=wanted, known=WAYS)
+        if wanted not in PARTS:
+            log.warning("label not understood", label=names.ALLOCATOR, value=wanted, known=list(PARTS))
             return
         if wanted != self.wanted:
             log.info("allocator wanted", wanted=wanted, in_force=self.in_force)
             self.wanted = wanted
 
     async def run(self) -> None:
-        """Serve the way in force, and change it, forever."""
-        while True:
-            async with asyncio.TaskGroup() as group:
-                serving = group.create_task(self._ways[self.in_force].run())
+        """Serve the allocator in force, and change it, forever."""
+        async with asyncio.TaskGroup() as group:
+            serving: dict[str, asyncio.Task[None]] = {}
+            while True:
+                for part in PARTS[self.in_force]:
+                    if part not in serving:
+                        serving[part] = group.create_task(self._ways[part].run())
                 await self._until_free()
-                serving.cancel()
-            write_atomically(self._file, f"{self.wanted}\n".encode(), durable=True)
-            log.info("allocator changed", before=self.in_force, now=self.wanted)
-            self.in_force = self.wanted
-            self.changed.set()
+                for part in self._leaving():
+                    serving[part].cancel()
+                    await asyncio.wait([serving.pop(part)])
+                write_atomically(self._file, f"{self.wanted}\n".encode(), durable=True)
+                log.info("allocator changed", before=self.in_force, now=self.wanted)
+                self.in_force = self.wanted
+                self.changed.set()
+
+    def _leaving(self) -> list[str]:
+        """Return the parts by which nothing may have cards when the allocator changes."""
+        if names.DRA in (self.in_force, self.wanted):
+            return list(PARTS[self.in_force])
+        return [part for part in PARTS[self.in_force] if part not in PARTS[self.wanted]]
 
     async def _until_free(self) -> None:
-        """Return once another way is wanted, and nothing has cards by the present one."""
+        """Return once another allocator is wanted, and nothing has cards by the leaving parts."""
         withdrawn: float | None = None
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -124,9 +160,12 @@ class Allocator:
                 continue
             try:
                 self.changed.set()  # the newest label, and the newest holders of cards
-                if not await self._ways[self.in_force].withdraw():
+                leaving = self._leaving()
+                if not all([await self._ways[part].withdraw() for part in leaving]):
                     withdrawn = None
                     continue
+                if not leaving:
+                    return
                 withdrawn = withdrawn or time.monotonic()
                 if time.monotonic() - withdrawn >= SETTLE_SECONDS and not await self._refusal():
                     return
@@ -135,13 +174,13 @@ class Allocator:
 
     async def _refusal(self) -> bool:
         """Return whether something still has cards, and say so on the Node."""
-        users = sorted(await self._ways[self.in_force].users())
+        users = sorted({one for part in self._leaving() for one in await self._ways[part].users()})
         if not users:
             return False
         listed = ", ".join(users[:MAX_NAMED]) + (f" and {len(users) - MAX_NAMED} more" if users[MAX_NAMED:] else "")
         reason = (
-            f"the node stays with {self.in_force} until nothing has its cards: {listed}; it takes no new GPU work "
-            f"until then. Delete these, or set {names.ALLOCATOR} back to {self.in_force}"
+            f"the node stays with {self.in_force} until nothing has its cards: {listed}; it takes no new GPU work of "
+            f"this kind until then. Delete these, or set {names.ALLOCATOR} back to {self.in_force}"
         )
         if reason != self._refused and self._node is not None:
             self._refused = reason
@@ -155,4 +194,4 @@ def _read(file: Path) -> str:
         found = file.read_text().strip()
     except FileNotFoundError:
         return names.DEVICE_PLUGIN
-    return found if found in WAYS else names.DEVICE_PLUGIN
+    return found if found in PARTS else names.DEVICE_PLUGIN

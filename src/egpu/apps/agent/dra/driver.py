@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from egpu.api import names
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.dra.claims import Claims
 from egpu.apps.agent.dra.specs import ClaimSpecs
@@ -23,7 +24,8 @@ from egpu.apps.agent.slots.leftovers import Leftovers
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.core.dra.devices import device_name
-from egpu.core.dra.grants import Grant, NodeCard, containers_with, grants, main_request
+from egpu.core.dra.grants import Grant, NodeCard, containers_with, grants, main_request, ours
+from egpu.core.dra.held import bypasses
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import CorruptData, ElasticGPUError, TerminalError, Unavailable
@@ -36,7 +38,8 @@ _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class ClaimDriver:
-    """The driver. Implements `egpu_base.kubelet.dra.Driver`. `slot_lock`: the lock of a slot that is being changed."""
+    """The driver. Implements `egpu_base.kubelet.dra.Driver`. `slot_lock`: the lock of a slot that is being changed.
+    `priced`: whether the extender chooses the cards of claims."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class ClaimDriver:
         specs: ClaimSpecs,
         former: FormerUsers,
         slot_lock: Callable[[str], asyncio.Lock],
+        priced: Callable[[], bool] = lambda: False,
         sweep_seconds: float = 15.0,
     ) -> None:
         self._node = node
@@ -59,6 +63,7 @@ class ClaimDriver:
         self._specs = specs
         self._former = former
         self._slot_lock = slot_lock
+        self._priced = priced
         self._sweep_seconds = sweep_seconds
         self._boot_id = boot_id()
 
@@ -77,6 +82,12 @@ class ClaimDriver:
     async def _prepare(self, claim: ClaimName) -> Sequence[PreparedDevice]:
         _prefix(claim.uid)
         found = await self._claims.read(claim)
+        if self._priced() and any(map(bypasses, ours(found, self._node))):
+            raise TerminalError(
+                f"claim {found.key}: kube-scheduler gave it a card, because it tolerates the taint "
+                f"{names.PRICED_TAINT}. The extender gives out the cards of this node, and may have given this one to "
+                "others; remove the toleration, and make the claim anew"
+            )
         wanted = grants(found, self._node, await self._cards())
         pod = await self._claims.pod(found)
         users = {grant.request: containers_with(pod, found.name, grant.request) for grant in wanted}

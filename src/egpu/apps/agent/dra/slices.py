@@ -34,7 +34,8 @@ CHECK_SECONDS: Final = 15.0
 
 class Slices:
     """The slices of one node. `node_uid` returns the UID of the Node, `cordoned` the UUIDs of cards under cordon, and
-    `giving` whether the node gives out cards this way now: without it there are no slices."""
+    `giving` whether the node gives out cards this way now: without it there are no slices. `priced`: whether the
+    extender chooses them."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Slices:
         node_uid: Callable[[], str],
         cordoned: Callable[[], Collection[str]],
         giving: Callable[[], bool],
+        priced: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._node = node
@@ -54,6 +56,7 @@ class Slices:
         self._node_uid = node_uid
         self._cordoned = cordoned
         self._giving = giving
+        self._priced = priced
         self._written: Sequence[PublishedCard] | None = None
         self._checked = 0.0
 
@@ -79,17 +82,24 @@ class Slices:
         self._written, self._checked = cards, now
 
     def cards(self) -> list[PublishedCard]:
-        """Return the cards to publish: those in MIG mode have instances only, which claims cannot get yet."""
+        """Return the cards to publish: those in MIG mode have instances only, which claims cannot get yet. The use of
+        priced cards is left out: their order means nothing, and each change is a write."""
         core: dict[str, int] = {}
         memory: dict[str, int] = {}
-        for record in self._slots.records():
+        for record in self._slots.records() if not self._priced() else ():
             for share in record.allocation.cards if not record.server else ():
                 core[share.uuid] = core.get(share.uuid, 0) + share.core
                 memory[share.uuid] = memory.get(share.uuid, 0) + share.memory_mib
         version, cordoned = driver_version(), self._cordoned()
+        priced = self._priced()
         return [
             _published(
-                card, version, cordoned=card.uuid in cordoned, core=core.get(card.uuid, 0), mib=memory.get(card.uuid, 0)
+                card,
+                version,
+                cordoned=card.uuid in cordoned,
+                priced=priced,
+                core=core.get(card.uuid, 0),
+                mib=memory.get(card.uuid, 0),
             )
             for card in self._inventory.cards.values()
             if card.mig is None
@@ -132,7 +142,7 @@ class Slices:
         return {one.name: one for one in found if (one.spec.driver, one.spec.node_name) == (names.DRIVER, self._node)}
 
 
-def _published(card: CardReading, version: str, *, cordoned: bool, core: int, mib: int) -> PublishedCard:
+def _published(card: CardReading, version: str, *, cordoned: bool, priced: bool, core: int, mib: int) -> PublishedCard:
     return PublishedCard(
         uuid=card.uuid,
         index=card.index,
@@ -146,6 +156,7 @@ def _published(card: CardReading, version: str, *, cordoned: bool, core: int, mi
         links=dict(card.links),
         sick="" if card.healthy else card.reason or "unhealthy",
         cordoned=cordoned,
+        priced=priced,
         used_core=core,
         used_mib=mib,
     )

@@ -75,8 +75,8 @@ class ByPlugin:
 
 
 class ByClaims:
-    """kube-scheduler chooses devices, and our driver prepares slots. `withdraw_plugin` ends the offer of the device
-    plugin's slots."""
+    """kube-scheduler or the extender chooses devices, and our driver prepares slots. `withdraw_plugin` ends the offer
+    of the device plugin's slots, unless the node has both."""
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ def by_claims(
     cordoned: Callable[[], Collection[str]],
     node_uid: Callable[[], str],
     giving: Callable[[], bool],
+    priced: Callable[[], bool],
     withdraw_plugin: Callable[[], None],
 ) -> ByClaims:
     """Assemble the way by claims, of the agent's parts. Other parameters as in `Slices` and `ByClaims`."""
@@ -149,6 +150,7 @@ def by_claims(
         specs=specs,
         former=former,
         slot_lock=slot_lock,
+        priced=priced,
         sweep_seconds=config.sweep_seconds,
     )
     registration = Registration(driver, config.kubelet_dir)
@@ -160,5 +162,6 @@ def by_claims(
         node_uid=node_uid,
         cordoned=cordoned,
         giving=lambda: giving() and registration.registered,
+        priced=priced,
     )
     return ByClaims(slices, registration, driver, claims, slots=slots, withdraw_plugin=withdraw_plugin)

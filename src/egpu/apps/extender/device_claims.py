@@ -1,0 +1,233 @@
+"""Allocates the ResourceClaims of waiting pods on nodes with `elasticgpu.io/allocator=priced`.
+
+kube-scheduler cannot allocate them there, because of the devices' taint, and keeps the pod waiting. Once the claims
+have an allocation, it binds the pod to their node. It needs no setting for this.
+
+kube-scheduler takes an allocation back if the pod does not fit on the node after all. The extender then avoids that
+node for a while."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from egpu.api import names
+from egpu.apps.extender.device_claim_writer import DeviceClaimWriter
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.quotas import Quotas
+from egpu.apps.extender.view import View
+from egpu.core.dra.asking import Asked, asked
+from egpu.core.dra.choosing import Choice, Wish, choose, request_of, without_held
+from egpu.core.dra.held import node_of
+from egpu.core.dra.references import claim_names, is_for, single_node
+from egpu.core.policies.registry import Policies
+from egpu_base.api.devices import ResourceClaim
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.wire import rfc3339
+from egpu_base.errors import (
+    Conflict,
+    DoesNotFit,
+    ElasticGPUError,
+    InvalidInput,
+    MissingExtra,
+    NotFound,
+    NotSupported,
+    Refused,
+)
+from egpu_base.kubernetes import Change
+from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.runtime.reconcile import DONE, Loop, Result
+
+RETRY_SECONDS: Final = 10.0
+AVOID_SECONDS: Final = 60.0
+"""The time for which a pod's claims get no cards of a node from which kube-scheduler took them back."""
+WORKERS: Final = 8
+
+log = structlog.get_logger(__name__)
+
+
+class PricedClaims:
+    """One loop, over waiting pods by UID."""
+
+    def __init__(
+        self,
+        view: View,
+        writer: DeviceClaimWriter,
+        policies: Policies,
+        events: EventRecorder,
+        *,
+        quotas: Quotas,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._writer = writer
+        self._policies = policies
+        self._events = events
+        self._quotas = quotas
+        self._metrics = metrics
+        self._waiting: dict[str, Pod] = {}
+        self._users: dict[str, set[str]] = {}
+        """UIDs of waiting pods by claim (`namespace/name`)."""
+        self._gave: dict[str, str] = {}
+        """The node of the claims of a waiting pod that this process gave, by the pod's UID."""
+        self._avoided: dict[str, dict[str, float]] = {}
+        """Nodes that a waiting pod avoids, and until when, by the pod's UID."""
+        self.loop: Loop[str] = Loop("priced claims", self.reconcile, workers=WORKERS)
+        view.pods.on_change(self._pod)
+        view.device_claims.on_change(self._claim)
+        view.device_classes.on_change(lambda _: self.consider_all())
+        view.on_room(self.consider_all)
+
+    # --- who waits --------------------------------------------------------------------------------------------------
+
+    def consider_all(self) -> None:
+        for uid in self._waiting:
+            self.loop.queue.add(uid)
+
+    def _pod(self, change: Change[Pod]) -> None:
+        pod = change.new
+        before = self._waiting.pop(change.subject.uid, None)
+        for name in claim_names(before) if before is not None else ():
+            self._users[f"{change.subject.namespace}/{name}"].discard(change.subject.uid)
+        if pod is None or not _waits(pod):
+            self._gave.pop(change.subject.uid, None)
+            self._avoided.pop(change.subject.uid, None)
+            return
+        self._waiting[pod.uid] = pod
+        for name in claim_names(pod):
+            self._users.setdefault(f"{pod.namespace}/{name}", set()).add(pod.uid)
+        self.loop.queue.add(pod.uid)
+
+    def _claim(self, change: Change[ResourceClaim]) -> None:
+        claim = change.subject
+        users = self._users.get(claim.key, set())
+        if not users:
+            self._users.pop(claim.key, None)
+        lost = change.old is not None and node_of(change.old) and (change.new is None or not node_of(change.new))
+        by_others = lost and claim.uid not in self._writer.releasing
+        for uid in users:
+            if by_others and change.old is not None and self._gave.get(uid) == node_of(change.old):
+                node = self._gave.pop(uid)
+                self._avoided.setdefault(uid, {})[node] = time.monotonic() + AVOID_SECONDS
+                self._view.cache.hosts.pod_gone(uid)
+            self.loop.queue.add(uid)
+        if lost:
+            self._view.made_room()
+
+    # --- one pod ----------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, uid: str) -> Result:
+        pod = self._waiting.get(uid)
+        if pod is None or not self._view.cache.device_claims.priced_nodes():
+            return DONE  # a node that becomes a priced one makes room
+        claims = [self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod)]
+        known = [one for one in claims if one is not None]
+        if len(known) < len(claims) or not claims or any(one.metadata.deletion_timestamp for one in known):
+            return DONE  # the pod, or its claims, will change
+        try:
+            wish = self._wish(pod, known)
+            if wish is None:
+                return DONE
+            return await self._serve(wish)
+        except (DoesNotFit, Refused) as error:
+            reason = "DoesNotFit" if isinstance(error, DoesNotFit) else "QuotaExceeded"
+            await self._events.warn(pod, reason, str(error))
+            return Result(again_after_seconds=RETRY_SECONDS)
+        except (InvalidInput, NotSupported, MissingExtra) as error:
+            await self._events.warn(pod, "ClaimNotServed", str(error))
+            return DONE
+        except NotFound:
+            return DONE
+
+    def _wish(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Wish | None:
+        """Return what the pod waits for; None if none of its claims waits for the extender."""
+        view, book = self._view, self._view.cache.device_claims
+        waiting: list[Asked] = []
+        for claim in claims:
+            if claim.status.allocation is None and not book.is_assumed(claim.uid):
+                if not is_for(claim, pod):
+                    return None  # kube-scheduler refuses the claim that was made for another pod
+                wanted = asked(claim, view.cache.classes, view.device_classes.get)
+                if wanted is not None:
+                    waiting.append(wanted)
+        if not waiting:
+            return None
+        if names.DEMAND in pod.annotations:
+            raise NotSupported("the pod asks for cards both by resource names or annotations and by ResourceClaims")
+        held = {one.name: given for one in claims if (given := book.allocation(one.uid)) is not None}
+        nodes = {node for one in claims if (node := single_node(book.get(one.uid) or one))}
+        if len(nodes) > 1:
+            raise DoesNotFit(f"its claims are allocated on several nodes: {', '.join(sorted(nodes))}")
+        return Wish(pod, waiting, held, next(iter(nodes), ""))
+
+    async def _serve(self, wish: Wish) -> Result:
+        pod, cache = wish.pod, self._view.cache
+        cache.ranking.see(pod.uid, request_of(wish, self._view.scene(self._policies)))
+        try:
+            self._choose(wish)  # without a write while it does not fit
+        except DoesNotFit:
+            if await self._released(wish):
+                return Result(again_after_seconds=0)
+            raise
+        quotas = await self._quotas.listed(pod.namespace)
+        marked = [await self._writer.mark(one.claim) for one in wish.waiting]
+
+        def chosen() -> Sequence[ResourceClaim]:
+            again = self._wish(pod, [*marked, *self._others(pod, marked)])
+            if again is None or len(again.waiting) != len(marked):
+                raise Conflict(f"pod {pod.key}: its claims changed meanwhile")
+            choice = self._choose(again)
+            self._quotas.check_device_claims(quotas, pod.namespace, choice.node, choice.claims)
+            self._gave[pod.uid] = choice.node
+            cache.hosts.pod_placed(pod, choice.node)
+            return choice.claims
+
+        try:
+            await self._writer.write(chosen)
+        except ElasticGPUError:
+            if self._gave.pop(pod.uid, None) is not None:
+                cache.hosts.pod_gone(pod.uid)
+            raise
+        self._metrics.device_claims_allocated.inc(len(marked))
+        log.info("claims allocated", pod=pod.key, node=self._gave.get(pod.uid), claims=len(marked))
+        return DONE
+
+    def _others(self, pod: Pod, marked: Sequence[ResourceClaim]) -> list[ResourceClaim]:
+        """Return the pod's other claims as they are now."""
+        mine = {one.name for one in marked}
+        found = (self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod) if name not in mine)
+        return [one for one in found if one is not None]
+
+    def _choose(self, wish: Wish) -> Choice:
+        cache = self._view.cache
+        now = time.monotonic()
+        avoided = {node for node, until in self._avoided.get(wish.pod.uid, {}).items() if until > now}
+        with cache.reservations.lifted(wish.pod):
+            return choose(wish, self._view.scene(self._policies), avoided=avoided, timestamp=rfc3339(time.time()))
+
+    async def _released(self, wish: Wish) -> bool:
+        """Release the claims that this pod alone has, if all of them together then find room on another node: a leader
+        that ended between two writes left them. Return whether any was released."""
+        view = self._view
+        mine = [
+            found
+            for name in wish.held
+            if (found := view.device_claims.get(name, wish.pod.namespace)) is not None
+            and [one.uid for one in found.status.reserved_for or ()] == [wish.pod.uid]
+        ]
+        if len(mine) < len(wish.held) or not mine:
+            return False
+        as_new = [asked(one, view.cache.classes, view.device_classes.get) for one in mine]
+        try:
+            self._choose(without_held(wish, [one for one in as_new if one is not None]))
+        except DoesNotFit:
+            return False
+        await self._writer.release(mine)
+        return True
+
+
+def _waits(pod: Pod) -> bool:
+    """Return whether the pod may be scheduled, and has claims."""
+    ready = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
+    return bool(ready and pod.spec.resource_claims and not pod.spec.scheduling_gates)

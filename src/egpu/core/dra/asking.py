@@ -1,0 +1,141 @@
+"""What a ResourceClaim asks for, as the extender's demands.
+
+The extender cannot evaluate CEL. So it serves only claims whose classes are those that the controller made, and which
+have no selectors of their own.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from egpu.api import names
+from egpu.api.allocation import ContainerDemand
+from egpu.api.objects import ElasticGPUClass
+from egpu.core.dra.classes import device_class
+from egpu.core.dra.configuration import SliceConfig, configuration
+from egpu.core.dra.devices import CORES, MEMORY, PRICED
+from egpu_base.api.devices import AllocationConfiguration, DeviceClass, ExactDeviceRequest, ResourceClaim
+from egpu_base.api.quantities import MIB_BYTES, Quantity, parse_quantity
+from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownProvisioner
+
+FROM_CLASS: Final = "FromClass"
+WHOLE: Final = 100
+"""Percent of a card's compute, and of its memory."""
+_EXACT: Final = ("", "ExactCount")
+
+Classes = Mapping[str, ElasticGPUClass]
+DeviceClasses = Callable[[str], DeviceClass | None]
+"""Find a DeviceClass by name."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A claim without an allocation: its demands by request, and the configuration that its allocation will carry."""
+
+    claim: ResourceClaim
+    demands: Mapping[str, ContainerDemand]
+    config: Sequence[AllocationConfiguration]
+
+
+def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses) -> Asked | None:
+    """Return what a claim asks for; None if it asks for none of our classes.
+
+    Raises NotSupported and InvalidInput: the extender cannot serve it, now or ever.
+    """
+    devices = claim.spec.devices
+    found: dict[str, tuple[ExactDeviceRequest, DeviceClass]] = {}
+    others: list[str] = []
+    for request in devices.requests or ():
+        exactly = request.exactly
+        kind = None if exactly is None else _our_class(exactly.device_class_name, classes, device_classes)
+        if exactly is None or kind is None:
+            others.append(request.name)
+        else:
+            found[request.name] = exactly, kind
+    if not found:
+        return None
+    where = f"claim {claim.key}"
+    if others:
+        raise NotSupported(f"{where}: request {others[0]} is for other devices; ask for these in a claim of their own")
+    if devices.constraints:
+        raise NotSupported(f"{where}: the extender cannot follow its constraints; remove them")
+    config = _configuration(claim, found)
+    demands = {
+        name: _demand(exactly, configuration(config, name), f"{where}, request {name}")
+        for name, (exactly, _) in found.items()
+    }
+    return Asked(claim, demands, config)
+
+
+def _our_class(name: str, classes: Classes, device_classes: DeviceClasses) -> DeviceClass | None:
+    """Return the DeviceClass that the controller made of the ElasticGPUClass of this name. Another one, or one that
+    selects other cards, is left to kube-scheduler."""
+    klass, found = classes.get(name), device_classes(name)
+    if klass is None or found is None:
+        return None
+    if not any(owner.uid == klass.uid for owner in found.metadata.owner_references or ()):
+        return None
+    try:
+        made = device_class(klass)
+    except (InvalidDemand, NotSupported, UnknownProvisioner):
+        return None
+    return found if found.spec.selectors == made.spec.selectors else None
+
+
+def _configuration(
+    claim: ResourceClaim, found: Mapping[str, tuple[ExactDeviceRequest, DeviceClass]]
+) -> list[AllocationConfiguration]:
+    """Return the configuration as kube-scheduler writes it: of each class with its requests, then the claim's own."""
+    of_class: dict[str, list[str]] = {}
+    kinds = {kind.name: kind for _, kind in found.values()}
+    for name, (_, kind) in found.items():
+        of_class.setdefault(kind.name, []).append(name)
+    first = [
+        AllocationConfiguration(source="FromClass", requests=requests, opaque=one.opaque)
+        for kind, requests in of_class.items()
+        for one in kinds[kind].spec.config or ()
+    ]
+    own = claim.spec.devices.config or ()
+    return [*first, *(AllocationConfiguration(requests=one.requests, opaque=one.opaque) for one in own)]
+
+
+def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> ContainerDemand:
+    if request.selectors:
+        raise NotSupported(
+            f"{where}: the extender cannot evaluate selectors; remove them, or use a node with {names.DRA}"
+        )
+    if request.allocation_mode not in _EXACT:
+        raise NotSupported(f"{where}: allocationMode is {request.allocation_mode}; use ExactCount")
+    if request.admin_access:
+        raise NotSupported(f"{where}: adminAccess gives a card to two users at once; remove it")
+    if any(one.tolerates(PRICED) for one in request.tolerations or ()):
+        raise NotSupported(f"{where}: it tolerates the taint {names.PRICED_TAINT}; remove this toleration")
+    amounts = (request.capacity.requests if request.capacity is not None else None) or {}
+    wanted = {name.removeprefix(f"{names.DRIVER}/"): amount for name, amount in amounts.items()}
+    if unknown := sorted(wanted.keys() - {CORES, MEMORY}):
+        raise InvalidInput(where, f"cards have no capacity {unknown[0]}; use {CORES} or {MEMORY}")
+    cards = request.count or 1
+    if config.technology == names.PHYSICAL:
+        if wanted:
+            raise InvalidInput(where, f"{names.PHYSICAL} gives whole cards only; remove capacity.requests")
+        return ContainerDemand(
+            provisioner=config.technology, cards=cards, exclusive=True, class_name=request.device_class_name
+        )
+    core = _whole(wanted.get(CORES), 1, where) or WHOLE
+    memory_mib = _whole(wanted.get(MEMORY), MIB_BYTES, where)
+    if core > WHOLE:
+        raise InvalidInput(where, f"{core} {CORES} were asked for, and a card has {WHOLE}; ask for several with count")
+    return ContainerDemand(
+        provisioner=config.technology,
+        cards=cards,
+        core=core,
+        memory_mib=memory_mib,
+        memory_percent=0 if memory_mib else WHOLE,
+        class_name=request.device_class_name,
+    )
+
+
+def _whole(amount: Quantity | None, unit: int, where: str) -> int:
+    """Return an amount in units, rounded up as kube-scheduler does; 0 without an amount."""
+    return 0 if amount is None else max(1, math.ceil(parse_quantity(amount, field=where) / unit))
