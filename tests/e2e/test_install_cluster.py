@@ -30,6 +30,8 @@ from support.waiting import until
 
 SIMULATED = ("elasticgpu.io/pod-logs", "elasticgpu.io/kubelet-socket")
 """Annotations of the simulated kubelet."""
+ON_NODES = ("agent-", "shim-")
+"""How the names of the DaemonSets' processes begin."""
 
 
 class Later(Product):
@@ -174,10 +176,12 @@ async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerato
 
     async def play() -> None:
         await until(lambda: workloads("Deployment"), "the Deployments")
-        await running.fleet.start(Product.specs(running.components, running))
-        await until(lambda: workloads("DaemonSet"), "the DaemonSets")
+        specs = Product.specs(running.components, running)
+        await running.fleet.start([one for one in specs if not one.name.startswith(ON_NODES)])
+        await until(lambda: workloads("DaemonSet"), "the DaemonSets")  # which an agent asks about as soon as it starts
+        await running.fleet.start([one for one in specs if one.name.startswith(ON_NODES)])
         await until(lambda: gone("DaemonSet"), "the end of the DaemonSets")
-        await running.fleet.stop([name for name in running.fleet.children if name.startswith(("agent-", "shim-"))])
+        await running.fleet.stop([name for name in running.fleet.children if name.startswith(ON_NODES)])
         ended.set()
 
     async with playing(Bare(client, running.server), trusting=False):

@@ -132,6 +132,8 @@ NO_DEVICES: Final = "void"
 DEVICE_PLUGIN: Final = "device-plugin"
 DRA: Final = "dra"
 """Values of the label ALLOCATOR."""
+OTHER_PLUGIN: Final = "other"
+"""The allocator of a card that another program gives out, too."""
 DRIVER: Final = f"gpu.{GROUP}"
 """The name of our driver in ResourceSlices, ResourceClaims and DeviceClasses."""
 

@@ -54,7 +54,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     mps: str = ""
     """"ready" if the agent can run an MPS server for the card; otherwise the reason why it cannot."""
     allocator: str = ""
-    """"dra" if only claims of resource.k8s.io get parts of the card; otherwise empty."""
+    """"dra" if only claims of resource.k8s.io get parts of the card; "other" if another program gives it out, too, so
+    that it takes no new work; otherwise empty."""
     mig: Mig | None = None
     """The possible and existing MIG instances, while the card is in MIG mode. Only instances can be used then."""
 

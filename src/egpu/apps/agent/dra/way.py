@@ -134,6 +134,7 @@ def by_claims(
     cordoned: Callable[[], Collection[str]],
     node_uid: Callable[[], str],
     giving: Callable[[], bool],
+    contested: Callable[[], bool],
     withdraw_plugin: Callable[[], None],
 ) -> ByClaims:
     """Assemble the way by claims, of the agent's parts. Other parameters as in `Slices` and `ByClaims`."""
@@ -160,5 +161,6 @@ def by_claims(
         node_uid=node_uid,
         cordoned=cordoned,
         giving=lambda: giving() and registration.registered,
+        contested=contested,
     )
     return ByClaims(slices, registration, driver, claims, slots=slots, withdraw_plugin=withdraw_plugin)
