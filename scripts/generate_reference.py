@@ -72,7 +72,10 @@ try *retryable* errors again by themselves. [Troubleshooting](../operate/trouble
 
 """
 LABELS: Final[Mapping[str, tuple[str, str]]] = {
-    f"{names.GROUP}/node": ("a node, by an administrator", "`true`: the node gets an agent."),
+    f"{names.GROUP}/node": (
+        "a node, by an administrator",
+        "`true`: the node gets an agent. `false`: it gets none, whatever other labels say.",
+    ),
     f"{names.GROUP}/all-devices": ("a namespace, by an administrator", "`true`: its pods may see all cards of a node."),
     f"{names.GROUP}/guard-devices": (
         "a namespace, by an administrator",

@@ -37,6 +37,8 @@ from support.waiting import until
 SIMULATED = ("elasticgpu.io/pod-logs", "elasticgpu.io/kubelet-socket")
 """Annotations of the simulated kubelet."""
 EXPIRING = ("events", "leases")
+ON_NODES = ("agent-", "shim-")
+"""How the names of the DaemonSets' processes begin."""
 
 
 class Later(Product):
@@ -227,7 +229,7 @@ async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerato
         async with running.components.reached(running, client):
             specs = Product.specs(running.components, running)
             await running.fleet.start([one for one in specs if not on_nodes(one)])
-            await until(lambda: workloads("DaemonSet"), "the DaemonSets")
+            await until(lambda: workloads("DaemonSet"), "the DaemonSets")  # which an agent asks about when it starts
             await running.fleet.start([one for one in specs if on_nodes(one)])
             await until(lambda: gone("DaemonSet"), "the end of the DaemonSets")
             await running.fleet.stop([one.name for one in specs if on_nodes(one)])
@@ -244,7 +246,7 @@ async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerato
 
 
 def on_nodes(spec: ChildSpec) -> bool:
-    return spec.name.startswith(("agent-", "shim-"))
+    return spec.name.startswith(ON_NODES)
 
 
 async def succeeded(client: Client) -> bool:

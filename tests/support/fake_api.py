@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from egpu_base.kubernetes import Client
+from egpu_sim.cluster.apiserver.patching.json_patch import PatchFailed, json_patch
 
 Json = dict[str, Any]
 Fault = Callable[["FakeAPI", httpx2.Request], httpx2.Response | None]
@@ -134,6 +135,11 @@ class FakeAPI(httpx2.AsyncBaseTransport):
             if not options.get("dryRun"):  # who is evicted takes time to end
                 self.put(plural, merge(obj, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))
             return httpx2.Response(201, json={"kind": "Status", "status": "Success"})
+        if request.method == "PATCH" and isinstance(body, list):
+            try:
+                return httpx2.Response(200, json=self.put(plural, json_patch(copy.deepcopy(obj), body)))
+            except PatchFailed as error:
+                return status(422, "Invalid", str(error))
         if request.method == "PATCH":
             wanted = body.get("metadata", {})
             for field in ("uid", "resourceVersion"):

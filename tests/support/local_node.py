@@ -156,6 +156,12 @@ class LocalNode:
                     executor.end()
 
     async def start_agent(self) -> Agent:
+        agent = self.begin_agent()
+        await until(lambda: agent.not_ready() is None or self._agent_failed(), "agent ready")
+        return agent
+
+    def begin_agent(self) -> Agent:
+        """Start an agent, and do not wait until it is ready."""
         self._start_shim()
         config = AgentConfig(
             node=NODE,
@@ -174,7 +180,6 @@ class LocalNode:
         agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
         self._agent_task = asyncio.create_task(agent.run(self._agent_supervisor))
-        await until(lambda: agent.not_ready() is None or self._agent_failed(), "agent ready")
         return agent
 
     def _agent_failed(self) -> bool:

@@ -33,7 +33,7 @@ def processes() -> Iterator[Process]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
                 words = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield Process(int(entry.name), int(fields[1]), int(fields[19]), words.strip(), fields[0])
 

@@ -170,7 +170,7 @@ async def test_who_is_told_late_undoes_no_later_order(node: Node) -> None:
     (first, second), api = list(node.slots.records()), FakeAPI()
     node.slots.amend(msgspec.structs.replace(first, allocation=allocation(memory_mib=512, revision=2)))
     pages.amend_policy(node.slots.path("1") / POLICY_FILE, card(0).uuid, memory_limit_bytes=512 * MIB)
-    running = asyncio.create_task(resizer(node, api).run())
+    running = asyncio.create_task(followed(resizer(node, api)))
     try:
         for revision, memory_mib in ((1, 4096), (3, 2048)):
             told = PodAllocation(node=NODE, containers={"app": allocation(memory_mib=memory_mib, revision=revision)})
@@ -203,7 +203,7 @@ async def test_a_pod_that_is_resized_when_it_is_first_seen_is_followed(
         return records()
 
     monkeypatch.setattr(node.slots, "records", look)
-    running = asyncio.create_task(resizer(node, api).run())
+    running = asyncio.create_task(followed(resizer(node, api)))
     try:
         await looked.wait()
         told = PodAllocation(node=NODE, containers={"app": allocation("", memory_mib=512, revision=1)})
@@ -213,6 +213,13 @@ async def test_a_pod_that_is_resized_when_it_is_first_seen_is_followed(
         await until(lambda: node.memory_mib("1") == 512)
     finally:
         running.cancel()
+
+
+async def followed(one: SlotResizer) -> None:
+    """Run it, and what follows the node's pods for it."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.pods.run())
+        group.create_task(one.run())
 
 
 def resizer(node: Node, api: FakeAPI) -> SlotResizer:

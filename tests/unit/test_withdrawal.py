@@ -40,6 +40,8 @@ async def test_a_node_without_slots_loses_its_amounts_after_a_while() -> None:
         assert api.get("nodes", "n0")["status"][field] == {"cpu": "8", "elasticgpu.io/slot": "0"}
     (event,) = api.all("events")
     assert "no agent serves this node" in event["message"]
+    (condition,) = api.get("nodes", "n0")["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("ElasticGPUReady", "False", "AgentGone")
 
 
 @pytest.mark.parametrize("status", [{"slot": "48"}, {"gpu-core": "0", "slot": "0"}], ids=["served", "taken back"])

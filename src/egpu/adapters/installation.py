@@ -13,6 +13,7 @@ import yaml
 
 import egpu
 from egpu.adapters.values import AS_DEPLOYED, Agent, Values, of
+from egpu.core.gpu_nodes import SELECTED
 from egpu_base.api.wire import camel
 from egpu_base.errors import InvalidInput, NotFound
 
@@ -178,7 +179,11 @@ def _run(workload: Document, image: str, values: Values) -> None:
 
 def _on_node(pod: Document, agent: Agent) -> None:
     """Apply the agents' nodes and runtime to a pod; they hold for the shims beside them, too."""
-    pod["nodeSelector"] = agent.nodes
+    pod["nodeSelector"] = dict(agent.node_selector)
+    if agent.node_selector:
+        pod["affinity"] = SELECTED
+    if agent.affinity:
+        pod["affinity"] = agent.affinity
     if agent.runtime_class:
         pod["runtimeClassName"] = agent.runtime_class
     arguments = pod["containers"][0]["args"]

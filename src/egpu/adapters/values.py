@@ -11,9 +11,7 @@ import yaml
 from egpu_base.errors import InvalidInput
 
 Map = dict[str, Any]
-NODES: Final[dict[str, str | None]] = {"elasticgpu.io/node": "true"}
-"""The agents' nodes, if no value says otherwise."""
-_OneOrMore = msgspec.Meta(extra_json_schema={"minProperties": 1})
+_NodeAffinity = msgspec.Meta(extra_json_schema={"anyOf": [{"maxProperties": 0}, {"required": ["nodeAffinity"]}]})
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -71,18 +69,14 @@ class Extender(Placed, frozen=True, kw_only=True):
 
 
 class Agent(Component, frozen=True, kw_only=True):
-    """The agents. The shim beside each has the same nodes, tolerations, affinity, priority and runtime class."""
+    """The agents. The shim beside each has the same nodes, tolerations, affinity, priority and runtime class. Without a
+    node selector or an affinity they run on nodes with NVIDIA's cards, as labels say."""
 
-    node_selector: Annotated[dict[str, str | None], _OneOrMore] = msgspec.field(default_factory=NODES.copy)
+    affinity: Annotated[Map, _NodeAffinity] = {}
+    node_selector: dict[str, str] = {}
     runtime_class: str = ""
     cdi: Literal["auto", "always", "never"] = "auto"
     pool: bool = False
-
-    @property
-    def nodes(self) -> dict[str, str]:
-        """The labels of the agents' nodes: the default and the given ones; a null removes one, as in Helm."""
-        labels = NODES | self.node_selector
-        return {label: value for label, value in labels.items() if value is not None}
 
 
 class Values(_Values, frozen=True, kw_only=True):
@@ -108,12 +102,17 @@ REMOTE_OF_OWN: Final = (
     "extender.remote is for existing kube-schedulers, but scheduler.mode is own, whose kube-scheduler is beside the "
     "extender; use scheduler.mode existing, or leave extender.remote out"
 )
-_OF_THE_AGENT: Final = frozenset({"tolerations", "affinity", "priority_class_name"})
+NOT_OF_NODES: Final = (
+    "agent.affinity has no nodeAffinity, so agents would run on every node; add it, or use agent.nodeSelector"
+)
+_OF_THE_AGENT: Final = frozenset({"tolerations", "priority_class_name"})
 
 
 def settings(component: str) -> tuple[str, ...]:
     """Return the names of a component's settings. The nodes of agents and shims are not among them."""
-    return Component.__struct_fields__ if component in ("agent", "shim") else Placed.__struct_fields__
+    if component in ("agent", "shim"):
+        return tuple(name for name in Component.__struct_fields__ if name != "affinity")
+    return Placed.__struct_fields__
 
 
 def owner(component: str, setting: str) -> str:
@@ -146,4 +145,6 @@ def parse(text: str, *, what: str = "values") -> Values:
 def _checked(values: Values, what: str) -> Values:
     if values.extender.remote and values.scheduler.mode == "own":
         raise InvalidInput(what, REMOTE_OF_OWN)
+    if values.agent.affinity and "nodeAffinity" not in values.agent.affinity:
+        raise InvalidInput(what, NOT_OF_NODES)
     return values

@@ -55,7 +55,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """"ready" if the agent can run an MPS server for the card; otherwise the reason why it cannot."""
     allocator: str = ""
     """"dra" if only kube-scheduler gives out parts of the card, to claims of resource.k8s.io; "priced" if the extender
-    gives them to such claims, too; otherwise empty."""
+    gives them to such claims, too; "other" if another program gives out the card, too, so that it takes no new work;
+    otherwise empty."""
     mig: Mig | None = None
     """The possible and existing MIG instances, while the card is in MIG mode. Only instances can be used then."""
 

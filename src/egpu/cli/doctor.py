@@ -26,8 +26,11 @@ from egpu.cli.components import NAMESPACE, Kubeconfig
 from egpu.cli.doctor_pod import doctor_pod
 from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail
+from egpu.core.demand.selection import selects
+from egpu.core.gpu_nodes import BY_DEFAULT, LABEL_ONE, agent_pod
+from egpu.core.node_condition import not_offering
 from egpu.core.provisioners.mps import READY
-from egpu.core.rivals import rivals_by_node
+from egpu.core.rivals import by_rival, rivals_by_node
 from egpu.core.schedulers import OWN_SCHEDULER
 from egpu_base.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
 from egpu_base.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
@@ -40,7 +43,6 @@ OLDEST_KUBERNETES: Final = (1, 30)
 STALE_AFTER: Final = timedelta(seconds=60)
 """Leases are renewed every few seconds; the rest allows for different clocks."""
 MAX_NAMED: Final = 5
-NODE_LABEL: Final = f"{names.GROUP}/node"
 PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
 INSTALL: Final = "egpu install"
 
@@ -68,6 +70,14 @@ class Cluster:
         if isinstance(self.listed_pods, Refused):
             raise self.listed_pods
         return self.listed_pods
+
+    async def agents(self) -> Pod:
+        """Return a pod that selects nodes as the agents' DaemonSet does; as by default, if that cannot be read."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/elastic-gpu-agent"
+        try:
+            return agent_pod(await self.client.raw("GET", path))
+        except (NotFound, Refused):
+            return BY_DEFAULT
 
     def logs(self, component: str) -> str:
         return f"kubectl -n {self.namespace} logs --prefix -l app.kubernetes.io/name=elastic-gpu-{component}"
@@ -287,14 +297,18 @@ def _ready(pod: Pod) -> bool:
 async def _agents(cluster: Cluster) -> Finding:
     """Check that every GPU node offers slots, so that its agent runs and is registered with kubelet."""
     cards = {card.spec.node_name for card in await cluster.client.list(ElasticGPU) if card.spec.physical_gpu}
-    wanted = [node for node in cluster.nodes if NODE_LABEL in (node.metadata.labels or {}) or node.name in cards]
+    agents = await cluster.agents()
+    wanted = [node for node in cluster.nodes if selects(agents, node) or node.name in cards]
     if not wanted:
-        return Finding(State.WRONG, f"no node has the label {NODE_LABEL}", f"kubectl label node NODE {NODE_LABEL}=true")
-    rivals = rivals_by_node(cluster.pods)
-    if both := sorted({node.name for node in wanted} & rivals.keys()):
-        first = rivals[both[0]]
-        nodes = [name for name in both if rivals[name] == first]
-        return Finding(State.WRONG, f"{first.name} and our agent both run on {_some(nodes)}", first.mend)
+        found = "no node gets an agent: none has a label of NVIDIA's cards, or of the agents' own node selector"
+        return Finding(State.WRONG, found, LABEL_ONE)
+    rivals = {node.name: one for node in wanted if (one := rivals_by_node(cluster.pods).get(node.name)) is not None}
+    for one, nodes in by_rival(rivals).items():
+        return Finding(State.WRONG, one.conflict(_some(nodes)), one.mend)
+    if waiting := [(node.name, said) for node in wanted if (said := not_offering(node)) is not None]:
+        name, (reason, message) = waiting[0]
+        others = f" (and {len(waiting) - 1} more nodes wait)" if waiting[1:] else ""
+        return Finding(State.WRONG, f"{name} offers nothing, {reason}: {message}{others}", cluster.logs("agent"))
     silent = [node.name for node in wanted if str((node.status.allocatable or {}).get(names.SLOT, 0)) == "0"]
     if silent:
         found = f"{len(silent)} of {len(wanted)} nodes offer no slots: {_some(silent)}"

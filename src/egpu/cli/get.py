@@ -10,6 +10,7 @@ from egpu.cli.components import Kubeconfig
 from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, show
 from egpu.cli.selecting import KEYS, Selection, What, summary
 from egpu.cli.snapshot import Snapshot, load_allowed_from, reading
+from egpu.core.node_condition import not_offering
 
 OTHER_NAMES = {
     "node": What.NODES,
@@ -111,6 +112,9 @@ def get(
     elif wanted in (What.GPUS, What.NODES):
         for problem in snapshot.cache.problems():
             note(problem, label="problem:")
+        for one in snapshot.nodes if wanted is What.NODES else ():
+            if (said := not_offering(one)) is not None:
+                note(f"{one.name}: {said[1]}", label="problem:")
 
 
 def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:

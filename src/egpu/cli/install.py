@@ -51,6 +51,7 @@ class _Asked:
     wait: float
     trial: bool
     output: Format
+    label_nodes: bool = False
 
 
 def install(
@@ -62,9 +63,12 @@ def install(
     wait: Wait = WAIT_SECONDS,
     trial: Try = True,
     output: Output = Format.TABLE,
+    label_nodes: Annotated[
+        bool, typer.Option("--label-nodes", help="Label GPU nodes that no other label marks: elasticgpu.io/node=true.")
+    ] = False,
 ) -> None:
     """Install on Kubernetes: look at the cluster, write everything, wait, and try it. Repeat it to continue."""
-    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output)
+    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, label_nodes)
     asyncio.run(_with_client(asked, "install"))
 
 
@@ -96,7 +100,7 @@ def _connected(kubeconfig: Path | None) -> Client:
 
 
 async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
-    from egpu.apps.install import Deadline, Objects, plan, survey, trials
+    from egpu.apps.install import Deadline, Objects, label_nodes, plan, survey, trials, waiting_nodes
     from egpu.apps.install import install as write
 
     objects = Objects(client)
@@ -108,6 +112,9 @@ async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
         raise Refused(f"nothing was changed: {'; '.join(planned.obstacles)}")
     if asked.dry_run:
         return
+    if asked.label_nodes and found.unserved:
+        await label_nodes(objects, found)
+        found = await survey(client, asked.namespace, documents)
     deadline = Deadline(asked.wait)
     with steps() as progress:
         done = await write(objects, documents, deadline=deadline, progress=progress, prune=True)
@@ -116,7 +123,7 @@ async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
             if asked.trial and any(node.served for node in found.gpu_nodes)
             else None
         )
-    show_done(done, found, tried, asked.output)
+    show_done(done, found, tried, asked.output, waiting=await waiting_nodes(client))
     if tried and not all(one.works for one in tried):
         raise typer.Exit(EXIT_FAILED)
 

@@ -65,16 +65,22 @@ def _survey_record(found: "Survey") -> dict[str, Any]:
     }
 
 
-def show_done(done: "Done", found: "Survey", tried: "Sequence[Trial] | None", output: Format) -> None:
-    """Print what an installation did. `tried` None: no pod was wanted, or there is no GPU node."""
+def show_done(
+    done: "Done", found: "Survey", tried: "Sequence[Trial] | None", output: Format, *, waiting: Sequence[str]
+) -> None:
+    """Print what an installation did. `tried` None: no pod was wanted, or there is no GPU node. `waiting`: nodes that
+    offer nothing yet."""
     if not output.for_people:
         results = [{"node": one.node, "model": one.model, "works": one.works, "said": one.said} for one in tried or ()]
         record = {"applied": list(done.applied), "removed": list(done.removed), "trials": results}
+        record["waiting"] = list(waiting)
         show_value(_survey_record(found) | record, output)
         return
     say(f"installed: {len(done.applied)} objects, all pods are ready")
     if done.removed:
         say(f"removed, because this version has them no more: {', '.join(done.removed)}")
+    for one in waiting:
+        note(one, label="note:", style="yellow")
     if tried is not None and not tried:
         say("not tried: no agent has published a healthy card yet")
     if tried is None:

@@ -35,7 +35,7 @@ def manifests(
     pull_policy: Annotated[PullPolicy | None, typer.Option(help="Image pull policy. Default: Kubernetes' own.")] = None,
     node_selector: Annotated[
         list[str],
-        typer.Option(metavar="LABEL=VALUE", help="Nodes that run an agent. Default: elasticgpu.io/node=true."),
+        typer.Option(metavar="LABEL=VALUE", help="Nodes that run an agent. Default: nodes with NVIDIA's cards."),
     ] = [],
     runtime_class: Annotated[
         str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' default runtime.")
@@ -68,7 +68,7 @@ def manifests(
         agent=replace(
             given.agent,
             **_given(
-                node_selector=nodes and dict.fromkeys(given.agent.nodes) | nodes,
+                node_selector=nodes,
                 runtime_class=runtime_class,
                 cdi=cdi,
                 pool=pool,
@@ -90,5 +90,5 @@ def _given(**options: Any) -> dict[str, Any]:
 def _label(text: str) -> tuple[str, str]:
     label, equals, value = text.partition("=")
     if not label or not equals:
-        raise InvalidInput("node-selector", f"{text!r} is not LABEL=VALUE. Example: elasticgpu.io/node=true")
+        raise InvalidInput("node-selector", f"{text!r} is not LABEL=VALUE. Example: example.com/gpu=true")
     return label, value

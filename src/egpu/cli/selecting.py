@@ -99,7 +99,9 @@ def _is_free(record: Record) -> bool:
     """Return whether a card is unused and takes work, or whether a node has an unused card."""
     if "freeCards" in record:
         return record["freeCards"] > 0
-    takes_work = record["healthy"] and not record["cordoned"] and not record["byResourceClaims"]
+    takes_work = (
+        record["healthy"] and not record["cordoned"] and not record["byResourceClaims"] and not record["contested"]
+    )
     return record["mode"] == "free" and takes_work
 
 

@@ -98,9 +98,7 @@ def _card_rows(card: CardView, search: str, tree: bool, *, whole: bool) -> list[
         return []
     core, memory = _used([card])
     total = card.card.memory_mib
-    state = (
-        "" if card.card.healthy else "cordoned" if card.card.cordoned else "claims" if card.card.by_claims else "sick"
-    )
+    state = "" if card.card.healthy else card.card.kept_off or "sick"
     row = Row(
         1, name,
         Gauge(float(card.core_given), core),

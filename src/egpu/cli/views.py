@@ -11,6 +11,7 @@ from egpu.api.objects import ElasticGPUClaim
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
+from egpu.core.node_condition import not_offering
 from egpu.core.placement.card_usage import FREE, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
@@ -42,7 +43,7 @@ def gpus(snapshot: Snapshot) -> Table:
             memory = card.memory_mib - int(ledger.memory_free[row, column])
             mode = mode_name(int(ledger.mode[row, column])) if ledger.mode[row, column] != FREE else ""
             held_by = sorted(holders.get(holder, holder.id) for holder in ledger.card_holders(node, card.uuid))
-            state = "healthy" if card.healthy or card.by_claims else "cordoned" if card.cordoned else "unhealthy"
+            state = "healthy" if card.healthy or card.by_claims else card.kept_off or "unhealthy"
             table.add(
                 (
                     node,
@@ -69,9 +70,10 @@ def gpus(snapshot: Snapshot) -> Table:
                     "memoryMiB": card.memory_mib,
                     "memoryMiBGiven": memory,
                     "heldBy": held_by,
-                    "healthy": card.healthy or card.cordoned or card.by_claims,
+                    "healthy": card.works,
                     "cordoned": card.cordoned,
                     "byResourceClaims": card.by_claims,
+                    "contested": card.contested,
                     "numa": card.numa,
                     "links": dict(card.links),
                     "mps": card.mps,
@@ -247,7 +249,9 @@ def _resource_claim_label(claim: ResourceClaim) -> str:
 
 
 def _node_status(node: Node) -> str:
-    return ("Ready" if is_ready(node) else "NotReady") + (",SchedulingDisabled" if node.spec.unschedulable else "")
+    said = not_offering(node)
+    parts = ["Ready" if is_ready(node) else "NotReady", "SchedulingDisabled" if node.spec.unschedulable else ""]
+    return ",".join(part for part in (*parts, said[0] if said is not None else "") if part)
 
 
 def asks_for_cards(pod: Pod) -> bool:

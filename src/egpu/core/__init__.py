@@ -29,6 +29,7 @@
     demand        requests of pods and claims, in one form
     offered       the resource names that nodes publish, and nodes that must publish none
     rivals        other programs that give out cards of a node
+    node_condition  whether a node's agent offers the cards, and why not
     gpu_nodes     nodes with cards, by labels of this and other projects
     provisioners  the technologies, one file each, and what a node agent prepares
     attributes    which cards a demand selects and prefers, by their attributes

@@ -1,13 +1,16 @@
-"""Other programs that give out NVIDIA's cards of a node: device plugins and DRA drivers, known by the labels of their
-pods.
+"""Other programs that give out NVIDIA's cards of a node: device plugins and DRA drivers.
 
-A card has one bookkeeper. Two programs that give out the same card do not know what the other gave.
+A card has one bookkeeper. Two programs that give out the same card do not know what the other gave. The others are
+known by the labels of their pods, by the resources that kubelet has of them, and by their ResourceSlices. This is the
+only list of conflicts: the agent's node condition, `egpu install` and `egpu doctor` take their words from it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from egpu.core.offered import is_offered
 from egpu_base.api.kubernetes import Pod
 
 _NAMES: Final = frozenset({"name", "app", "k8s-app", "app.kubernetes.io/name", "app.kubernetes.io/component"})
@@ -25,8 +28,19 @@ class Rival:
     name: str
     mend: str
 
+    def conflict(self, where: str) -> str:
+        """Return the conflict as a sentence; `where` names the nodes."""
+        return f"{self.name} and our agent would both give out the cards of {where}"
 
-_OPERATORS: Final = Rival("GPU Operator's device plugin", f"kubectl label node NODE {WITHOUT_PLUGIN}")
+    def mend_on(self, node: str) -> str:
+        """Return how to keep it off this node."""
+        return re.sub(r"\bNODE\b", node, self.mend)
+
+
+_OPERATORS: Final = Rival(
+    "GPU Operator's device plugin",
+    f"kubectl label node NODE {WITHOUT_PLUGIN}, or install GPU Operator with devicePlugin.enabled=false",
+)
 _NVIDIA: Final = Rival("NVIDIA's device plugin", "exclude the node in the plugin's node selector, or remove the plugin")
 _GKE: Final = Rival("GKE's device plugin", f"create the node pool with the label {WITHOUT_GKE_PLUGIN}")
 _HAMI: Final = Rival("HAMi's device plugin", "kubectl label node NODE gpu-")
@@ -43,6 +57,8 @@ _BY_LABEL: Final[Mapping[str, Rival]] = {
     "hami-device-plugin": _HAMI,
     "volcano-device-plugin": _VOLCANO,
 }
+DRA_DRIVER: Final = "gpu.nvidia.com"
+"""The driver in the ResourceSlices of NVIDIA's DRA driver for cards. Compute domains have another one."""
 _DRA_COMPONENT: Final = "kubelet-plugin"
 _DRA_CONTAINER: Final = "gpus"
 """The container of NVIDIA's DRA driver that gives out cards. Its other one serves compute domains alone."""
@@ -57,6 +73,37 @@ def rival(pod: Pod) -> Rival | None:
     if _DRA_COMPONENT in labels.values() and any(one.name == _DRA_CONTAINER for one in pod.containers):
         return DRA
     return None
+
+
+def unknown_plugin(resources: Iterable[str]) -> Rival:
+    """Return the device plugin that gives out these resources and whose pod is not known. Some nodes have such a plugin
+    built in."""
+    mend = (
+        "remove it from the node (kubectl get pods -A --field-selector spec.nodeName=NODE). If the node's image has it "
+        "built in, as with EKS Auto Mode or Bottlerocket, use another image, or keep our agent away: "
+        "kubectl label node NODE elasticgpu.io/node=false"
+    )
+    return Rival(f"a device plugin that offers {', '.join(sorted(resources))}", mend)
+
+
+def rivals_of(pods: Iterable[Pod], *, resources: Iterable[str], drivers: Iterable[str]) -> tuple[Rival, ...]:
+    """Return the other programs of one node, by name. `pods`: those on the node. `resources`: what kubelet gives out by
+    its device plugins. `drivers`: whose ResourceSlices have devices of the node."""
+    found = {one for pod in pods if not pod.finished and (one := rival(pod)) is not None}
+    if DRA_DRIVER in drivers:
+        found.add(DRA)
+    taken = sorted(name for name in resources if is_offered(name))
+    if taken and not found - {DRA}:
+        found.add(unknown_plugin(taken))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def by_rival(rivals: Mapping[str, Rival]) -> dict[Rival, list[str]]:
+    """Return the nodes of each other program, from the program of each node."""
+    named: dict[Rival, list[str]] = {}
+    for node, one in sorted(rivals.items()):
+        named.setdefault(one, []).append(node)
+    return named
 
 
 def rivals_by_node(pods: Iterable[Pod]) -> dict[str, Rival]:

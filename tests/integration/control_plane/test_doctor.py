@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from egpu.adapters.installation import installation, source
+from egpu.adapters.kubernetes import node_conditions
+from egpu.adapters.values import parse
 from egpu.api import names
 from egpu.api.crds import definitions
 from egpu.api.objects import ElasticGPU
 from egpu.cli.doctor import CHECKS, examine
 from egpu.cli.findings import Finding, State
+from egpu.core.node_condition import Standing
 from egpu.core.schedulers import OWN_SCHEDULER
 from egpu_base.api.kubernetes import CustomResourceDefinition, Node, Pod
+from egpu_base.api.objects import ObjectMeta
 from egpu_base.kubernetes import Client
 from egpu_sim.cluster import apiserver
 from support.control_plane import SYSTEM, ControlPlane, admission, control_plane, extender
@@ -136,7 +142,7 @@ OURS: dict[str, Any] = {"namespace": SYSTEM, "labels": {"app.kubernetes.io/part-
     [
         ([a_pod("s", **SCHEDULER, command=["kube-scheduler", "--v=2"])], "kube-scheduler", "without a configuration"),
         ([a_pod("p", node="n0", annotations={names.DEMAND: "{}"})], "kube-scheduler", "default/p"),
-        ([a_pod("d", **PLUGIN, node="n0")], "agents", "our agent both run on n0"),
+        ([a_pod("d", **PLUGIN, node="n0")], "agents", "our agent would both give out the cards of n0"),
         ([a_pod("c", **OURS), a_pod("e", **OURS)], "components", "1 of 2 pods are not ready: e on no node"),
         ([a_pod("c", **OURS, image="a:1"), a_pod("c2", **OURS, image="a:2")], "components", "a:1, a:2"),
     ],
@@ -155,6 +161,28 @@ async def test_pods_that_tell_of_something_wrong(
         found = (await examined(w.client))[check]
     assert found.state is State.WRONG
     assert said in found.found
+
+
+@pytest.mark.parametrize("selector", [{"example.com/gpu": "true"}, None], ids=["a site's selector", "discovery"])
+async def test_a_node_that_should_have_an_agent_and_offers_nothing(
+    selector: dict[str, str] | None, tmp_path: Path
+) -> None:
+    async with control_plane(tmp_path) as w:
+        labels = selector or {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+        await w.client.create(Node, Node(metadata=ObjectMeta(name="late", labels=labels)))
+        await w.client.create(Node, Node(metadata=ObjectMeta(name="other", labels={"elasticgpu.io/node": "true"})))
+        if selector is not None:
+            for document in installation(source(), parse(yaml.safe_dump({"agent": {"nodeSelector": selector}}))):
+                if (document["kind"], document["metadata"]["name"]) == ("DaemonSet", "elastic-gpu-agent"):
+                    document["metadata"]["namespace"] = SYSTEM
+                    await w.client.raw("POST", f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets", body=document)
+        found = (await examined(w.client))["agents"]
+        silent = "1 of 1 nodes offer no slots: late" if selector else "2 of 2 nodes offer no slots: late, other"
+        assert found.found == silent
+        await node_conditions.write(w.client, "late", Standing("NoDriver", "Install NVIDIA's driver"))
+        found = (await examined(w.client))["agents"]
+        assert found.state is State.WRONG
+        assert found.found == "late offers nothing, NoDriver: Install NVIDIA's driver"
 
 
 async def test_pods_that_tell_that_all_is_well(tmp_path: Path) -> None:

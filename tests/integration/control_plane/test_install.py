@@ -9,10 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.adapters.installation import installation, source
+from egpu.adapters.kubernetes import node_conditions
 from egpu.adapters.values import AS_DEPLOYED
-from egpu.apps.install import REMOVING, Deadline, install, plan, survey
+from egpu.apps.install import REMOVING, Deadline, install, label_nodes, plan, survey, waiting_nodes
 from egpu.apps.install.objects import OWNER_LABEL, path_of
-from egpu_base.errors import Conflict, Refused, Unavailable
+from egpu.core.node_condition import Standing, standing
+from egpu_base.errors import Conflict, InvalidInput, Refused, Unavailable
 from egpu_base.kubernetes import Client
 from egpu_sim.cluster.apiserver.calls import User
 from support.installing import NAMESPACE, STATUS, Bare, bare, documents, playing
@@ -43,6 +45,7 @@ async def offer(one: Bare, node: str = "node-1") -> None:
     await one.client.raw("PATCH", path, body={"metadata": {"annotations": notes, "labels": labels}}, of=STATUS)
     status = {"status": {"capacity": AMOUNTS, "allocatable": AMOUNTS}}
     await one.client.raw("PATCH", f"{path}/status", body=status, of=STATUS)
+    await node_conditions.write(one.client, node, Standing("Ready", "all is well"))
 
 
 async def claim(one: Bare, name: str = "kept") -> None:
@@ -267,6 +270,47 @@ async def test_values_of_an_installation_are_remembered(cluster: Bare) -> None:
     found = await survey(cluster.client, NAMESPACE, documents())
     assert found.record is not None
     assert found.record.values == chosen
+
+
+PLUGIN = {"labels": {"app": "nvidia-device-plugin-daemonset"}}
+
+
+async def test_nodes_without_a_label_are_named_and_labelled_only_if_asked(cluster: Bare) -> None:
+    gpus = {"status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    await cluster.client.raw("PATCH", "/api/v1/nodes/node-2/status", body=gpus, of=STATUS)
+    await cluster.node("node-3", labels={"nvidia.com/gpu.present": "true"})
+    found = await survey(cluster.client, NAMESPACE, documents())
+    assert {one.name: one.served for one in found.gpu_nodes} == {"node-1": True, "node-2": False, "node-3": True}
+    (note,) = (await plan(cluster.objects, documents(), found, doing="install")).notes
+    assert note.startswith("no agent runs on node-2 (capacity nvidia.com/gpu): kubectl label node NODE")
+    await node_conditions.write(cluster.client, "node-1", Standing("NoDriver", "Install it"))
+    await node_conditions.write(cluster.client, "node-2", Standing("Ready", "all is well"))
+    assert await waiting_nodes(cluster.client) == ["node-1 offers nothing, NoDriver: Install it"]
+    await label_nodes(cluster.objects, found)
+    found = await survey(cluster.client, NAMESPACE, documents())
+    assert all(one.served for one in found.gpu_nodes)
+    chosen = documents(replace(AS_DEPLOYED, agent=replace(AS_DEPLOYED.agent, node_selector={"a": "b"})))
+    found = await survey(cluster.client, NAMESPACE, chosen)
+    (note,) = (await plan(cluster.objects, chosen, found, doing="install")).notes
+    assert "agent.nodeSelector or agent.affinity of your values leaves them out" in note
+    with pytest.raises(InvalidInput, match="your values choose"):
+        await label_nodes(cluster.objects, found)
+
+
+async def test_a_conflict_is_named_in_the_words_of_the_nodes_condition(cluster: Bare) -> None:
+    spec = {"nodeName": "node-1", "containers": [{"name": "a", "image": "b"}]}
+    await cluster.put("/api/v1/namespaces/default/pods", {"metadata": {"name": "p", **PLUGIN}, "spec": spec})
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    slices = {"driver": "gpu.nvidia.com", "nodeName": "node-2", "pool": pool, "devices": [{"name": "gpu-0"}]}
+    await cluster.put("/apis/resource.k8s.io/v1/resourceslices", {"metadata": {"name": "s"}, "spec": slices})
+    await cluster.objects.merge("/api/v1/nodes/node-2", {"metadata": {"labels": {"elasticgpu.io/node": "true"}}})
+    found = await survey(cluster.client, NAMESPACE, documents())
+    said = (await plan(cluster.objects, documents(), found, doing="install")).notes
+    for node, rival in found.contested.items():
+        (note,) = (one for one in said if one.startswith(rival.conflict(node)))
+        assert rival.mend in note
+        assert rival.conflict("this node") in standing("n", rivals=[rival], driver=None, starting=None, users=0).message
+    assert len(said) == len(found.contested) == 2
 
 
 async def test_a_player_alone_is_no_installation(cluster: Bare) -> None:

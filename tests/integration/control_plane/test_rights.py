@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from egpu.adapters.installation import Document, installation, source
+from egpu.adapters.kubernetes import node_conditions
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUSpec
 from egpu.api.vocabularies import OPTIONAL
@@ -19,6 +20,7 @@ from egpu.apps.agent.cards.publisher import COUNT_LABEL, node_capacity
 from egpu.apps.agent.startup_taint import StartupTaint
 from egpu.apps.extender.fence import touch
 from egpu.core.admission import FIXED_ANNOTATIONS
+from egpu.core.node_condition import Standing, condition_of
 from egpu_base.api.kubernetes import Namespace, Node, Pod
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import Refused, RequestRefused
@@ -120,7 +122,17 @@ NODE_ATTACKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "cpu": ("node-1", {"status": {"capacity": {"cpu": "400"}}}, "no other resource"),
     "cpu away": ("node-1", {"status": {"capacity": {"cpu": None}}}, "no other resource"),
     "another's resource": ("node-1", {"status": {"allocatable": {"example.com/fpga": "1"}}}, "no other resource"),
-    "conditions": ("node-1", {"status": {"conditions": []}}, "nothing of a node's status"),
+    "conditions": ("node-1", {"status": {"conditions": []}}, "remove the condition ElasticGPUReady"),
+    "readiness": (
+        "node-1",
+        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+        "add or change a node's",
+    ),
+    "a condition": (
+        "node-1",
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Bad", "status": "True"}]}},
+        "add or change a node's",
+    ),
     "addresses": ("node-1", {"status": {"addresses": [{"type": "InternalIP", "address": "1.2.3.4"}]}}, "nothing of"),
 }
 
@@ -132,6 +144,20 @@ async def test_an_agents_account_changes_nothing_else_of_nodes(all_of: Everybody
     with pytest.raises(Refused, match=words):
         await all_of.agent.patch(Node, node, patch, subresource="status")
     assert await all_of.admin.raw("GET", f"/api/v1/nodes/{node}") == before
+
+
+async def test_an_agents_account_writes_and_removes_its_condition(all_of: Everybody) -> None:
+    for standing in (Standing("NoDriver", "no driver"), Standing("Ready", "all is well")):
+        await node_conditions.write(all_of.agent, "node-1", standing)
+        node = await all_of.admin.get(Node, "node-1")
+        found = condition_of(node)
+        assert found is not None
+        assert (found.reason, found.message) == (standing.reason, standing.message)
+        assert [one.type for one in node.status.conditions or []] == ["Ready", found.type]
+    await node_conditions.remove(all_of.agent, await all_of.agent.get(Node, "node-1"))
+    assert [one.type for one in (await all_of.admin.get(Node, "node-1")).status.conditions or []] == ["Ready"]
+    with pytest.raises(Refused, match="own node"):
+        await node_conditions.write(all_of.agent, "node-2", standing)
 
 
 OTHERS = {"key": "k", "value": "v", "effect": "NoSchedule"}

@@ -40,9 +40,9 @@ async def kubelet(short: Path) -> AsyncGenerator[DeviceManager]:
 def cluster(**daemon_set: Any) -> FakeAPI:
     api = FakeAPI()
     amounts = {"cpu": "8", **dict.fromkeys(OURS, "100")}
-    api.put(
-        "nodes", {"kind": "Node", "metadata": {"name": "n0"}, "status": {"capacity": amounts, "allocatable": amounts}}
-    )
+    conditions = [{"type": "ElasticGPUReady", "status": "True"}, {"type": "Ready", "status": "True"}]
+    state = {"capacity": amounts, "allocatable": amounts, "conditions": conditions}
+    api.put("nodes", {"kind": "Node", "metadata": {"name": "n0"}, "status": state})
     api.put("daemonsets", {"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "gpus", **daemon_set}})
     return api
 
@@ -84,7 +84,24 @@ async def test_an_agent_that_is_removed_takes_its_amounts_along(
     removed(api)
     await one.end()
     assert offered(api) == {"cpu": "8"}
+    assert api.get("nodes", "n0")["status"]["conditions"] == [{"type": "Ready", "status": "True"}]
     assert kubelet.capacity() == ({}, {}), "kubelet need not be told"
+
+
+async def test_amounts_of_another_plugin_stay(kubelet: DeviceManager, short: Path) -> None:
+    api = cluster()
+    one = Farewell(
+        api.client(),
+        "n0",
+        daemon_set="gpus/agent",
+        kubelet_dir=short,
+        offered=lambda: OURS[:1],
+        others=lambda: {"nvidia.com/gpu"},
+    )
+    await one.learn()
+    gone(api)
+    await one.end()
+    assert offered(api) == {"cpu": "8", "nvidia.com/gpu": "100"}
 
 
 @pytest.mark.parametrize("code", [401, 403])

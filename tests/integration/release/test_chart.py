@@ -18,7 +18,7 @@ CHART = DEPLOY / "chart"
 AGENT = {"runtimeClass": "nvidia", "cdi": "always"}
 CHOICES = {
     "image": {"repository": "registry.example/elastic-gpu", "tag": "dev", "pullPolicy": "Always"},
-    "agent": {"nodeSelector": {"elasticgpu.io/node": None, "example.com/gpu": "true"}, "pool": True} | AGENT,
+    "agent": {"nodeSelector": {"example.com/gpu": "true"}, "pool": True} | AGENT,
     "scheduler": {"mode": "existing", "tag": "v1.36.2", "others": ["volcano", "other"]},
     "extender": {"remote": True},
     "vocabularies": ["hami"],
@@ -32,9 +32,11 @@ OF_PODS: dict[str, Any] = {
     "resources": {"limits": {"memory": "1Gi"}},
 }
 OF_PLACES: dict[str, Any] = {"tolerations": [TOLERATION], "affinity": SPREAD, "priorityClassName": "gpus"}
+TERM = {"matchExpressions": [{"key": "example.com/gpu", "operator": "Exists"}]}
+OF_NODES = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}}}
 SELECTED = OF_PODS | OF_PLACES | {"nodeSelector": {"example.com/infra": "true"}}
 SETTINGS: dict[str, Any] = {
-    "agent": OF_PODS | OF_PLACES,
+    "agent": OF_PODS | OF_PLACES | {"affinity": OF_NODES},
     "shim": OF_PODS,
     **dict.fromkeys(("controller", "webhook", "extender", "dashboard"), SELECTED),
 }
@@ -115,6 +117,7 @@ def test_helm_finds_nothing_to_say(values: dict[str, Any], version: str) -> None
         {"extendr": {}},
         {"webhook": {"tolerations": {"key": "a"}}},
         {"shim": {"affinity": SPREAD}},
+        {"agent": {"nodeSelector": {"elasticgpu.io/node": None}}},
     ],
 )
 def test_values_that_cannot_be_are_refused(values: dict[str, Any]) -> None:
@@ -124,10 +127,21 @@ def test_values_that_cannot_be_are_refused(values: dict[str, Any]) -> None:
         parse(yaml.safe_dump(values))
 
 
+def test_an_affinity_that_chooses_no_node_is_refused_for_agents() -> None:
+    """They would run on every node."""
+    values = {"agent": {"affinity": SPREAD}}
+    with Chart.load(CHART) as chart, pytest.raises(HelmError):
+        chart.validate_schema(values)
+    with pytest.raises(InvalidInput, match=r"use agent\.nodeSelector"):
+        parse(yaml.safe_dump(values))
+
+
 def test_the_notes_name_the_nodes_and_the_chart_its_version() -> None:
     with Chart.load(CHART) as chart:
         notes = chart.render(CHOICES, name="e", namespace="gpus")["elastic-gpu/templates/NOTES.txt"]
         assert chart.metadata["appVersion"] == egpu.__version__
+        plain = chart.render({}, name="e", namespace="gpus")["elastic-gpu/templates/NOTES.txt"]
     assert "kubectl label node NODE example.com/gpu=true" in notes
+    assert "kubectl label node NODE elasticgpu.io/node=true" in plain
     images = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
     assert images == [{"name": "elastic-gpu", "newTag": egpu.__version__}]

@@ -1,6 +1,7 @@
 """`egpu get` on a large cluster: selected rows, totals and watches."""
 
 from functools import cache
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +13,8 @@ from egpu.cli.output import Table
 from egpu.cli.selecting import KEYS, Selection, What, summary
 from egpu.cli.snapshot import Snapshot, snapshot_of
 from egpu.cli.watching import GONE, Changes
-from egpu_base.api.kubernetes import Node
-from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.kubernetes import Node, NodeStatus
+from egpu_base.api.objects import Condition, ObjectMeta
 from egpu_base.errors import InvalidInput
 from support.objects import card, claim, container, placed, pod
 
@@ -107,6 +108,16 @@ def test_the_summary_line() -> None:
 
 def test_each_node_counts_its_own_pods() -> None:
     assert [one["pods"] for one in selected(What.NODES, Selection(node=["n1", "n99"])).records] == [1, 0]
+
+
+def test_a_node_says_why_it_offers_nothing() -> None:
+    """In its status; a condition that is True is no news."""
+    cases: list[tuple[Literal["True", "False"], str]] = [("False", "NotReady,NoDriver"), ("True", "NotReady")]
+    for status, shown in cases:
+        said = [Condition(type="ElasticGPUReady", status=status, reason="NoDriver", message="no driver")]
+        node = Node(metadata=ObjectMeta(name="n0"), status=NodeStatus(conditions=said))
+        (row,) = views.nodes(snapshot_of([node], [], (), [], [])).records
+        assert row["status"] == shown
 
 
 def test_a_watch_shows_what_changed_and_nothing_twice() -> None:

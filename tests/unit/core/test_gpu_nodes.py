@@ -1,8 +1,11 @@
 """Nodes with cards by their labels, platforms, and other programs that give out the cards."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from egpu.core.gpu_nodes import gpu_node, platform
+from egpu.core.demand.selection import selects
+from egpu.core.gpu_nodes import BY_DEFAULT, DISCOVERED, NODE_LABEL, SELECTED, Label, agent_pod, gpu_node, platform
 from egpu.core.rivals import DRA, rival, rivals_by_node
 from egpu_base.api.kubernetes import Container, Node, NodeSpec, NodeStatus, Pod, PodSpec
 from egpu_base.api.objects import ObjectMeta
@@ -18,28 +21,62 @@ def labelled(label: str, value: str = "true") -> Node:
     return Node(metadata=ObjectMeta(name="n0", labels={label: value}))
 
 
-@pytest.mark.parametrize(
-    "label",
-    ["nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present", "cloud.google.com/gke-accelerator"],
-)
-def test_a_label_of_others_makes_a_node_known_and_does_not_serve_it(label: str) -> None:
-    found = gpu_node(labelled(label))
+@pytest.mark.parametrize("label", DISCOVERED, ids=lambda one: one.name)
+def test_a_label_of_others_puts_an_agent_on_a_node(label: Label) -> None:
+    value = label.value or "nvidia-t4"
+    found = gpu_node(labelled(label.name, value))
     assert found is not None
-    assert (found.known_by, found.served) == (f"{label}=true", False)
+    assert (found.known_by, found.served) == (f"{label.name}={value}", True)
+    assert gpu_node(labelled(label.name, "amd")) is None or not label.value
+
+
+def test_windows_nodes_get_no_agent() -> None:
+    labels = {"kubernetes.azure.com/accelerator": "nvidia", "kubernetes.io/os": "windows"}
+    found = gpu_node(Node(metadata=ObjectMeta(name="n0", labels=labels)))
+    assert found is not None
+    assert not found.served
 
 
 def test_our_label_decides() -> None:
     found = gpu_node(labelled("elasticgpu.io/node"))
     assert found is not None
     assert found.served
-    assert gpu_node(labelled("elasticgpu.io/node", "false")) is None
+    both = {"elasticgpu.io/node": "false", "nvidia.com/gpu.present": "true"}
+    kept_away = Node(metadata=ObjectMeta(name="n0", labels=both))
+    assert gpu_node(kept_away) is None
+    assert not selects(BY_DEFAULT, kept_away)
     assert gpu_node(labelled("kubernetes.io/os", "linux")) is None
+
+
+def test_the_node_selector_of_a_site_decides_instead() -> None:
+    agents = agent_pod({"spec": {"template": {"spec": {"nodeSelector": {"a": "1"}, "affinity": SELECTED}}}})
+    own, discovered = gpu_node(labelled("a", "1"), agents), gpu_node(labelled("nvidia.com/gpu.present"), agents)
+    assert own is not None
+    assert own.served
+    assert discovered is not None
+    assert not discovered.served
+    away = Node(metadata=ObjectMeta(name="n0", labels={"a": "1", "elasticgpu.io/node": "false"}))
+    assert not selects(agents, away)
+
+
+LABELS = st.dictionaries(
+    st.sampled_from([NODE_LABEL, "kubernetes.io/os", *(one.name for one in DISCOVERED)]),
+    st.sampled_from(["true", "false", "nvidia", "amd", "linux", "windows", ""]),
+)
+
+
+@given(LABELS)
+def test_the_affinity_says_what_its_words_say(labels: dict[str, str]) -> None:
+    ours, windows = labels.get(NODE_LABEL), labels.get("kubernetes.io/os") == "windows"
+    named = any(one.name in labels and one.value in ("", labels[one.name]) for one in DISCOVERED)
+    wanted = ours == "true" or (named and ours != "false" and not windows)
+    assert selects(BY_DEFAULT, Node(metadata=ObjectMeta(name="n0", labels=labels))) == wanted
 
 
 def test_capacity_of_another_plugin_makes_a_node_known() -> None:
     found = gpu_node(node(capacity={"nvidia.com/gpu": "8"}))
     assert found is not None
-    assert found.known_by == "capacity nvidia.com/gpu"
+    assert (found.known_by, found.served) == ("capacity nvidia.com/gpu", False)
     assert gpu_node(node(capacity={"nvidia.com/gpu": "0"})) is None
 
 

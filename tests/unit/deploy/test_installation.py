@@ -6,19 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import msgspec
 import pytest
 import yaml
 
 from egpu.adapters.installation import Document, as_yaml, installation, patch, source
 from egpu.adapters.values import AS_DEPLOYED, Values, parse
+from egpu.core.gpu_nodes import AFFINITY, DISCOVERED, SELECTED
+from egpu_base.api.kubernetes import Node, NodeSpec, Taint
+from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import InvalidInput
+from egpu_sim.cluster.controllers.daemon_sets import DaemonSet, takes
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = ("1.34", "1.35", "1.36", "1.37")
 EVERYTHING = parse("""
 image: {repository: registry.example/elastic-gpu, tag: "1", pullPolicy: Always}
-agent: {nodeSelector: {elasticgpu.io/node: null, example.com/gpu: "yes"}, pool: true}
+agent: {nodeSelector: {example.com/gpu: "yes"}, pool: true}
 scheduler: {mode: existing, others: [volcano]}
 extender: {remote: true}
 vocabularies: [hami]
@@ -155,11 +160,52 @@ def test_nothing_but_a_person_ends_a_shim() -> None:
     assert pods[0]["priorityClassName"] == "system-node-critical", "others are evicted, and killed for memory"
     assert {"operator": "Exists", "effect": "NoExecute"} in pods[0]["tolerations"]
     assert pods[0]["automountServiceAccountToken"] is False
-    for same in ("nodeSelector", "tolerations", "priorityClassName", "hostPID"):
+    for same in ("nodeSelector", "affinity", "tolerations", "priorityClassName", "hostPID"):
         assert pods[0][same] == pods[1][same]
     assert "--shim" in pods[1]["containers"][0]["args"]
     state = "--state-dir=/var/lib/elasticgpu"
     assert all(state in pod["containers"][0]["args"] for pod in pods), "they meet there"
+
+
+@pytest.mark.parametrize("name", ["agent", "shim"])
+def test_nodes_find_themselves_by_the_labels_of_one_list(name: str) -> None:
+    (written,) = yaml.safe_load_all((DEPLOY / f"{name}.yaml").read_text())
+    assert written["spec"]["template"]["spec"]["affinity"] == AFFINITY
+    chosen = {key(one): one for one in installation(DEPLOY, EVERYTHING)}
+    pod = chosen[f"DaemonSet elastic-gpu-system/elastic-gpu-{name}"]["spec"]["template"]["spec"]
+    assert pod["affinity"] == SELECTED, "with a node selector of its own, a site still keeps nodes out"
+    own = parse(yaml.safe_dump({"agent": {"affinity": {"nodeAffinity": {}}}}))
+    placed = {key(one): one for one in installation(DEPLOY, own)}
+    pod = placed[f"DaemonSet elastic-gpu-system/elastic-gpu-{name}"]["spec"]["template"]["spec"]
+    assert pod["affinity"] == {"nodeAffinity": {}}
+
+
+@pytest.mark.parametrize("name", ["agent", "shim"])
+@pytest.mark.parametrize(
+    ("labels", "runs"),
+    [
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, True),
+        ({"nvidia.com/gpu.present": "true", "elasticgpu.io/node": "false"}, False),
+        ({"elasticgpu.io/node": "true"}, True),
+        ({"kubernetes.azure.com/accelerator": "nvidia", "kubernetes.io/os": "windows"}, False),
+        ({}, False),
+    ],
+)
+def test_a_controller_of_daemon_sets_puts_them_on_these_nodes(name: str, labels: dict[str, str], *, runs: bool) -> None:
+    documents = {key(one): one for one in installation(DEPLOY, AS_DEPLOYED)}
+    owner = msgspec.convert(documents[f"DaemonSet elastic-gpu-system/elastic-gpu-{name}"], DaemonSet)
+    taint = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
+    node = Node(metadata=ObjectMeta(name="n0", labels=labels), spec=NodeSpec(taints=[taint]))
+    assert takes(owner, node) == runs
+
+
+def test_every_label_of_the_list_is_documented_with_its_writer() -> None:
+    page = (ROOT / "docs/operate/managed-clusters.md").read_text()
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
+    for label in DISCOVERED:
+        text = f"{label.name}={label.value}" if label.value else label.name
+        (row,) = (row for row in rows if row.startswith(f"| `{text}` |"))
+        assert label.writer in row
 
 
 def labels_of(workload: Document) -> dict[str, str]:

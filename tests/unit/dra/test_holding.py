@@ -42,6 +42,7 @@ async def test_cards_show_the_claims_that_have_parts_of_them() -> None:
     assert (first["corePercentGiven"], first["memoryMiBGiven"]) == (60, 8192)
     assert first["heldBy"] == ["resourceclaim default/a (a-pod)", "resourceclaim default/b (b-pod)"]
     assert (first["healthy"], first["byResourceClaims"], second["heldBy"]) == (True, True, [])
+    assert (first["contested"], second["contested"]) == (False, False)
 
 
 async def test_without_such_nodes_no_claim_is_read() -> None:

@@ -28,10 +28,11 @@ class Published:
         self.inventory = Inventory(self.source, interval_seconds=60)
         self.cordoned: set[str] = set()
         self.giving = True
-        self.priced = False
+        self.priced = self.contested = False
         self.slices = Slices(
             api.client(), NODE, inventory=self.inventory, slots=self.slots, node_uid=lambda: "uid-node",
             cordoned=lambda: self.cordoned, giving=lambda: self.giving, priced=lambda: self.priced,
+            contested=lambda: self.contested,
         )  # fmt: skip
 
     async def step(self) -> int:
@@ -140,6 +141,17 @@ async def test_only_own_slices_are_withdrawn(node: Published) -> None:
     assert {one["metadata"]["name"] for one in node.api.all("resourceslices")} == {"theirs", "others"}
     node.giving = False
     assert await node.step() == 0
+
+
+async def test_slices_go_while_another_program_gives_out_the_cards(node: Published) -> None:
+    await node.step()
+    node.contested = True
+    assert await node.step() == 1
+    assert node.specs == []
+    assert await node.step() == 0, "once is enough"
+    node.contested = False
+    assert await node.step() == 1
+    assert node.order == [0, 1, 2]
 
 
 async def test_cards_in_mig_mode_are_left_out(node: Published) -> None:

@@ -2,6 +2,7 @@
 
 nvml            NVML: cards, processes, events
 hardware        temperature, power and load of cards
+kernel_driver   whether the kernel has the driver, and when a container must begin again to get it
 places          PCIe roots of cards, and the driver's version
 package         NVIDIA's package, which reads both
 mig             instances of a card

@@ -2,5 +2,6 @@
 
 followed    the core's scheduler cache, and the view of it, kept by reflectors
 job_mix     the mix that an extender's prices follow, kept in its Lease
+node_conditions   the condition ElasticGPUReady of a node
 announced_usage   sources of usage that a kubeconfig names
 """

@@ -9,6 +9,7 @@
     limits         keeps each container inside its slice while it runs
     farewell       the last act of an agent whose DaemonSet was removed
     node_pods      reads this node's pods from the API server
+    standing       whether the cards may be offered, and the node's condition
     startup_taint  keeps GPU pods off the node until it is ready
     metrics        metrics of the node's cards, and of the agent's own calls
     slice_metrics  limits and use of each container

@@ -15,7 +15,7 @@ from egpu.adapters.cards.memory_limits import MemoryLimits
 from egpu.adapters.cards.mig import NvmlInstances
 from egpu.adapters.cards.mps import MpsControl
 from egpu.adapters.cards.nvml import NvmlInventory
-from egpu.adapters.executors.confinement import LAYERS, Confinement
+from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.libraries import found, library_path
 from egpu.adapters.executors.parents import Parent, ThisProcess
@@ -56,6 +56,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
+from egpu.apps.agent.standing import NodeStanding
 from egpu.apps.agent.startup_taint import StartupTaint
 from egpu.core.provisioners.preparation import CardInstance
 from egpu_base.errors import ElasticGPUError, NotSupported
@@ -133,6 +134,7 @@ class Agent:
         )
         self.resizer = self._resizer()
         self.allocator = self._allocator(events, pods)
+        self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
         self.sweeper = Sweeper(
             slots=self.slots,
@@ -166,14 +168,9 @@ class Agent:
         self, served: ExecutorSupervisor[ServedContainer], pods: NodePods, credentials: Credentials
     ) -> PodService:
         return PodService(
-            self.config.node,
-            executors=served,
-            inventory=self.inventory,
-            pods=pods,
-            credentials=credentials,
-            listen=self.config.pool_listen,
-            taken=self._take_cards,
-        )
+            self.config.node, executors=served, inventory=self.inventory, pods=pods, credentials=credentials,
+            listen=self.config.pool_listen, taken=self._take_cards,
+        )  # fmt: skip
 
     async def _take_cards(self, cards: Collection[str]) -> None:
         """Make cards free for executors of other nodes' pods. Raises Unavailable."""
@@ -183,19 +180,12 @@ class Agent:
     def _own_children(self) -> Parent:
         config = self.config
         confinement = Confinement(config.confinement)
-        self._publish_confinement(confinement.told, confinement.lacks)
+        self.metrics.confined(confinement.told, confinement.lacks)
         images = Images(config.state_dir / "images", config.image_cache_mib)
         driver_dir = None if config.nvml_library is None else config.nvml_library.parent
         folders = library_path(config.library_path, driver_dir)
         log.info("libraries of executors", found=found(driver_dir, folders))
         return ThisProcess(driver_dir, confinement, images, libraries=folders)
-
-    def _publish_confinement(self, executors: str, lacks: Collection[str]) -> None:
-        """Publish the confinement of executors on this node."""
-        self.metrics.executors_grouped.set("cgroup" not in lacks)
-        for what in LAYERS:
-            self.metrics.executors_lack.labels(what).set(what in lacks)
-        log.info("confinement of executors", by=executors)
 
     def _plugin(self, kubelet: PodResources, pods: NodePods) -> SlotPlugin:
         """Return the plugin that answers kubelet, with the parts that fill its slots."""
@@ -237,7 +227,7 @@ class Agent:
         ways = {
             names.DEVICE_PLUGIN: ByPlugin(
                 self.registrar,
-                known=self.injection.known,
+                known=lambda: self.standing.may_register(self.injection.known, self.registrar.withdraw),
                 kept_off=lambda: self.publisher.kept_off,
                 others=self._card_holders,
                 slots=self.slots,
@@ -254,8 +244,9 @@ class Agent:
                 slot_lock=self.plugin.slot_lock,
                 cordoned=lambda: self.publisher.cordoned,
                 node_uid=lambda: self.allocator.node_uid,
-                giving=lambda: self.allocator.by_claims,
+                giving=lambda: self.allocator.by_claims and self.standing.looked.is_set(),
                 priced=lambda: self.allocator.priced,
+                contested=lambda: self.standing.contested,
                 withdraw_plugin=lambda: None if self.allocator.priced else self.registrar.withdraw(),
             ),
         }
@@ -285,8 +276,16 @@ class Agent:
             mps=self.mps.why_not,
             pods=self.resizer.pods,
             allocator=self.allocator,
+            standing=self.standing,
             slots_first=True,
         )
+
+    def _standing(self, events: EventRecorder, kubelet: PodResources) -> NodeStanding:
+        return NodeStanding(
+            self.client, self.config.node, inventory=self.inventory, pods=self.resizer.pods, events=events,
+            devices=kubelet.allocatable, starting=self.not_ready, holders=self._card_holders,
+            changed=self.allocator.changed.set,
+        )  # fmt: skip
 
     def _resizer(self) -> SlotResizer:
         return SlotResizer(
@@ -324,11 +323,15 @@ class Agent:
         address = str(listening.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address)
-        shown = monitoring_app(Guard(self.client), self.not_ready, registry=self.metrics.registry)
+        shown = monitoring_app(Guard(self.client), self.standing.stuck, registry=self.metrics.registry)
         supervisor.add("web", serve_monitoring(shown, sock))
+        supervisor.add("pods", self.resizer.pods.run())
+        supervisor.add("standing", self.standing.run())
+        if self.config.nvml_library is None:
+            supervisor.add("driver", self.standing.until_too_old(supervisor.stop), may_end=True)
         if self._shim is not None:
             shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
-            self._publish_confinement(shim.held, shim.lacks)
+            self.metrics.confined(shim.held, shim.lacks)
         await self.executors.open()
         await self._recover()
         if self.serving is not None:
@@ -377,7 +380,7 @@ async def run(config: AgentConfig) -> None:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
-        farewell = Farewell.of(config, client, offered=lambda: agent.publisher.offered)
+        farewell = Farewell.of(config, client, offered=lambda: agent.publisher.offered, others=agent.standing.others)
         supervisor = Supervisor()
         supervisor.add("farewell", farewell.learn(), may_end=True)
         with seldom_searched():

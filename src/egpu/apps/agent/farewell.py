@@ -8,12 +8,13 @@ kubelet forgets such a plugin after five minutes, and leaves the 0 in the node's
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import structlog
 
+from egpu.adapters.kubernetes import node_conditions
 from egpu.apps.agent.config import AgentConfig
 from egpu.core.offered import withdrawn
 from egpu_base.api.kubernetes import Node
@@ -41,23 +42,38 @@ log = structlog.get_logger(__name__)
 
 class Farewell:
     """`daemon_set` is NAMESPACE/NAME; empty: the agent belongs to none, and never says farewell. `offered` returns the
-    names that this agent publishes."""
+    names that this agent publishes, `others` those that kubelet publishes for another device plugin."""
 
     def __init__(
-        self, client: Client, node: str, *, daemon_set: str, kubelet_dir: Path, offered: Callable[[], Iterable[str]]
+        self,
+        client: Client,
+        node: str,
+        *,
+        daemon_set: str,
+        kubelet_dir: Path,
+        offered: Callable[[], Iterable[str]],
+        others: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._client = client
         self._node = node
         self._path = _path(daemon_set)
         self._kubelet_dir = kubelet_dir
         self._offered = offered
+        self._others = others
         self._may_ask = False
 
     @classmethod
-    def of(cls, config: AgentConfig, client: Client, *, offered: Callable[[], Iterable[str]]) -> Self:
+    def of(
+        cls,
+        config: AgentConfig,
+        client: Client,
+        *,
+        offered: Callable[[], Iterable[str]],
+        others: Callable[[], Collection[str]],
+    ) -> Self:
         """Return the farewell of an agent with this configuration."""
         own, kubelet_dir = config.daemon_set, config.kubelet_dir
-        return cls(client, config.node, daemon_set=own, kubelet_dir=kubelet_dir, offered=offered)
+        return cls(client, config.node, daemon_set=own, kubelet_dir=kubelet_dir, offered=offered, others=others)
 
     async def learn(self) -> None:
         """Learn that this agent may ask about its DaemonSet: only then does a later refusal mean that its rights are
@@ -92,9 +108,11 @@ class Farewell:
     async def _withdraw(self) -> None:
         try:
             node = await self._client.get(Node, self._node)
-            amounts = withdrawn(dict.fromkeys({*(node.status.capacity or {}), *(node.status.allocatable or {})}))
+            there = {*(node.status.capacity or {}), *(node.status.allocatable or {})} - {*self._others()}
+            amounts = withdrawn(dict.fromkeys(there))
             patch = {"status": {"capacity": amounts, "allocatable": amounts}}
             await self._client.patch(Node, self._node, patch, subresource="status")
+            await node_conditions.remove(self._client, node)
             log.info("removed: this node offers nothing any more")
         except Refused:
             await offer_nothing(self._kubelet_dir, self._offered())

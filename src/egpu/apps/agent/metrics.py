@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from egpu.adapters.cards.hardware import CardHardware
+from egpu.adapters.executors.confinement import LAYERS
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.slices.overruns import Finding
 from egpu.apps.agent.cards.inventory import Inventory
@@ -22,6 +24,8 @@ from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.errors import ElasticGPUError
 from egpu_base.runtime.beats import rest
 from egpu_base.system import proc
+
+log = structlog.get_logger(__name__)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
@@ -93,6 +97,13 @@ class AgentMetrics(Collector):
             "environment escapes the limits.",
             registry=self.registry,
         )
+
+    def confined(self, executors: str, lacks: Collection[str]) -> None:
+        """Publish the confinement of executors on this node."""
+        self.executors_grouped.set("cgroup" not in lacks)
+        for what in LAYERS:
+            self.executors_lack.labels(what).set(what in lacks)
+        log.info("confinement of executors", by=executors)
 
     async def run(self) -> None:
         """Sample use forever, at even times, so that all scrapers see the same values."""

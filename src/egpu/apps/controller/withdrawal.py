@@ -11,6 +11,8 @@ from typing import Final
 
 import structlog
 
+from egpu.adapters.kubernetes import node_conditions
+from egpu.core.node_condition import Standing
 from egpu.core.offered import orphaned, withdrawn
 from egpu.core.rivals import rivals_by_node
 from egpu_base.api.kubernetes import Node, Pod
@@ -79,4 +81,5 @@ class Withdrawal:
         why = (
             "no agent serves this node, so it offers no GPU resources: look at the pods of elastic-gpu-agent and -shim"
         )
+        await node_conditions.write(self._client, node.name, Standing("AgentGone", why))
         await self._events.warn(present, "AgentGone", why)

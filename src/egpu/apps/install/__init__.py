@@ -7,11 +7,12 @@ plan         changes, obstacles and notes
 readiness    waiting for parts
 installing   writes everything, stage by stage
 trying       a pod with a slice on each kind of card
-nodes        cleans nodes of what agents wrote
+nodes        labels nodes for agents, and cleans them of what agents wrote
 removing     uninstalls
 """
 
 from egpu.apps.install.installing import Done, install
+from egpu.apps.install.nodes import label_nodes, waiting_nodes
 from egpu.apps.install.objects import Objects
 from egpu.apps.install.plan import Plan, plan
 from egpu.apps.install.readiness import Deadline
@@ -31,6 +32,7 @@ __all__ = [
     "Survey",
     "Trial",
     "install",
+    "label_nodes",
     "plan",
     "read_record",
     "record",
@@ -39,4 +41,5 @@ __all__ = [
     "trials",
     "uninstall",
     "users",
+    "waiting_nodes",
 ]

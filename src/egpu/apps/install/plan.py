@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 from egpu.adapters.installation import Document
 from egpu.apps.install.objects import KINDS, OWNER, OWNER_LABEL, Objects, by_stage, owned, path_of, shown
 from egpu.apps.install.survey import OLDEST_KUBERNETES, Survey
-from egpu.core.gpu_nodes import MANAGED
+from egpu.core.gpu_nodes import LABEL_ONE, MANAGED
+from egpu.core.rivals import by_rival
 from egpu_base.errors import NotFound, Refused
 
 Doing = Literal["install", "upgrade"]
@@ -50,15 +51,16 @@ def obstacles(found: Survey, doing: Doing) -> Iterator[str]:
 
 def notes(found: Survey) -> Iterator[str]:
     """Yield what an administrator should know before or after an installation."""
-    unserved = [node for node in found.gpu_nodes if not node.served]
     if not found.gpu_nodes:
-        yield "no GPU node is known: label one, kubectl label node NODE elasticgpu.io/node=true"
-    if unserved:
-        seen = some([f"{node.name} ({node.known_by})" for node in unserved])
-        yield f"no agent runs on {seen}: kubectl label node NODE elasticgpu.io/node=true"
-    for name, one in _by_rival(found).items():
-        nodes, mend = one
-        yield f"{name} and our agent would both give out the cards of {some(nodes)}. Before you use them: {mend}"
+        yield f"no node has a label of NVIDIA's cards, or cards: label one, {LABEL_ONE}"
+    if found.unserved:
+        seen = some([f"{node.name} ({node.known_by})" for node in found.unserved])
+        if found.discovery:
+            yield f"no agent runs on {seen}: {LABEL_ONE}, or egpu install --label-nodes"
+        else:
+            yield f"no agent runs on {seen}: agent.nodeSelector or agent.affinity of your values leaves them out"
+    for rival, nodes in by_rival(found.contested).items():
+        yield f"{rival.conflict(some(nodes))}. The agent offers nothing there until you end this: {rival.mend}"
     if found.operator:
         yield f"NVIDIA's GPU Operator is here ({found.operator})"
     if found.unadmitted:
@@ -66,13 +68,6 @@ def notes(found: Survey) -> Iterator[str]:
         yield f"pods wait for a GPU that our webhook has not seen: {some(found.unadmitted)}. After this, {again}"
     if found.platform in MANAGED:
         yield f"{found.platform} is managed: docs/operate/managed-clusters.md has its differences"
-
-
-def _by_rival(found: Survey) -> dict[str, tuple[list[str], str]]:
-    named: dict[str, tuple[list[str], str]] = {}
-    for node, one in sorted(found.contested.items()):
-        named.setdefault(one.name, ([], one.mend))[0].append(node)
-    return named
 
 
 async def plan(objects: Objects, documents: Sequence[Document], found: Survey, *, doing: Doing) -> Plan:

@@ -12,8 +12,8 @@ from egpu.api import names
 from egpu.api.vocabularies import POD_RESOURCES
 from egpu.apps.install.objects import KINDS, OWNER, OWNER_LABEL, Kind, Objects
 from egpu.apps.install.record import Record, read_record
-from egpu.core.gpu_nodes import GpuNode, gpu_node, platform
-from egpu.core.rivals import DRA, Rival, rivals_by_node
+from egpu.core.gpu_nodes import AFFINITY, BY_DEFAULT, GpuNode, agent_pod, gpu_node, platform
+from egpu.core.rivals import DRA, DRA_DRIVER, Rival, rivals_by_node
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.errors import NotFound, Refused
 from egpu_base.kubernetes import Client
@@ -25,7 +25,8 @@ WRITING: Final = ("get", "create", "patch")
 REMOVING: Final = ("get", "list", "delete")
 _OPERATOR: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterpolicies.nvidia.com"
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
-_DRA_DRIVER: Final = "gpu.nvidia.com"
+AGENTS: Final = "elastic-gpu-agent"
+"""The name of the agents' DaemonSet."""
 _PART_OF: Final = "app.kubernetes.io/part-of=elastic-gpu"
 
 
@@ -33,7 +34,7 @@ _PART_OF: Final = "app.kubernetes.io/part-of=elastic-gpu"
 class Survey:
     """A cluster as an installation sees it. `installer`: who installed us (egpu, Helm, or kubectl); empty if nothing is
     installed. `unadmitted`: pods that wait for a GPU and that our webhook has not seen. `rights`: verbs and kinds that
-    we lack."""
+    we lack. `discovery`: labels choose the agents' nodes, and not a node selector or affinity of the site."""
 
     version: str
     platform: str
@@ -45,6 +46,7 @@ class Survey:
     record: Record | None = None
     rights: tuple[str, ...] = ()
     unadmitted: tuple[str, ...] = ()
+    discovery: bool = True
 
     @property
     def new_enough(self) -> bool:
@@ -58,6 +60,11 @@ class Survey:
         served = {node.name for node in self.gpu_nodes if node.served}
         return {node: one for node, one in (self.rivals or {}).items() if node in served}
 
+    @property
+    def unserved(self) -> Sequence[GpuNode]:
+        """Return the GPU nodes without an agent."""
+        return [node for node in self.gpu_nodes if not node.served]
+
 
 async def survey(
     client: Client, namespace: str, documents: Sequence[Document], *, verbs: Sequence[str] = WRITING
@@ -69,7 +76,8 @@ async def survey(
         client.raw("GET", "/version"), client.list(Node), client.list(Pod, labels=None)
     )
     said = str(version["gitVersion"])
-    found = [one for node in nodes if (one := gpu_node(node)) is not None]
+    agents = next((agent_pod(one) for one in documents if _is_agents(one)), BY_DEFAULT)
+    found = [one for node in nodes if (one := gpu_node(node, agents)) is not None]
     by_pods = rivals_by_node(pods)
     by_slices = dict.fromkeys(await _dra_nodes(client), DRA)
     return Survey(
@@ -83,7 +91,12 @@ async def survey(
         record=await read_record(objects, namespace),
         rights=await _missing_rights(objects, namespace, documents, verbs),
         unadmitted=tuple(pod.key for pod in pods if _waits_unseen(pod)),
+        discovery=agents.spec.affinity == AFFINITY,
     )
+
+
+def _is_agents(document: Document) -> bool:
+    return (document["kind"], document["metadata"]["name"]) == ("DaemonSet", AGENTS)
 
 
 async def scheduler_tag(objects: Objects) -> str:
@@ -121,7 +134,7 @@ async def _dra_nodes(client: Client) -> set[str]:
     except (NotFound, Refused):
         return set()
     specs = [one.get("spec", {}) for one in slices["items"]]
-    return {one.get("nodeName", "") for one in specs if one.get("driver") == _DRA_DRIVER} - {""}
+    return {one.get("nodeName", "") for one in specs if one.get("driver") == DRA_DRIVER} - {""}
 
 
 async def _missing_rights(

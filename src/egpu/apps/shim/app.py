@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from egpu.adapters.cards import kernel_driver
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.libraries import found, library_path
@@ -53,7 +54,15 @@ class NodeShim:
         supervisor.add("orders", server.serve_forever())
         supervisor.add("executors", self.executors.look_after())
         supervisor.add("registrar", self._register())
+        if self._driver_dir is None:
+            supervisor.add("driver", self._until_too_old(supervisor), may_end=True)
         await supervisor.run()
+
+    async def _until_too_old(self, supervisor: Supervisor) -> None:
+        """End this process when its container must be created again to have the driver. No executor works without."""
+        await kernel_driver.container_is_too_old(lambda: not kernel_driver.has_libraries())
+        log.info("NVIDIA's driver has come: this container ends, to be created again with the driver's libraries")
+        supervisor.stop()
 
     async def _register(self) -> None:
         """Register after the first offer: kubelet asks for the slots at once."""

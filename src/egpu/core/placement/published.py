@@ -15,6 +15,8 @@ from egpu_base.api.kubernetes import Node
 
 CORDONED: Final = "is cordoned"
 BY_CLAIMS: Final = "is given out by ResourceClaims only"
+CONTESTED: Final = "is given out by another program, too (see the node's condition ElasticGPUReady)"
+_BY_ALLOCATOR: Final[Mapping[str, str]] = {names.DRA: BY_CLAIMS, names.OTHER_PLUGIN: CONTESTED}
 _NO_LINKS: Final[Mapping[str, str]] = {}
 MAX_LINK_MBPS: Final = 10**9
 """Larger link speeds in a node's annotation count as this."""
@@ -59,6 +61,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         cordoned=reason == CORDONED,
         by_claims=reason == BY_CLAIMS,
         priced=physical.allocator == names.PRICED,
+        contested=reason == CONTESTED,
         compute_capability=sys.intern(physical.compute_capability),
         memory_isolation=sys.intern(physical.memory_isolation),
         mps=sys.intern(physical.mps),
@@ -82,7 +85,7 @@ def _why_not(gpu: ElasticGPU) -> str:
     if gpu.spec.unschedulable:
         return CORDONED
     physical = gpu.spec.physical_gpu
-    return BY_CLAIMS if physical is not None and physical.allocator == names.DRA else ""
+    return _BY_ALLOCATOR.get(physical.allocator, "") if physical is not None else ""
 
 
 def slice_allocation(gpu: ElasticGPU) -> PodAllocation:

@@ -38,6 +38,15 @@ def asked_beyond_held(pods: Iterable[Pod]) -> dict[str, int]:
     return dict(beyond)
 
 
+def asked_in_use(pods: Iterable[Pod]) -> dict[str, int]:
+    """Return by resource what the bound `pods` with an allocation ask for, as kube-scheduler adds it up."""
+    asked = Counter[str]()
+    for pod in pods:
+        if names.ALLOCATION in pod.annotations and not pod.finished:
+            asked.update({name: int(amount) for name, amount in effective_requests(pod, BY_RESOURCE).items()})
+    return dict(asked)
+
+
 def _beyond(pod: Pod, allocation: PodAllocation) -> Mapping[str, int]:
     asked = effective_requests(pod, BY_RESOURCE)
     held = effective_requests(_as_held(pod, allocation), BY_RESOURCE)

@@ -158,7 +158,7 @@ class Totals(NamedTuple):
         return cls(
             cards=1,
             free_cards=int(usable and not card.mode),
-            unhealthy_cards=int(not (card.card.healthy or card.card.cordoned or card.card.by_claims)),
+            unhealthy_cards=int(not card.card.works),
             overcommitted_cards=int(bool(card.overcommitted)),
             core_percent=WHOLE,
             core_given=card.core_given,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from egpu_base.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
@@ -87,7 +88,7 @@ class NodeStatus:
             streams.ANNOTATION: str(self._config.kubelet_dir / streams.SOCKET),
         }
         try:
-            node = await self._client.patch(Node, self._config.node, patch, subresource="status")
+            node = await self._patched(patch)
             if any(node.annotations.get(key) != value for key, value in annotations.items()):
                 await self._client.patch(Node, self._config.node, {"metadata": {"annotations": annotations}})
         except NotFound:
@@ -101,7 +102,13 @@ class NodeStatus:
                 metadata = ObjectMeta(name=self._config.node, labels=labels, annotations=annotations)
                 await self._client.create(Node, Node(metadata=metadata))
             log.info("node registered", node=self._config.node)
-            await self._client.patch(Node, self._config.node, patch, subresource="status")
+            await self._patched(patch)
+
+    async def _patched(self, patch: Mapping[str, Any]) -> Node:
+        """Write the status as kubelet does: conditions of others stay."""
+        path = f"/api/v1/nodes/{self._config.node}/status"
+        answer = await self._client.raw("PATCH", path, body=patch, of="application/strategic-merge-patch+json")
+        return msgspec.convert(answer, type=Node)
 
     def _status(self) -> dict[str, Any]:
         own = {

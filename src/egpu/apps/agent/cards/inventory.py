@@ -40,6 +40,8 @@ class Inventory:
         self.cards: dict[str, CardReading] = {}
         self.version = 0
         """A number that grows with every change; 0 until the first reading."""
+        self.failure: ElasticGPUError | None = None
+        """Why the driver did not answer the last reading; None if it did, or is not needed."""
 
     async def run(self) -> None:
         """Read forever."""
@@ -54,9 +56,11 @@ class Inventory:
         """Read once, now."""
         try:
             found = {card.uuid: card for card in await asyncio.to_thread(self._source.read)}
+            self.failure = None
         except ElasticGPUError as error:
             log.warning("cards cannot be read", reason=str(error))
             missing = isinstance(error, NativeMissing) and not self._driver_needed
+            self.failure = None if missing else error
             if not self.version and not missing:
                 return
             found = {uuid: _unanswered(card) for uuid, card in self.cards.items()}

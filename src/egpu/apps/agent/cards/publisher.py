@@ -25,6 +25,7 @@ from egpu.api.objects import ElasticGPU, ElasticGPUSpec, ElasticGPUStatus, Link,
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.mig_instances import Instances
 from egpu.apps.agent.dra.allocator import Allocator
+from egpu.apps.agent.standing import NodeStanding
 from egpu.core.offered import has_slots
 from egpu.core.placement.sums import asked_beyond_held
 from egpu.core.provisioners import PROVISIONERS, NodeTotals
@@ -63,7 +64,8 @@ class Publisher:
     object, and returns how slots reach containers. `vocabularies` are the optional ones that are enabled. `given`
     returns the MIG instances of this node's containers. `mps` returns READY if a card can have an MPS server, or why
     not. `pods` follows the node's pods, and another part runs it: the capacity grows by what they ask for and do not
-    hold. `allocator` learns the Node's label, and says who may give out the cards.
+    hold. `allocator` learns the Node's label, and says who may give out the cards. `standing` says whether another
+    program gives them out, too: then nothing is published but what pods have.
     `slots_first`: amounts wait until kubelet gives out slots, because kubelet would run a pod by amounts alone."""
 
     def __init__(
@@ -82,7 +84,9 @@ class Publisher:
         slots_first: bool = False,
         pods: Reflector[Pod] | None = None,
         allocator: Allocator | None = None,
+        standing: NodeStanding | None = None,
     ) -> None:
+        self._standing = standing
         self._instances = instances
         self._given = given
         self._mps = mps
@@ -117,7 +121,7 @@ class Publisher:
             while True:
                 self._changed.clear()
                 pause = self._interval_seconds
-                if self._inventory.version:
+                if self._inventory.version and (self._standing is None or self._standing.looked.is_set()):
                     pause = await self._publish_or_retry()
                 try:
                     async with asyncio.timeout(pause):
@@ -154,8 +158,11 @@ class Publisher:
         if self._allocator is not None:
             self._allocator.learn(node)
         keeps_off = self._allocator is not None and self._allocator.keeps_extender_off
+        contested = self._standing is not None and self._standing.contested
+        chosen = "" if self._allocator is None else self._allocator.of_cards
+        allocator = names.OTHER_PLUGIN if contested and not keeps_off else chosen
         given = self._given() if any(card.mig is not None for card in cards) else ()
-        objects = {card.uuid: await self._publish_card(card, node, given) for card in cards}
+        objects = {card.uuid: await self._publish_card(card, node, given, allocator) for card in cards}
         found = {uuid: gpu for uuid, gpu in objects.items() if gpu is not None}
         held = {uuid: gpu for uuid, gpu in found.items() if any(map(quantity_or_zero, gpu.status.given.values()))}
         await self._disown({card.uuid for card in cards})
@@ -164,12 +171,15 @@ class Publisher:
         self.holders = tuple(gpu.status.held_by or f"card {gpu.name}" for gpu in held.values())
         self.kept_off = keeps_off
 
-    async def _publish_card(self, card: CardReading, node: Node, given: Collection[CardInstance]) -> ElasticGPU | None:
-        """Publish one card. Returns its object, as it was; None if another object has its name."""
+    async def _publish_card(
+        self, card: CardReading, node: Node, given: Collection[CardInstance], allocator: str
+    ) -> ElasticGPU | None:
+        """Publish one card. Returns its object, as it was; None if there is none, or if another object has its name."""
         own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
-        allocator = "" if self._allocator is None else self._allocator.of_cards
         wanted = card_object(self._node, card, node.uid, own, given, mps=self._mps(card), allocator=allocator)
         found = await self._client.find(ElasticGPU, wanted.name)
+        if found is None and allocator == names.OTHER_PLUGIN:
+            return None
         if found is None:
             try:
                 found = await self._client.create(ElasticGPU, wanted)
@@ -223,13 +233,16 @@ class Publisher:
         # Removes what was published while the card was in MIG mode; a merge patch keeps fields that it does not name.
         gone = {name: "0" for name in node.status.capacity or () if name.startswith(names.MIG_PREFIX)}
         capacity, allocatable = gone | capacity, gone | allocatable
-        self.offered = frozenset(capacity)
         by_claims = self._allocator is not None and self._allocator.in_force == names.DRA
-        self._withheld = self._slots_first and not by_claims and not has_slots(node.status.allocatable)
+        contested = self._standing is not None and self._standing.contested
+        self._withheld = not (by_claims or contested or has_slots(node.status.allocatable)) and self._slots_first
         if by_claims:
             there = node.status.capacity or {}
             capacity = allocatable = {name: "0" for name in capacity if name in there}
-        labels = node_labels(cards)
+        if self._standing is not None:
+            capacity, allocatable = (self._standing.limited(one, node) for one in (capacity, allocatable))
+        self.offered = frozenset(capacity)
+        labels = node_labels(cards) if not contested else {}
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
         patch: dict[str, Any] = {}

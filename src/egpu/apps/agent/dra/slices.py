@@ -35,7 +35,8 @@ CHECK_SECONDS: Final = 15.0
 class Slices:
     """The slices of one node. `node_uid` returns the UID of the Node, `cordoned` the UUIDs of cards under cordon, and
     `giving` whether the node gives out cards this way now: without it there are no slices. `priced`: whether the
-    extender chooses them."""
+    extender chooses them. `contested` says whether another program gives out the cards, too: then the slices go, and
+    claims that have devices keep them."""
 
     def __init__(
         self,
@@ -48,7 +49,10 @@ class Slices:
         cordoned: Callable[[], Collection[str]],
         giving: Callable[[], bool],
         priced: Callable[[], bool] = lambda: False,
+        contested: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._contested = contested
+        self._withdrawn = False
         self._client = client
         self._node = node
         self._inventory = inventory
@@ -74,6 +78,12 @@ class Slices:
         """Publish once, if anything changed or it is time to check. Raises the API server's errors."""
         if not self._giving() or not self._inventory.version or not self._node_uid():
             return
+        if self._contested():
+            if not self._withdrawn:
+                await self.withdraw()
+                self._withdrawn = True
+            return
+        self._withdrawn = False
         cards = self.cards()
         now = time.monotonic()
         if cards == self._written and now - self._checked < CHECK_SECONDS:

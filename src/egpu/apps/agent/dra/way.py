@@ -135,6 +135,7 @@ def by_claims(
     node_uid: Callable[[], str],
     giving: Callable[[], bool],
     priced: Callable[[], bool],
+    contested: Callable[[], bool],
     withdraw_plugin: Callable[[], None],
 ) -> ByClaims:
     """Assemble the way by claims, of the agent's parts. Other parameters as in `Slices` and `ByClaims`."""
@@ -163,5 +164,6 @@ def by_claims(
         cordoned=cordoned,
         giving=lambda: giving() and registration.registered,
         priced=priced,
+        contested=contested,
     )
     return ByClaims(slices, registration, driver, claims, slots=slots, withdraw_plugin=withdraw_plugin)

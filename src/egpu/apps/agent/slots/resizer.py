@@ -60,7 +60,8 @@ class ResizedSlice:
 
 
 class SlotResizer:
-    """Runs until cancelled. `slot_lock`: the lock of a slot that is being changed. `pods` follows the node's pods."""
+    """Runs until cancelled. `slot_lock`: the lock of a slot that is being changed. `pods` follows the node's pods;
+    another part runs it."""
 
     def __init__(
         self,
@@ -105,16 +106,14 @@ class SlotResizer:
             self._changed.set()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.pods.run())
-            await self.pods.synced.wait()
-            while True:
-                self._changed.clear()
-                here = self._here()
-                waits = await self.step()
-                within_seconds = LOOK_SECONDS if waits else REST_SECONDS
-                while not await self._pod_changed_within(within_seconds) and not waits and self._here() == here:
-                    pass
+        await self.pods.synced.wait()
+        while True:
+            self._changed.clear()
+            here = self._here()
+            waits = await self.step()
+            within_seconds = LOOK_SECONDS if waits else REST_SECONDS
+            while not await self._pod_changed_within(within_seconds) and not waits and self._here() == here:
+                pass
 
     def _here(self) -> Hashable:
         """Return a value that changes when a slot comes or goes, or an executor for another node's pod comes, goes
