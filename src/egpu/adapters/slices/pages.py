@@ -247,7 +247,9 @@ def ask_to_park(path: Path, *, park: bool) -> int:
     with writing.alone(path):
         policy = read_policy(path)
         if policy.parking is None:
-            raise InvalidInput("parking", 'this slice was not made to be parked; its class needs `parking: "true"`')
+            raise InvalidInput(
+                "parking", "the slice is not parkable; use `egpu run --parkable` or a class with parking"
+            )
         request = policy.parking.request + 1
         request += request % 2 != park
         _write_policy(path, policy.devices, Parking(request), ask=True)
