@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from egpu.adapters.slices.usage import ParkAnswer
+from egpu.adapters.slices.usage import ANSWERS, ParkAnswer
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, Table, fail, show
 from egpu_base.errors import CorruptData, InvalidInput, NotFound
 
@@ -21,20 +20,6 @@ PARK_SECONDS: Final = 30.0
 """How long `egpu park` waits for answers: programs give up after 2 seconds without a pause, the rest is for copies."""
 WAKE_SECONDS: Final = 150.0
 """Longer than a program waits for room on the card."""
-
-ANSWERS: Final[Mapping[ParkAnswer, str]] = {
-    ParkAnswer.NOT_ASKED: "no answer in time. A program answers once it has an allocation of 2 MiB or more",
-    ParkAnswer.DONE: "parked",
-    ParkAnswer.WOKEN: "awake",
-    ParkAnswer.BUSY: "not parked: calls or kernels run. Try again when it is idle",
-    ParkAnswer.CAPTURING: "not parked: a stream capture is open. Try again when it has ended",
-    ParkAnswer.PINNED: "not parked: its memory can be used without the driver, by a network card or an exported handle",
-    ParkAnswer.NO_HOST_MEMORY: "not parked: the host has no memory for the copy. Free some, or raise the pod's limit",
-    ParkAnswer.NOTHING: "not parked: it has no allocation of 2 MiB or more",
-    ParkAnswer.NOT_POSSIBLE: "not parked: it needs the system call membarrier, and at most 2048 threads with CUDA",
-    ParkAnswer.FAILED: "the driver failed while memory was moved. The next call of the program tries again",
-    ParkAnswer.NO_ROOM: "not awake: the card has no room. Its next call tries again",
-}
 
 Slice = Annotated[
     str, typer.Argument(metavar="SLICE", help="Directory or name of a slice, as in `egpu inspect`.", show_default=False)

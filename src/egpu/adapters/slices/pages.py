@@ -238,8 +238,8 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
     raise InvalidInput("uuid", f"{path} has no device {uuid}")
 
 
-def ask_to_park(path: Path, *, park: bool) -> int:
-    """Ask the processes of a slice to park, or to wake; returns the number that they answer to.
+def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
+    """Ask the processes of a slice to park, or to wake; returns the number that they answer to, at least `least`.
 
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: the slice cannot be parked.
@@ -250,7 +250,7 @@ def ask_to_park(path: Path, *, park: bool) -> int:
             raise InvalidInput(
                 "parking", "the slice is not parkable; use `egpu run --parkable` or a class with parking"
             )
-        request = policy.parking.request + 1
+        request = max(policy.parking.request + 1, least)
         request += request % 2 != park
         _write_policy(path, policy.devices, Parking(request), ask=True)
     return request

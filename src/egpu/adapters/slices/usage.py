@@ -1,7 +1,9 @@
 """What a container says of its use, as values; `egpu.adapters.slices.pages` reads them from its usage file."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class ParkAnswer(IntEnum):
@@ -20,12 +22,27 @@ class ParkAnswer(IntEnum):
     NO_ROOM = 10
 
 
-_ANSWERS = {int(each): each for each in ParkAnswer}
+ANSWERS: Final[Mapping[ParkAnswer, str]] = {
+    ParkAnswer.NOT_ASKED: "no answer in time. A program answers once it has an allocation of 2 MiB or more",
+    ParkAnswer.DONE: "parked",
+    ParkAnswer.WOKEN: "awake",
+    ParkAnswer.BUSY: "not parked: calls or kernels run. Try again when it is idle",
+    ParkAnswer.CAPTURING: "not parked: a stream capture is open. Try again when it has ended",
+    ParkAnswer.PINNED: "not parked: its memory can be used without the driver, by a network card or an exported handle",
+    ParkAnswer.NO_HOST_MEMORY: "not parked: the host has no memory for the copy. Free some, or raise the pod's limit",
+    ParkAnswer.NOTHING: "not parked: it has no allocation of 2 MiB or more",
+    ParkAnswer.NOT_POSSIBLE: "not parked: it needs the system call membarrier, and at most 2048 threads with CUDA",
+    ParkAnswer.FAILED: "the driver failed while memory was moved. The next call of the program tries again",
+    ParkAnswer.NO_ROOM: "not awake: the card has no room. Its next call tries again",
+}
+"""The answers in words."""
+
+_NUMBERS = {int(each): each for each in ParkAnswer}
 
 
 def park_answer(number: int) -> ParkAnswer:
     """Return the answer of that number; an unknown one says nothing."""
-    return _ANSWERS.get(number, ParkAnswer.NOT_ASKED)
+    return _NUMBERS.get(number, ParkAnswer.NOT_ASKED)
 
 
 @dataclass(frozen=True)
