@@ -152,6 +152,13 @@ static const uint16_t plain[EGPU_DRIVER_FUNCTIONS] = {
                    ? inner_##symbol arguments                                           \
                    : watched_##symbol arguments;                                        \
     }                                                                                   \
+    static __attribute__((unused)) CUresult ending_##symbol parameters {                \
+        if (!__atomic_load_n(&gate_is_on, __ATOMIC_RELAXED) || !park_keep())            \
+            return gate_##symbol arguments;                                             \
+        CUresult outcome = inner_##symbol arguments;                                    \
+        park_kept();                                                                    \
+        return outcome;                                                                 \
+    }                                                                                   \
     static __attribute__((unused)) CUresult plain_##symbol parameters {                 \
         CUresult(*real) parameters =                                                    \
             (__typeof__(real))real_function((enum real_id)plain[EGPU_FN_##symbol]);     \
@@ -177,13 +184,14 @@ static const uint16_t plain[EGPU_DRIVER_FUNCTIONS] = {
 #define FUNCTION_VMM FUNCTION
 #include "generated/driver_table.inc"
 
-#define EXPORTED(symbol)                                                \
+#define EXPORTED(way, symbol)                                           \
     extern __typeof__(gate_##symbol) exported_##symbol __asm__(#symbol) \
-        __attribute__((alias("gate_" #symbol), visibility("default")));
-#define DRIVER(symbol) EXPORTED(symbol)
+        __attribute__((alias(way "_" #symbol), visibility("default")));
+#define DRIVER(symbol) EXPORTED("gate", symbol)
+#define ENDING(symbol) EXPORTED("ending", symbol)
 #define OPEN(symbol)
 #define GATED(symbol)                                                                \
-    EXPORTED(symbol)                                                                 \
+    EXPORTED("gate", symbol)                                                         \
     extern __typeof__(plain_##symbol) behind_##symbol __asm__("egpu_inner_" #symbol) \
         __attribute__((alias("plain_" #symbol), visibility("hidden")));
 #include "../hooks.def"

@@ -264,6 +264,20 @@ CUresult park_wake(void) {
     return result;
 }
 
+bool park_keep(void) {
+    if (__atomic_load_n(&gate_state, __ATOMIC_ACQUIRE) != GATE_PARKED) return false;
+    lock_take(&moving);
+    if (__atomic_load_n(&gate_state, __ATOMIC_ACQUIRE) == GATE_PARKED) return true;
+    lock_drop(&moving);
+    return false;
+}
+
+void park_kept(void) {
+    if (parked_bytes() == 0) gate_release(GATE_LETS_IN);
+    show();
+    lock_drop(&moving);
+}
+
 void park_answer(uint64_t request, enum egpu_park_answer answer) {
     struct egpu_usage_slot *slot = slot_of(0);
     if (slot == NULL) return;

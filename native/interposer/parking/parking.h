@@ -104,6 +104,9 @@ void managed_forget(void);
 /* Returns EGPU_PARK_DONE, or the reason why not: kernels that run past the deadline are one. */
 enum egpu_park_answer park_try(uint64_t deadline);
 CUresult park_wake(void);
+/* Around a call that gives memory back: true, and nobody moves memory, where it is away. */
+bool park_keep(void);
+void park_kept(void);
 /* Memory of ours can be reached past the driver from now on: it stays. */
 void park_pin(void);
 /* Waits until no attempt to park asks the driver whether the device is idle. */

@@ -334,6 +334,22 @@ def test_what_ends_ends_parked_or_not(make: Callable[..., Slice]) -> None:
         assert program.hear() == [64 * MIB, 64 * MIB]
 
 
+def test_to_end_needs_no_room_on_the_card(sim: Machine, make: Callable[..., Slice]) -> None:
+    """What a program frees, and its exit, wake nothing: it would wait for a card that is full."""
+    mine = make()
+    ends = "ok(d.cuMemFree(A)); say(ok(d.cuMemGetInfo())[1]); wait(); ok(d.cuDevicePrimaryCtxReset(0)); say(0)"
+    with mine.start(WORKER + f"say(0); wait(); {ends}") as program:
+        program.hear()
+        assert mine.ask(park=True) is ParkAnswer.DONE
+        with filler(sim, 8 * MIB):
+            program.go()
+            program.hear()
+            assert mine.state() == (24 * MIB, 1, 0)
+            program.go()
+            program.hear()
+            assert program.process.wait(30) == 0
+
+
 MIX = """
 import hashlib, random, threading
 random.seed(SEED)
