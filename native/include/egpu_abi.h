@@ -125,12 +125,20 @@ struct egpu_policy_device {
     uint64_t spare1;
 };
 
+enum egpu_policy_flags {
+    EGPU_POLICY_PARKABLE =
+        1, /* memory may leave the card while the program is idle; never changes */
+};
+
 struct egpu_policy_bank {
     uint64_t generation;
     uint64_t checksum; /* FNV-1a 64 of the bank's bytes, with this field as zero */
     uint32_t device_count;
-    uint32_t flags;
-    uint64_t spare[5];
+    uint32_t flags; /* enum egpu_policy_flags */
+    /* Of a parkable slice. A new odd number asks every process to park once, a new even number to
+     * wake; a process answers in its slot. Nothing is asked of processes that begin later. */
+    uint64_t park_request;
+    uint64_t spare[4];
     struct egpu_policy_device devices[EGPU_MAX_DEVICES];
 };
 
@@ -173,6 +181,21 @@ struct egpu_usage_device {
     struct egpu_usage_rate rate;
 };
 
+/* How a process answered the last request to park or to wake. */
+enum egpu_park_answer {
+    EGPU_PARK_NOT_ASKED = 0,
+    EGPU_PARK_DONE = 1,
+    EGPU_PARK_WOKEN = 2,
+    EGPU_PARK_BUSY = 3,           /* calls or kernels run */
+    EGPU_PARK_CAPTURING = 4,      /* a stream is being captured */
+    EGPU_PARK_PINNED = 5,         /* memory can be reached past the driver */
+    EGPU_PARK_NO_HOST_MEMORY = 6, /* no room for the copy */
+    EGPU_PARK_NOTHING = 7,        /* no memory that could leave */
+    EGPU_PARK_NOT_POSSIBLE = 8,   /* this kernel has no membarrier, or too many threads */
+    EGPU_PARK_FAILED = 9,         /* the driver refused; what left is parked */
+    EGPU_PARK_NO_ROOM = 10,       /* to wake: the card is full */
+};
+
 enum egpu_slot_state {
     EGPU_SLOT_FREE = 0,
     EGPU_SLOT_LIVE = 1,
@@ -180,17 +203,19 @@ enum egpu_slot_state {
 
 /* One process on one device. Four lines: identity, time, bytes reserved, bytes released. */
 struct egpu_usage_slot {
-    uint32_t state;  /* enum egpu_slot_state; written under the join lock */
-    uint32_t device; /* index into the totals */
-    uint32_t pid;    /* in the process's own pid namespace */
-    uint32_t spare0;
+    uint32_t state;         /* enum egpu_slot_state; written under the join lock */
+    uint32_t device;        /* index into the totals */
+    uint32_t pid;           /* in the process's own pid namespace */
+    uint32_t park_answer;   /* enum egpu_park_answer */
     uint64_t start_time;    /* field 22 of /proc/<pid>/stat, clock ticks since boot */
     uint64_t pid_namespace; /* inode of /proc/<pid>/ns/pid */
     uint64_t heartbeat_ns;  /* CLOCK_MONOTONIC of the last sign of life */
-    uint64_t spare1[3];
+    uint64_t parked_bytes;  /* charged, and not on the card */
+    uint32_t parks, wakes;  /* since the process began */
+    uint64_t wake_wait_ns;  /* time that calls waited for their memory */
 
-    uint64_t sequence; /* odd: between two stores */
-    uint64_t spare2;
+    uint64_t sequence;      /* odd: between two stores */
+    uint64_t park_answered; /* the park_request that park_answer is of */
     uint64_t gpu_ns;
     uint64_t throttled_ns;
     uint64_t launches;

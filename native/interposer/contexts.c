@@ -13,6 +13,8 @@
 #define _GNU_SOURCE
 #include "interposer.h"
 
+#include "parking/parking.h"
+
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -218,6 +220,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters
 /* What a context holds is taken out before the driver ends it: afterwards the next one may have its
  * handle. No library is taken into it meanwhile. `alone`: and nobody allocates. */
 static void context_ends(CUcontext context, struct holdings *holdings, bool alone) {
+    park_wait();
     lock_take(&loading);
     if (alone) {
         slice_pause();
@@ -233,6 +236,7 @@ static void context_ended(CUcontext context, struct holdings *holdings, bool alo
                           enum outcome outcome) {
     bool gone = outcome != STAYED;
     if (gone) {
+        managed_context_gone(context);
         for (unsigned i = 0; i < holdings->count; i++) {
             const struct holding *holding = &holdings->list[i];
             bool is_own = holding->kind == HOLDING_CONTEXT && (holding->key & OWN_KEY) == OWN_KEY;

@@ -14,11 +14,12 @@
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
  *   bucket.c    the container's time on a device;  compute/: times launches and delays them;
  *               launch.c: the wrappers;  transfers.c: copies, fills and waits between launches
+ *   parking/   moves the memory of idle programs to the host; the way into every call
  *
- * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
- * nothing is printed except one line when the slice is unusable; no lock but that of loads is held
- * while the real driver may wait; after fork() the child starts afresh. A process that never asks
- * for CUDA pays for one dlsym hook and nothing else.
+ * It lives in other people's processes, so: no constructor, destructor or signal handler; no thread
+ * but the one of a parkable slice; nothing is printed except one line when the slice is unusable;
+ * no lock but that of loads is held while the real driver may wait; after fork() the child starts
+ * afresh. A process that never asks for CUDA pays for one dlsym hook and nothing else.
  */
 #ifndef EGPU_INTERPOSER_H
 #define EGPU_INTERPOSER_H
@@ -34,7 +35,7 @@
 #include "egpu_abi.h"
 
 #define REFUSED CUDA_ERROR_NOT_PERMITTED
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT /* called by programs, under this name */
 
 /* A lock in one word, for sections of some instructions: dropping it is a plain store, nothing of
  * libpthread is needed, and a forked child can start it afresh. */
@@ -57,26 +58,21 @@ void sleep_ns(uint64_t duration_ns);
 enum real_id {
 #define DRIVER(symbol) REAL_##symbol,
 #define NEEDED(symbol) REAL_##symbol,
-#define NVML(symbol)
-#define NEEDED_NVML(symbol)
 #include "hooks.def"
     DRIVER_COUNT,
-#undef DRIVER
-#undef NEEDED
-#undef NVML
-#undef NEEDED_NVML
-#define DRIVER(symbol)
-#define NEEDED(symbol)
 #define NVML(symbol) REAL_##symbol,
 #define NEEDED_NVML(symbol) REAL_##symbol,
     BEFORE_NVML = DRIVER_COUNT - 1,
 #include "hooks.def"
     REAL_COUNT,
-#undef DRIVER
-#undef NEEDED
-#undef NVML
-#undef NEEDED_NVML
 };
+/* Programs call the gate (parking/gate.c) under the driver's name; what we write under that name is
+ * behind it. */
+#define DRIVER(symbol) extern __typeof__(symbol) symbol __asm__("egpu_inner_" #symbol);
+#define OPEN(symbol) extern __typeof__(symbol) symbol __attribute__((visibility("default")));
+#define GATED(symbol)
+#define NVML(symbol) extern __typeof__(symbol) symbol __attribute__((visibility("default")));
+#include "hooks.def"
 /* what the library exports under the name */
 extern void *real_functions[REAL_COUNT] __attribute__((visibility("hidden")));
 void *real_function_slow(enum real_id id);

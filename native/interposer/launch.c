@@ -1,6 +1,7 @@
 /* Every way to put work on a GPU, and the calls that change a stream under a batch that is being
  * timed. */
 #include "interposer.h"
+#include "parking/parking.h"
 
 static inline uint64_t work_key(const void *function, unsigned x, unsigned y, unsigned z,
                                 unsigned threads) {
@@ -109,6 +110,7 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
         if (!slice_open()) return REFUSED;           \
         compute_flush();                             \
         capture_began();                             \
+        park_wait();                                 \
         CUresult result = (CALL);                    \
         if (result != CUDA_SUCCESS) capture_ended(); \
         return result;                               \

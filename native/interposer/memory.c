@@ -2,6 +2,8 @@
  * than reserved. */
 #include "interposer.h"
 
+#include "parking/parking.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +26,13 @@ static CUresult settle(CUresult result, const struct holding *holding, void (*un
     return result;
 }
 
-static void undo_pointer(uint64_t key) { REAL(cuMemFree_v2)((CUdeviceptr)key); }
+/* Of the driver's, or a mapping of ours. */
+static CUresult free_pointer(CUdeviceptr pointer) {
+    CUresult result;
+    return gate_is_on && managed_free(pointer, &result) ? result : REAL(cuMemFree_v2)(pointer);
+}
+
+static void undo_pointer(uint64_t key) { free_pointer((CUdeviceptr)key); }
 static void undo_handle(uint64_t key) { REAL(cuMemRelease)((CUmemGenericAllocationHandle)key); }
 
 static struct holding pointer_to(CUdeviceptr pointer, uint64_t bytes, CUcontext context,
@@ -60,6 +68,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
     /* it has the right error */
     if (context == NULL || pointer == NULL || size == 0) return REAL(cuMemAlloc_v2)(pointer, size);
     uint64_t charged = charge_of(size);
+    if (gate_is_on && managed_alloc(pointer, size, context, device, &charged) == CUDA_SUCCESS) {
+        struct holding mapped = pointer_to(*pointer, charged, context, EGPU_MEMORY_DEVICE, device);
+        return settle(CUDA_SUCCESS, &mapped, undo_pointer);
+    }
     if (!memory_reserve(device, EGPU_MEMORY_DEVICE, charged))
         return spill(pointer, size, CU_MEM_ATTACH_GLOBAL, context, device);
     CUresult result = REAL(cuMemAlloc_v2)(pointer, size);
@@ -88,7 +100,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     struct holding holding;
     if (!slice_open()) return REFUSED;
     bool known = table_take(HOLDING_POINTER, pointer, &holding);
-    CUresult result = REAL(cuMemFree_v2)(pointer);
+    CUresult result = free_pointer(pointer);
     if (!known) return result;
     if (result != CUDA_SUCCESS)
         table_add(&holding);
@@ -104,7 +116,9 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
         struct holding holding;                                                    \
         if (!slice_open()) return REFUSED;                                         \
         bool known = table_take(HOLDING_POINTER, pointer, &holding);               \
-        CUresult result = REAL(cuMemFreeAsync##SUFFIX)(pointer, stream);           \
+        CUresult result;                                                           \
+        if (!gate_is_on || !managed_free(pointer, &result))                        \
+            result = REAL(cuMemFreeAsync##SUFFIX)(pointer, stream);                \
         if (!known) return result;                                                 \
         if (result != CUDA_SUCCESS)                                                \
             table_add(&holding);                                                   \
@@ -228,6 +242,8 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     struct holding holding;
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    struct managed one;
+    if (result == CUDA_SUCCESS && mapping_around((CUdeviceptr)(uintptr_t)address, &one)) park_pin();
     if (result == CUDA_SUCCESS) table_refer(*handle, 1, &holding);
     return result;
 }

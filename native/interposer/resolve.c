@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "driver_table.h"
+#include "parking/parking.h"
 
 typedef void *dlsym_function(void *handle, const char *name);
 
@@ -26,22 +27,17 @@ static const char *const names[REAL_COUNT] = {
 #define NVML(symbol) [REAL_##symbol] = #symbol,
 #define NEEDED_NVML(symbol) [REAL_##symbol] = #symbol,
 #include "hooks.def"
-#undef DRIVER
-#undef NEEDED
-#undef NVML
-#undef NEEDED_NVML
 };
 
-static void *const wrappers[REAL_COUNT] = {
-#define DRIVER(symbol) [REAL_##symbol] = (void *)symbol,
-#define NEEDED(symbol)
-#define NVML(symbol) [REAL_##symbol] = (void *)symbol,
-#define NEEDED_NVML(symbol)
+/* What programs call. */
+#define DRIVER(symbol) extern const char exported_##symbol[] __asm__(#symbol);
+#define NVML(symbol) DRIVER(symbol)
 #include "hooks.def"
-#undef DRIVER
-#undef NEEDED
-#undef NVML
-#undef NEEDED_NVML
+
+static void *const wrappers[REAL_COUNT] = {
+#define DRIVER(symbol) [REAL_##symbol] = (void *)exported_##symbol,
+#define NVML(symbol) [REAL_##symbol] = (void *)exported_##symbol,
+#include "hooks.def"
 };
 
 void *real_functions[REAL_COUNT];
@@ -205,6 +201,8 @@ void *real_function_slow(enum real_id id) {
     if (!__atomic_load_n(&resolved[library], __ATOMIC_ACQUIRE)) resolve(library, RTLD_NEXT);
     return real_functions[id];
 }
+
+void *process_symbol(const char *symbol) { return real_dlsym()(RTLD_DEFAULT, symbol); }
 
 bool nvml_load(void) {
     if (REAL(nvmlDeviceGetMemoryInfo) != NULL) return true;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "parking/parking.h"
 
 enum { SPINS = 200, LOCKED_SLEEP_NS = 20000 };
 enum slice_state { SLICE_UNKNOWN, SLICE_OPEN, SLICE_REFUSED };
@@ -30,6 +31,7 @@ static const uint64_t nothing_announced;
 const uint64_t *policy_announced = &nothing_announced;
 uint64_t policy_seen;
 uint32_t policy_unmetered, policy_free_run;
+uint64_t park_asked;
 /* a context was made on a device that the policy does not name: it gets nothing */
 static uint32_t foreign_devices;
 
@@ -77,6 +79,10 @@ void fork_check(void) {
     table_forget();
     contexts_forget();
     compute_forget();
+    gate_forget();
+    managed_forget();
+    park_forget();
+    asked_forget();
     __atomic_store_n(gate, GATE_OPEN, __ATOMIC_RELEASE);
 }
 
@@ -202,6 +208,7 @@ static void take_limits(const struct egpu_policy_bank *bank) {
             (device->mode == EGPU_MODE_CAP && device->core_ppm >= EGPU_PPM))
             unmetered |= 1u << i;
     }
+    SET(park_asked, bank->park_request);
     SET(policy_unmetered, unmetered);
     SET(policy_free_run, unmetered == (1u << bank->device_count) - 1 && !foreign_devices);
     __atomic_store_n(&policy_seen, bank->generation, __ATOMIC_RELEASE);
@@ -251,6 +258,8 @@ bool slice_open_slow(void) {
         if (why == NULL) {
             take_limits(&policy);
             policy_announced = &page->generation;
+            /* Mappings of ours are for one card: peers have no access to them. */
+            SET(gate_is_on, (policy.flags & EGPU_POLICY_PARKABLE) != 0 && policy.device_count == 1);
             if (!open_gate()) why = strerror(errno);
         }
         if (why != NULL) {

@@ -3,6 +3,7 @@
 import shutil
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from egpu.adapters.slices import pages
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
+from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
 from egpu_base.errors import CorruptData, InvalidInput
 
 INCLUDE = Path(__file__).parents[2] / "native" / "include"
@@ -36,7 +38,9 @@ int main(int argc, char **argv) {
         .spill_bytes = 44,
         .bucket_ns = -5, .bucket_time_ns = 6, .gpu_ns = 7, .throttled_ns = 8, .launches = 9};
     u.slots[1023] = (struct egpu_usage_slot){.state = EGPU_SLOT_LIVE, .device = 1, .pid = 10, .start_time = 11,
-        .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99, .gpu_ns = 14, .throttled_ns = 15,
+        .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99,
+        .park_answer = EGPU_PARK_PINNED, .parked_bytes = 21, .parks = 22, .wakes = 23,
+        .wake_wait_ns = 24, .park_answered = 25, .gpu_ns = 14, .throttled_ns = 15,
         .launches = 16, .reserved_bytes = {100, 200, 300, 400, 500, 600, 700, 800},
         .released_bytes = {1, 2, 3, 4, 5, 6, 7, 8}};
     FILE *f = fopen(argv[1], "wb"); fwrite(&u, sizeof u, 1, f); fclose(f);
@@ -44,6 +48,9 @@ int main(int argc, char **argv) {
     f = fopen(argv[2], "rb"); if (fread(&p, sizeof p, 1, f) != 1) return 1;
     struct egpu_policy_bank *b = &p.banks[p.generation & 1];
     printf("checksum_ok %d\n", b->checksum == egpu_policy_checksum(b) && b->generation == p.generation);
+    printf("parkable %d\n", b->flags == EGPU_POLICY_PARKABLE);
+    printf("request %lu\n", (unsigned long)b->park_request);
+    printf("last_answer %d\n", EGPU_PARK_NO_ROOM);
     printf("limit %lu\n", (unsigned long)b->devices[1].memory_limit_bytes);
     printf("uuid_ok %d\n", strcmp(b->devices[1].uuid, "GPU-two") == 0 && b->device_count == 2);
     return 0;
@@ -63,7 +70,9 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
     source, program = tmp_path / "layout.c", tmp_path / "layout"
     source.write_text(PRINT_LAYOUT)
     subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", "-o", program, source], check=True)
-    write_policy(tmp_path / "policy", [device(), device("GPU-two", memory=77 << 20)])
+    lines = [device(), device("GPU-two", memory=77 << 20)]
+    write_policy(tmp_path / "policy", lines, parking=pages.Parking())
+    assert pages.ask_to_park(tmp_path / "policy", park=True) == 1
 
     output = subprocess.run(
         [program, tmp_path / "usage", tmp_path / "policy"], check=True, capture_output=True, text=True
@@ -91,6 +100,9 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         "egpu_usage.coverage": 4096,
         "egpu_usage.slots": 4096 + 16 * 1024,
         "checksum_ok": 1,
+        "parkable": 1,
+        "request": 1,
+        "last_answer": max(ParkAnswer),
         "limit": 77 << 20,
         "uuid_ok": 1,
     }
@@ -127,8 +139,26 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         gpu_ns=14,
         throttled_ns=15,
         launches=16,
+        parking=ProcessParking(parked_bytes=21, parks=22, wakes=23, wait_ns=24, answer=ParkAnswer.PINNED, answered=25),
     )
     assert process.memory_bytes == 99 + 198 + 297 + 396 + 495 + 594 + 792
+
+
+def test_requests_to_park_are_numbered_and_survive_new_limits(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    write_policy(path, [device()], parking=pages.Parking())
+    numbers = [pages.ask_to_park(path, park=park) for park in (True, True, False, False, True)]
+    assert numbers == [1, 3, 4, 6, 7]
+    write_policy(path, [device(memory=5 << 20)])
+    pages.amend_policy(path, "GPU-one", grant_ppm=1)
+    assert read_policy(path).parking == pages.Parking(7)
+    assert read_policy(path).devices == (replace(device(memory=5 << 20), grant_ppm=1),)
+
+
+def test_a_slice_that_is_not_parkable_is_not_asked(tmp_path: Path) -> None:
+    write_policy(tmp_path / "policy", [device()])
+    with pytest.raises(InvalidInput, match="parking"):
+        pages.ask_to_park(tmp_path / "policy", park=True)
 
 
 def test_a_policy_reads_back_and_changes_in_place(tmp_path: Path) -> None:

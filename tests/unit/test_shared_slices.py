@@ -301,9 +301,7 @@ def usage(path: Path, *, refilled_ns: int) -> None:
 def count(path: Path, row: int, process: Process, namespace: int, mib: int, *, device: int = 0) -> None:
     """As the process itself would: a live row, and its bytes in the total."""
     held = [mib * MIB, *[0] * 7]
-    line = pages.USAGE_ROW.pack(
-        1, device, process.pid, 0, process.start_time, namespace, 0, 0, 0, 0, 0, *held, *[0] * 8
-    )
+    line = pages.USAGE_ROW.pack(1, device, process.pid, 0, process.start_time, namespace, *[0] * 10, *held, *[0] * 8)
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), line, pages.USAGE_ROWS_OFFSET + row * pages.USAGE_ROW.size)
         offset = pages.USAGE_HEADER.size + device * pages.USAGE_DEVICE.size

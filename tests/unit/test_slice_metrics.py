@@ -131,10 +131,12 @@ def test_processes_are_told_of_by_the_pids_that_their_container_has(tmp_path: Pa
         for number, used in enumerate((*range(40), 100)):
             file.seek(USAGE_ROWS_OFFSET + number * USAGE_ROW.size)
             bytes_by_class = (used * MIB, *[0] * 7)
-            file.write(USAGE_ROW.pack(1, 0, 1000 + number, 7, 1, 1, 0, 0, 0, 0, 0, *bytes_by_class, *[0] * 8))
-    told_of = [
-        line for line in told(slots, []).splitlines() if line.startswith("elasticgpu_process_memory_used_bytes{")
-    ]
+            file.write(USAGE_ROW.pack(1, 0, 1000 + number, 0, 1, 1, 0, 2 * MIB, *[0] * 8, *bytes_by_class, *[0] * 8))
+    text = told(slots, [])
+    held = [min(2, used) for used in (*range(40), 100)]
+    parked = parse_usage(text)[SliceKey("team", "a", "app", "GPU-1")].parked_bytes
+    assert parked == sum(held) * MIB, "no process has more parked than it holds"
+    told_of = [line for line in text.splitlines() if line.startswith("elasticgpu_process_memory_used_bytes{")]
     assert len(told_of) == MAX_PROCESSES
     assert 'container_pid="1040"' in told_of[0]
     assert told_of[0].endswith(f" {100.0 * MIB}") or told_of[0].endswith("1.048576e+08")

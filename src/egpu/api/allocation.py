@@ -72,6 +72,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """A property that all slices of the cards must share, in the technology's own words; empty for none."""
     memory_isolation: str = ""
     """"driver" if the driver limits the container's memory by its pod's control group; otherwise empty."""
+    parkable: bool = False
+    """Whether the memory of the container's idle programs may leave the card."""
     cards: tuple[CardShare, ...]
     """The shares of the container, card by card."""
     revision: int = 0
@@ -136,7 +138,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     claim that several pods may use. `links`: the slowest link allowed between any two cards ("": any; fast links are
     preferred), see `egpu.core.links`. `select`: what each card must be. `prefer`: "strongest", "weakest", or "" for the
     policy's choice. `alike`: a property that all slices of the cards must share. `memory_isolation`: "driver" if the
-    driver must limit memory. `repartition`: whether a card may be repartitioned for it.
+    driver must limit memory. `repartition`: whether a card may be repartitioned for it. `parkable`:
+    memory of idle programs may leave the card.
     """
 
     provisioner: str
@@ -159,6 +162,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     alike: str = ""
     memory_isolation: str = ""
     repartition: bool = True
+    parkable: bool = False
 
 
 class Role(NamedTuple):

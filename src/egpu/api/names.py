@@ -14,6 +14,9 @@ SLOT: Final = f"{GROUP}/slot"
 # --- annotations ----------------------------------------------------------------------------------------------------
 ALLOCATION: Final = f"{GROUP}/allocation"
 """On a pod, written by the Binding: its shares of cards (`egpu.api.allocation.PodAllocation`)."""
+PARK_REQUEST: Final = f"{GROUP}/park-request"
+"""On a pod, written by anybody who may change it: a number that grows. A new odd one asks its programs to leave the
+card while they are idle, a new even one to come back."""
 RESERVATION: Final = f"{GROUP}/reservation"
 """On a waiting pod, written by the extender: the cards reserved for it while other pods are evicted
 (`egpu.core.placement.reservations.Reserved`)."""

@@ -16,6 +16,7 @@
     watching        changed rows for `get --watch`
     layout          columns of text on a terminal
     cordon          stops or allows new slices on a card
+    park            moves the memory of a slice's idle programs off the card, and back
     mig             a plan of MIG instances
     explain         reasons why a pod or claim waits, or why it got its cards; the cards of a node
     own_words       … from its own status, for users of one namespace

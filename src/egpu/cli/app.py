@@ -29,6 +29,7 @@ MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
     "uncordon": "cordon",
+    "wake": "park",
     **dict.fromkeys(("upgrade", "uninstall"), "install"),
     **dict.fromkeys(("broker", "serve", "certificate"), "pool"),
 }

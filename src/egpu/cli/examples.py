@@ -32,6 +32,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "version": ("egpu version -o json",),
     "cordon": ("egpu cordon node-1/0",),
     "uncordon": ("egpu uncordon node-1/0",),
+    "park": ("egpu park SLICE",),
+    "wake": ("egpu wake SLICE",),
     "mig": ("egpu mig plan",),
     "mig plan": ("egpu mig plan", "egpu mig plan --mix mix.json -o json"),
     "install": ("egpu install --image registry.example/elastic-gpu:1", "egpu install --dry-run"),

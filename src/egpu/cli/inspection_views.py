@@ -30,7 +30,7 @@ def overview(found: Iterable[Inspection]) -> Table:
             str(one.kind),
             one.owner[:60],
             str(len(devices)),
-            _mib(used),
+            mib(used),
             str(alive),
             _state(one),
         )
@@ -85,9 +85,9 @@ def policy_table(one: Inspection) -> Table:
             line.mode.name.lower(),
             "-" if unlimited else _percent(line.core_ppm),
             _percent(line.grant_ppm) if line.grant_ppm else "-",
-            "all" if line.memory_limit_bytes == MEMORY_UNLIMITED else _mib(line.memory_limit_bytes),
-            _mib(line.spill_limit_bytes) if line.spill_limit_bytes else "-",
-            _mib(line.overhead_bytes) if line.overhead_bytes else "-",
+            "all" if line.memory_limit_bytes == MEMORY_UNLIMITED else mib(line.memory_limit_bytes),
+            mib(line.spill_limit_bytes) if line.spill_limit_bytes else "-",
+            mib(line.overhead_bytes) if line.overhead_bytes else "-",
             str(line.weight),
             _percent(line.contention_ppm),
             _window(line),
@@ -148,9 +148,9 @@ def usage_table(one: Inspection) -> Table:
     for ordinal, usage in enumerate(devices):
         row = (
             str(ordinal),
-            _mib(usage.memory_bytes),
-            _mib(usage.peak_bytes),
-            _mib(usage.spill_bytes) if usage.spill_bytes else "-",
+            mib(usage.memory_bytes),
+            mib(usage.peak_bytes),
+            mib(usage.spill_bytes) if usage.spill_bytes else "-",
             str(usage.refusals),
             _seconds(usage.gpu_ns),
             _seconds(usage.throttled_ns),
@@ -178,8 +178,22 @@ def _usage_record(ordinal: int, usage: DeviceUsage) -> Mapping[str, Any]:
 
 
 def process_table(one: Inspection) -> Table:
-    columns = ("pid", "here", "program", "gpu", "memory", "by kind", "gpu time", "throttled", "launches", "heartbeat")
-    table = Table(columns, right=frozenset({"launches"}), spare=("program", "heartbeat", "throttled", "by kind"))
+    columns = (
+        "pid",
+        "here",
+        "program",
+        "gpu",
+        "memory",
+        "by kind",
+        "parked",
+        "gpu time",
+        "throttled",
+        "launches",
+        "heartbeat",
+    )
+    table = Table(
+        columns, right=frozenset({"launches"}), spare=("program", "heartbeat", "throttled", "by kind", "parked")
+    )
     for process in one.processes:
         usage, classes = process.usage, _classes(process)
         program = _program(process.here) if process.here is not None else ""
@@ -188,8 +202,9 @@ def process_table(one: Inspection) -> Table:
             "gone" if process.here is None else str(process.here),
             program[:40] or "-",
             str(usage.device),
-            _mib(usage.memory_bytes),
-            ", ".join(f"{name} {_mib(size)}" for name, size in classes.items() if size) or "-",
+            mib(usage.memory_bytes),
+            ", ".join(f"{name} {mib(size)}" for name, size in classes.items() if size) or "-",
+            mib(usage.parking.parked_bytes) if usage.parking.parked_bytes else "-",
             _seconds(usage.gpu_ns),
             _seconds(usage.throttled_ns),
             str(usage.launches),
@@ -203,6 +218,10 @@ def process_table(one: Inspection) -> Table:
             "gpu": usage.device,
             "memoryBytes": usage.memory_bytes,
             "memoryBytesByClass": classes,
+            "parkedBytes": usage.parking.parked_bytes,
+            "parks": usage.parking.parks,
+            "wakes": usage.parking.wakes,
+            "wakeWaitSeconds": usage.parking.wait_ns / 1e9,
             "gpuSeconds": usage.gpu_ns / 1e9,
             "heldBackSeconds": usage.throttled_ns / 1e9,
             "launches": usage.launches,
@@ -231,7 +250,7 @@ def _program(pid: int) -> str:
     return "".join(each if each.isprintable() else "�" for each in said)
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
     """Format a size. Limits are whole numbers of MiB; used memory rarely is."""
     if 0 < size < MIB:
         return f"{size} bytes"

@@ -69,6 +69,9 @@ def run(
     mode: Annotated[
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
+    parkable: Annotated[
+        bool, typer.Option("--parkable", help="Allow `egpu park` to move the memory to the host while it is idle.")
+    ] = False,
     state_dir: Annotated[
         Path | None,
         typer.Option(envvar="EGPU_RUN_DIR", help="Directory for slices and simulated machines. Default: in memory."),
@@ -91,13 +94,14 @@ def run(
 ) -> None:
     """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
     if pool_address is not None:
-        if gpu is not None or simulate is not None or mode is not RunMode.CAP:
-            fail("--pool excludes --gpu, --simulate and --mode. The broker chooses the cards", code=EXIT_USAGE)
+        if gpu is not None or simulate is not None or mode is not RunMode.CAP or parkable:
+            excluded = "--gpu, --simulate, --mode and --parkable"
+            fail(f"--pool excludes {excluded}. The broker chooses the cards", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         wait = pool.WAIT_SECONDS if wait is None else wait
         _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
     _refuse_pool_options(context)
-    size = _Size(gpus, core, memory, gpu, _mode(mode))
+    size = _Size(gpus, core, memory, gpu, _mode(mode), parkable)
     hint = _default_core_hint(context)
     _run_local(command, size, output, simulate=simulate, state_dir=state_dir, wait=wait or 0, hint=hint)
 
@@ -110,6 +114,7 @@ class _Size(NamedTuple):
     memory: str | None
     gpu: int | None
     mode: Mode
+    parkable: bool
 
 
 def _run_local(
@@ -161,6 +166,7 @@ def _take(
         cards=size.cards,
         gpu=size.gpu,
         mode=size.mode,
+        parkable=size.parkable,
     )
     return machine.take(cards, request, command, wait_seconds=wait, tell=note), machine
 

@@ -123,6 +123,7 @@ def _slice_row(one: SliceView) -> Row:
     used = one.used
     name = f"{one.namespace}/{one.name} {one.container}".strip("/ ")
     pod = next(((user.namespace, user.pod) for user in one.users), None)
+    parked = f"{format_mib(used.parked_bytes >> 20)} parked" if used is not None and used.parked_bytes else ""
     return Row(
         2, name,
         Gauge(float(WHOLE if one.exclusive else one.core_percent), None if used is None else 100 * used.core_ratio),
@@ -130,7 +131,7 @@ def _slice_row(one: SliceView) -> Row:
             100.0 if one.exclusive else _part(one.memory_mib, one.card_memory_mib),
             None if used is None else _part(used.memory_bytes, total),
         ),
-        "claim" if one.holder.kind in ("claim", "resourceclaim") else "",
+        ", ".join(filter(None, ("claim" if one.holder.kind in ("claim", "resourceclaim") else "", parked))),
         pod,
     )  # fmt: skip
 

@@ -266,7 +266,7 @@ def test_copies_from_the_host_are_not(box: Slice) -> None:
 
 def hooked() -> set[str]:
     text = (SOURCES.parents[1] / "interposer" / "hooks.def").read_text()
-    return {line.split("(")[1].rstrip(")") for line in text.splitlines() if line.startswith(("DRIVER(", "NVML("))}
+    return set(re.findall(r"^(?:DRIVER|ENDING|OPEN|GATED|NVML)\((\w+)\)", text, re.MULTILINE))
 
 
 def test_no_function_that_allocates_informs_or_launches_is_overlooked() -> None:

@@ -15,7 +15,15 @@ from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import ALERT_SECONDS, IDLE_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
-from egpu.adapters.slices.pages import create_usage, read_policy
+from egpu.adapters.slices.pages import (
+    USAGE_ROW,
+    USAGE_ROWS_OFFSET,
+    Parking,
+    create_usage,
+    live_rows,
+    read_policy,
+    write_policy,
+)
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import MemoryReconciler
@@ -29,6 +37,7 @@ from support.slices import LIMIT, MIB, OUT_OF_MEMORY, Slice, slot_record, uuid
 from support.ticking import Ticking
 
 CARD = uuid("1")
+PARKED_BYTES = 40  # of a row: offsetof(struct egpu_usage_slot, parked_bytes)
 
 
 class Driver:
@@ -122,6 +131,26 @@ def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: d
     nvml.held[one.pid] = 100 * MIB
     looks(reconciler, 1)
     assert overhead(boxes["one"]) == 0, "given back at once"
+
+
+def test_memory_that_is_said_to_be_parked_and_is_on_the_card_is_charged(slots: Slots, boxes: dict[str, Slice]) -> None:
+    nvml, box = Driver(), boxes["one"]
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
+    policy = box.directory / "policy"
+    lines = read_policy(policy).devices
+    policy.unlink()
+    write_policy(policy, lines, parking=Parking())
+    child = holding(box, 100 * MIB)
+    with (box.directory / "usage").open("r+b") as file:
+        ((row, _),) = live_rows(file.read())
+        file.seek(USAGE_ROWS_OFFSET + row * USAGE_ROW.size + PARKED_BYTES)
+        file.write((60 * MIB).to_bytes(8, "little"))
+    nvml.held = {child.pid: 40 * MIB}
+    looks(reconciler)
+    assert overhead(box) == 0, "it is as it says"
+    nvml.held = {child.pid: 100 * MIB}
+    looks(reconciler)
+    assert overhead(box) == 60 * MIB
 
 
 def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, boxes: dict[str, Slice]) -> None:

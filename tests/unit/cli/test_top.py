@@ -87,6 +87,19 @@ def test_processes_are_below_their_slice(view: ClusterView) -> None:
     assert [row.depth for row in rows(replace(view, nodes=nodes), search="small", tree=False)] == [0, 1]
 
 
+def test_parked_memory_is_beside_its_slice(view: ClusterView) -> None:
+    (small,) = (one for one in view.slices() if one.name == "small")
+    assert small.used is not None
+    parked = replace(small.used, parked_bytes=700 << 20)
+    node = view.nodes[0]
+    cards = tuple(
+        replace(card, slices=tuple(replace(one, used=parked) for one in card.slices)) if card.slices else card
+        for card in node.cards
+    )
+    listed = rows(replace(view, nodes=(replace(node, cards=cards),)), search="small")
+    assert listed[2].note == "700 MiB parked"
+
+
 def test_a_user_of_one_namespace_sees_its_pods(view: ClusterView) -> None:
     cache = cluster(nodes=1, cards=1)
     runs = pod("runs", container("app", {CORE: 30, MEMORY: 16}), namespace="team")

@@ -25,7 +25,7 @@ import msgspec
 
 from egpu.adapters import native
 from egpu.adapters.cards.nvml import CardReading
-from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
+from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, Parking, UsageReader, create_usage, write_policy
 from egpu.core.backoff import Backoff
 from egpu_base.errors import DoesNotFit, InvalidInput, NativeMissing, TooSoon
 from egpu_base.system.files import write_atomically
@@ -62,13 +62,15 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceRequest:
-    """The size of a slice: percent of each card's time and MiB of its memory; `gpu` pins one card by ordinal."""
+    """The size of a slice: percent of each card's time and MiB of its memory; `gpu` pins one card by ordinal.
+    `parkable`: memory of idle programs may leave the card."""
 
     core: int
     memory_mib: int
     cards: int = 1
     gpu: int | None = None
     mode: Mode = Mode.CAP
+    parkable: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.core <= WHOLE_CORE:
@@ -77,6 +79,8 @@ class SliceRequest:
             raise InvalidInput("--memory", f"{self.memory_mib} MiB is not a size; give one such as 2GiB")
         if self.gpu is not None and self.cards > 1:
             raise InvalidInput("--gpu", f"it names one card, and --gpus asks for {self.cards}; give one of the two")
+        if self.parkable and self.cards > 1:
+            raise InvalidInput("--parkable", f"it needs a slice of one card, and --gpus asks for {self.cards}")
 
 
 class Book:
@@ -207,7 +211,7 @@ class LocalSlice:
             )
             for card in self.cards
         ]  # fmt: skip
-        write_policy(self.directory / "policy", limits)
+        write_policy(self.directory / "policy", limits, parking=Parking() if self.request.parkable else None)
         create_usage(self.directory / "usage", mode=0o600)
 
     def add_process(self, process: Process) -> None:

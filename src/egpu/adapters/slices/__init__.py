@@ -1,6 +1,7 @@
 """The files of a slice, and its processes.
 
 pages         the policy page (its limits) and the usage file (its use)
+usage         what a container says of its use, as values
 fnv           the checksum of policy pages
 writing       a lock for processes that write pages
 bounded       a usage file that its writers cannot enlarge

@@ -19,8 +19,10 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -266,10 +268,11 @@ class MemoryWatch:
     ) -> Iterable[tuple[str, Finding, Overrun | None]]:
         after = UsageReader(one.usage).read_totals()
         try:
-            lines = read_policy(one.policy).devices
+            policy = read_policy(one.policy)
         except (OSError, ElasticGPUError):
             return  # it has no limits, or is being removed
-        for position, line in enumerate(lines):
+        parked = Counter[int]() if policy.parking is None else _parked(one.usage)
+        for position, line in enumerate(policy.devices):
             holds = held.get(line.uuid, _Held())
             # A process reserves before it holds, and holds until it releases: the larger reading covers ours.
             counted = max(_counted(usage, position) for usage in (before or after, after))
@@ -279,7 +282,9 @@ class MemoryWatch:
                 allowed(limit=limit, before=record.allowed, counted=counted if one.session else 0),
                 one.kept_bytes.get(line.uuid, 0),
             )
-            uncounted, is_refused = record.look(holds.bytes, counted=counted, now=now, elapsed=elapsed)
+            # What it says is parked it does not hold: more than the rest is not counted.
+            resident = max(0, counted - parked[position])
+            uncounted, is_refused = record.look(holds.bytes, counted=resident, now=now, elapsed=elapsed)
             overhead = line.memory_limit_bytes if is_refused else -(-uncounted // STEP_BYTES) * STEP_BYTES
             try:
                 amend_policy(one.policy, line.uuid, overhead_bytes=overhead)
@@ -316,6 +321,14 @@ def kill_holders(overrun: Overrun) -> tuple[int, ...]:
 def _limit(line: DevicePolicy) -> int:
     """Return all memory that may be held."""
     return line.memory_limit_bytes + (0 if line.memory_limit_bytes == MEMORY_UNLIMITED else line.spill_limit_bytes)
+
+
+def _parked(usage: Path) -> Counter[int]:
+    """Return the bytes that processes say they have parked, by device."""
+    found = Counter[int]()
+    for process in UsageReader(usage).read().processes:
+        found[process.device] += process.parking.parked_bytes
+    return found
 
 
 def _counted(usage: Usage, position: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from egpu.adapters.slices import writing
 from egpu.adapters.slices.fnv import fnv1a
+from egpu.adapters.slices.usage import DeviceUsage, ProcessParking, ProcessUsage, Usage, park_answer
 from egpu_base.errors import CorruptData, InvalidInput
 from egpu_base.system.files import write_atomically
 from egpu_base.system.foreign import read_foreign
@@ -30,7 +31,7 @@ MEMORY_UNLIMITED: Final = 2**64 - 1
 _POLICY_MAGIC: Final = b"EGPUPOL1"
 _POLICY_SIZE: Final = 8192
 _POLICY_HEADER: Final = struct.Struct("<8sIIQ40x")
-_BANK_HEADER: Final = struct.Struct("<QQII40x")
+_BANK_HEADER: Final = struct.Struct("<QQIIQ32x")
 _POLICY_DEVICE: Final = struct.Struct("<48sIIIIIIQQQQIII12x")
 _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
@@ -42,11 +43,14 @@ _USAGE_SLOTS: Final = 1024
 USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
 USAGE_ROWS_OFFSET: Final = 4096 + MAX_DEVICES * 128 * 8  # the totals' page, and the loaded code
 USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
-USAGE_ROW: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
+USAGE_ROW: Final = struct.Struct("<IIIIQQQQIIQQQQQQ24x8Q8Q")
 USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
 _USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
 _SLOT_LIVE: Final = 1
 _UINT64: Final = 2**64
+
+
+_PARKABLE: Final = 1
 
 
 class Mode(IntEnum):
@@ -113,66 +117,20 @@ class DevicePolicy:
 
 
 @dataclass(frozen=True)
+class Parking:
+    """The memory of the slice's idle programs may leave the card. A new odd `request` asks its processes to park, a new
+    even one to wake."""
+
+    request: int = 0
+
+
+@dataclass(frozen=True)
 class Policy:
     """A consistent snapshot of a policy page. `generation` grows with every change."""
 
     generation: int
     devices: tuple[DevicePolicy, ...]
-
-
-@dataclass(frozen=True)
-class DeviceUsage:
-    """A container's own account of its use of one device, in the order of the policy's devices and of the file. Bytes
-    and nanoseconds; `refilled_ns` is the time of the last request to launch (CLOCK_MONOTONIC)."""
-
-    memory_bytes: int
-    peak_bytes: int
-    refusals: int
-    reaped_bytes: int
-    spill_bytes: int
-    bucket_ns: int
-    refilled_ns: int
-    gpu_ns: int
-    throttled_ns: int
-    launches: int
-
-
-@dataclass(frozen=True)
-class ProcessUsage:
-    """One process on one device. `pid` and `start_time` (clock ticks since boot) are in `pid_namespace`. Bytes are by
-    class of memory, in the file's order."""
-
-    device: int
-    pid: int
-    start_time: int
-    pid_namespace: int
-    heartbeat_ns: int
-    device_bytes: int
-    managed_bytes: int
-    pool_bytes: int
-    physical_bytes: int
-    array_bytes: int
-    graph_bytes: int
-    spill_bytes: int
-    module_bytes: int
-    gpu_ns: int
-    throttled_ns: int
-    launches: int
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of all classes that count against the memory limit (without those that spill beyond it)."""
-        classes = (self.device_bytes, self.managed_bytes, self.pool_bytes, self.physical_bytes)
-        return sum(classes) + self.array_bytes + self.graph_bytes + self.module_bytes
-
-
-@dataclass(frozen=True)
-class Usage:
-    """One reading of a usage file. `problem` describes an invalid file; then all else is empty."""
-
-    devices: tuple[DeviceUsage, ...] = ()
-    processes: tuple[ProcessUsage, ...] = ()
-    problem: str = ""
+    parking: Parking | None = None
 
 
 def _checksum(bank: bytes) -> int:
@@ -188,16 +146,17 @@ def _encode_line(d: DevicePolicy) -> bytes:
     )  # fmt: skip
 
 
-def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
+def _encode_bank(generation: int, devices: Sequence[DevicePolicy], parking: Parking | None) -> bytes:
     lines = b"".join(map(_encode_line, devices)).ljust(MAX_DEVICES * _POLICY_DEVICE.size, b"\0")
-    draft = _BANK_HEADER.pack(generation, 0, len(devices), 0) + lines
-    return _BANK_HEADER.pack(generation, _checksum(draft), len(devices), 0) + lines
+    rest = (len(devices), 0, 0) if parking is None else (len(devices), _PARKABLE, parking.request)
+    draft = _BANK_HEADER.pack(generation, 0, *rest) + lines
+    return _BANK_HEADER.pack(generation, _checksum(draft), *rest) + lines
 
 
 @lru_cache(maxsize=256)  # pages are read far more often than they change, and to check one takes 0.05 ms
 def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     """Return the bank's policy, or None unless it is a whole bank of that generation."""
-    found, checksum, count, _flags = _BANK_HEADER.unpack_from(bank)
+    found, checksum, count, flags, request = _BANK_HEADER.unpack_from(bank)
     if found != generation or count > MAX_DEVICES or checksum != _checksum(bank):
         return None
     devices: list[DevicePolicy] = []
@@ -212,11 +171,15 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
             overhead_bytes=overhead, window=Window(**times) if period_us else None,
         )  # fmt: skip
         devices.append(device)
-    return Policy(generation, tuple(devices))
+    return Policy(generation, tuple(devices), Parking(request) if flags & _PARKABLE else None)
 
 
-def write_policy(path: Path, devices: Sequence[DevicePolicy], *, fresh: bool = False) -> int:
+def write_policy(
+    path: Path, devices: Sequence[DevicePolicy], *, fresh: bool = False, parking: Parking | None = None
+) -> int:
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
+
+    `parking` is for a new page; an existing one keeps its own (`ask_to_park`).
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
     first, the generation that activates it last. So a reader sees the old limits or the new ones, and a writer killed
@@ -229,23 +192,29 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy], *, fresh: bool = F
     if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
         raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
     if fresh:
-        return _create_policy(path, devices)
+        return _create_policy(path, devices, parking)
     with writing.alone(path):
-        return _write_policy(path, devices)
+        return _write_policy(path, devices, parking)
 
 
-def _write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
+def _write_policy(path: Path, devices: Sequence[DevicePolicy], parking: Parking | None, *, ask: bool = False) -> int:
+    """Write it in place; what the page says of parking stays, unless `ask` is set."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return _create_policy(path, devices)
+        return _create_policy(path, devices, parking)
     try:
         header = os.pread(handle, _POLICY_HEADER.size, 0)
         if os.fstat(handle).st_size != _POLICY_SIZE or header[:8] != _POLICY_MAGIC:
-            return _create_policy(path, devices)
-        generation = (_POLICY_HEADER.unpack(header)[3] + 1) % _UINT64 or 2
+            return _create_policy(path, devices, parking)
+        before = _POLICY_HEADER.unpack(header)[3]
+        generation = (before + 1) % _UINT64 or 2
         bank_offset = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
-        _pwrite_all(handle, _encode_bank(generation, devices), bank_offset)
+        if not ask:
+            active = os.pread(handle, _BANK_HEADER.size, _POLICY_HEADER.size + (before & 1) * _BANK_SIZE)
+            flags, request = _BANK_HEADER.unpack(active)[3:]
+            parking = Parking(request) if flags & _PARKABLE else None
+        _pwrite_all(handle, _encode_bank(generation, devices, parking), bank_offset)
         _pwrite_all(handle, struct.pack("<Q", generation), _GENERATION_OFFSET)
     finally:
         os.close(handle)
@@ -264,17 +233,35 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
             if line.uuid == uuid:
                 lines[position] = replace(line, **changes)
                 if lines[position] != line:
-                    _write_policy(path, lines)
+                    _write_policy(path, lines, None)
                 return lines[position]
     raise InvalidInput("uuid", f"{path} has no device {uuid}")
 
 
-def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
+def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
+    """Ask the processes of a slice to park, or to wake; returns the number that they answer to, at least `least`.
+
+    Raises:
+        FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: the slice cannot be parked.
+    """
+    with writing.alone(path):
+        policy = read_policy(path)
+        if policy.parking is None:
+            raise InvalidInput(
+                "parking", "the slice is not parkable; use `egpu run --parkable` or a class with parking"
+            )
+        request = max(policy.parking.request + 1, least)
+        request += request % 2 != park
+        _write_policy(path, policy.devices, Parking(request), ask=True)
+    return request
+
+
+def _create_policy(path: Path, devices: Sequence[DevicePolicy], parking: Parking | None) -> int:
     generation = 1
     page = bytearray(_POLICY_SIZE)
     _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, generation)
     start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
-    page[start : start + _BANK_SIZE] = _encode_bank(generation, devices)
+    page[start : start + _BANK_SIZE] = _encode_bank(generation, devices, parking)
     write_atomically(path, bytes(page))
     return generation
 
@@ -374,11 +361,13 @@ def _device(content: bytes, index: int) -> DeviceUsage:
 
 def _slot(content: bytes, index: int) -> ProcessUsage | None:
     fields = USAGE_ROW.unpack_from(content, USAGE_ROWS_OFFSET + index * USAGE_ROW.size)
-    state, device, pid, _spare, start_time, pid_namespace, heartbeat_ns = fields[:7]
-    _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
+    state, device, pid, answer, start_time, pid_namespace, heartbeat_ns = fields[:7]
+    parked_bytes, parks, wakes, wait_ns, _sequence, answered, gpu_ns, throttled_ns, launches = fields[7:16]
     if state != _SLOT_LIVE or device >= MAX_DEVICES:
         return None
     # Eight classes of memory, each reserved and released in all.
-    held = [max(0, reserved - released) for reserved, released in zip(fields[11:19], fields[19:27], strict=True)]
+    held = [max(0, reserved - released) for reserved, released in zip(fields[16:24], fields[24:32], strict=True)]
+    # No more is parked than is held: the rest would be a false claim.
+    parking = ProcessParking(min(parked_bytes, sum(held)), parks, wakes, wait_ns, park_answer(answer), answered)
     line = [device, pid, start_time, pid_namespace, heartbeat_ns, *held, gpu_ns, throttled_ns, launches]
-    return ProcessUsage(*line)
+    return ProcessUsage(*line, parking=parking)

@@ -25,6 +25,7 @@ _PREFIX: Final = "elasticgpu_container_"
 _PROCESS: Final = "elasticgpu_process_memory_used_bytes"
 _FIELDS: Final = {
     "memory_used_bytes": "memory_bytes",
+    "memory_parked_bytes": "parked_bytes",
     "memory_peak_bytes": "peak_bytes",
     "core_used_ratio": "core_ratio",
     "gpu_seconds_total": "gpu_seconds",
@@ -33,7 +34,7 @@ _FIELDS: Final = {
     "idle_seconds": "idle_seconds",
     "age_seconds": "age_seconds",
 }
-_WHOLE: Final = frozenset({"memory_bytes", "peak_bytes", "refusals"})
+_WHOLE: Final = frozenset({"memory_bytes", "parked_bytes", "peak_bytes", "refusals"})
 _NAMES: Final = {f"{_PREFIX}{name}": field for name, field in _FIELDS.items()}
 _VALUE: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _SERIES: Final = re.compile(rf"\w+\{{((?:\w+={_VALUE},?)*)\}}\s+(\S+)(?:\s+\d+)?\s*")

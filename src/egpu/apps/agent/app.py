@@ -52,6 +52,7 @@ from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
+from egpu.apps.agent.slots.parker import SlotParker
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
@@ -133,6 +134,7 @@ class Agent:
             else Registrar(self.plugin, config.kubelet_dir)
         )
         self.resizer = self._resizer()
+        self.parker = SlotParker(self.slots, self.resizer.pods, events)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
@@ -343,6 +345,7 @@ class Agent:
         supervisor.add("startup-taint", taint.run(), may_end=True)
         supervisor.add("sweeper", self.sweeper.run())
         supervisor.add("resizer", self.resizer.run())
+        supervisor.add("parker", self.parker.run())
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
         supervisor.add("ended", self.ended.run())

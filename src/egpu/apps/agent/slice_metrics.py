@@ -31,6 +31,7 @@ LABELS: Final = ("namespace", "pod", "container", "node", "node_ip", "device_ind
 _GAUGES: Final = {
     "memory_limit_bytes": "Card memory that the container may use.",
     "memory_used_bytes": "Card memory that the container reports as used.",
+    "memory_parked_bytes": "Reported memory of idle programs that is in the host's memory, not on the card.",
     "memory_peak_bytes": "Highest card memory that the container reported, since its slice was made.",
     "core_limit_ratio": "Share of the card's time; 1 is a whole card.",
     "core_used_ratio": "Share of the card's time used in the last five whole seconds.",
@@ -135,7 +136,7 @@ class SliceMetrics:
                 used = use.usage.devices[position] if position < len(use.usage.devices) else None
                 key = (*use.key, share.uuid)
                 finding = findings.get(key)
-                values = _values(use, share, used, finding)
+                values = _values(use, share, used, finding) | _parked(use.usage, position)
                 for one in () if finding is None else finding.processes:
                     counted = _counted_by(one.pid, use.usage, position)
                     mismatch.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
@@ -202,6 +203,14 @@ def _values(use: ContainerUse, share: CardShare, used: DeviceUsage | None, findi
                    "memory_spilled_bytes": used.spill_bytes, "gpu_seconds": used.gpu_ns / 1e9,
                    "throttled_seconds": used.throttled_ns / 1e9, "memory_refusals": used.refusals}  # fmt: skip
     return values | {"usage_mismatch": int(mismatch)}
+
+
+def _parked(usage: Usage, position: int) -> dict[str, float]:
+    """Return the value that only the processes know; nothing for a damaged file."""
+    if usage.problem:
+        return {}
+    found = sum(process.parking.parked_bytes for process in usage.processes if process.device == position)
+    return {"memory_parked_bytes": found}
 
 
 def _history(

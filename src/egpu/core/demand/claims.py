@@ -27,6 +27,7 @@ from egpu.core.demand.classes import (
 )
 from egpu.core.provisioners import Profile, Provisioner, isolation, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
+from egpu.core.provisioners.parking import parking_problem
 from egpu_base.api.quantities import Quantity, parse_claim_memory, parse_count
 from egpu_base.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
@@ -74,6 +75,8 @@ def demand_under(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
     if demand.exclusive and terms.memory_limit_percent:
         reason = f"class {terms.name} sets {MEMORY_OVERSUBSCRIPTION}, which does not apply to whole cards"
         raise InvalidDemand(_REQUESTS, f"{reason}; ask for a share of a card, or use another class")
+    if terms.parkable and (problem := parking_problem(demand)):
+        raise InvalidDemand(_REQUESTS, f"class {terms.name} {problem}, or use another class")
     if problem := terms.technology.problem(demand):
         raise InvalidDemand(_REQUESTS, problem)
     demand = terms.technology.of_class(demand, terms.parameters)
@@ -97,6 +100,7 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         precision=parameters.get(PRECISION, "fp32"),
         core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
         memory_limit_percent=terms.memory_limit_percent,
+        parkable=terms.parkable,
     )
     profiles = terms.technology.profiles(parameters)
     if asked.keys() & profiles.keys():

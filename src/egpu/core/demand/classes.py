@@ -11,8 +11,9 @@ from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
 from egpu.core.demand.bounds import Bounds, class_bounds
 from egpu.core.links import LEAST
-from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, provisioner
+from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
+from egpu.core.provisioners.parking import PARKING, is_parkable
 from egpu.core.provisioners.shareable import SHAREABLE, VALUES, is_shareable
 
 Parameters = Mapping[str, str]
@@ -41,6 +42,7 @@ class ClassTerms:
     bounds: Bounds
     shareable: bool
     memory_isolation: str
+    parkable: bool
 
 
 def class_terms(klass: ElasticGPUClass) -> ClassTerms:
@@ -54,6 +56,7 @@ def class_terms(klass: ElasticGPUClass) -> ClassTerms:
         bounds=class_bounds(parameters),
         shareable=is_shareable(parameters, technology),
         memory_isolation=isolation.memory_isolation(parameters, technology),
+        parkable=is_parkable(parameters, technology),
     )
 
 
@@ -72,6 +75,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
         CARD_PREFERENCE: PREFERENCES,
         SHAREABLE: VALUES,
         MEMORY_ISOLATION: isolation.VALUES,
+        PARKING: parking.VALUES,
     }
     for technology in PROVISIONERS.values():
         own |= technology.parameters

@@ -29,6 +29,7 @@ def container_allocation(
         alike=demand.alike,
         memory_isolation=demand.memory_isolation,
         vocabulary=demand.vocabulary,
+        parkable=demand.parkable,
         cards=tuple(
             CardShare(
                 uuid=cards[column].uuid,

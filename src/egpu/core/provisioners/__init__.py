@@ -4,6 +4,7 @@
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
     shareable         whether several pods may use one claim of a class
+    parking           whether memory of idle programs may leave the card
     isolation         whether the driver limits programs to their memory
     physical          whole cards
     gpushare          memory shared by agreement, and annotations for Aliyun's tools

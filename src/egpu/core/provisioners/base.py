@@ -116,6 +116,8 @@ class Provisioner:
     """True if a slice can change its size while it runs."""
     shareable: ClassVar[bool] = False
     """True if several pods of one node can share one slice."""
+    parks: ClassVar[bool] = False
+    """True if the memory of idle programs can leave the card."""
     driver_limits: ClassVar[bool] = False
     """True if the driver can limit its programs' memory, if the driver supports limits by control group."""
     caution: ClassVar[str] = ""

@@ -75,7 +75,7 @@ class Preparation:
     policy page; empty if nothing in the process is limited (whole cards, a technology that trusts the program, or an
     executor that is limited in its place). `libraries`: preloaded, file beside the policy page → artefact. `executor`:
     where a process has the cards in the container's place. `instance`: its only MIG instance of the card. `served`: its
-    programs are clients of the card's MPS server."""
+    programs are clients of the card's MPS server. `parkable`: memory of its idle programs may leave the card."""
 
     minors: tuple[int, ...] = ()
     policy: tuple[DeviceLimit, ...] = ()
@@ -83,6 +83,7 @@ class Preparation:
     executor: Literal["here", "elsewhere"] | None = None
     instance: CardInstance | None = None
     served: ServedSlice | None = None
+    parkable: bool = False
 
 
 def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:

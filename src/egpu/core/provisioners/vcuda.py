@@ -12,9 +12,12 @@ class VCUDA(Provisioner):
     shareable = True
     oversubscribes = True
     driver_limits = True
+    parks = True
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
         if allocation.exclusive:
             return super()._plan(allocation, minors)  # no other programs to isolate from
         granted = zip(allocation.cards, minors, strict=True)
-        return Preparation(minors, tuple(device_limit(*each, allocation) for each in granted), INTERPOSER)
+        return Preparation(
+            minors, tuple(device_limit(*each, allocation) for each in granted), INTERPOSER, parkable=allocation.parkable
+        )

@@ -45,6 +45,7 @@ class VGPU(VCUDA):
     name = names.VGPU
     aliases = ("vgpu.provisioner.elasticgpu.io",)
     oversubscribes = False  # memory is fixed
+    parks = False
     resizable = False
     parameters: ClassVar = {SCHEDULER: (BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE), MODE: (EQUAL_SIZE, MIXED_SIZE)}
 

@@ -23,10 +23,11 @@ class ProcessUsage(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceUsage:
     """The usage of one slice: now, and since it was prepared, `age_seconds` ago. `core_ratio` is of the whole card, 0
-    to 1; `gpu_seconds` is the card's busy time for it; `idle_seconds` is the time since its last request to the
-    card."""
+    to 1; `parked_bytes` of `memory_bytes` are not on the card; `gpu_seconds` is the card's busy time for it;
+    `idle_seconds` is the time since its last request to the card."""
 
     memory_bytes: int = 0
+    parked_bytes: int = 0
     peak_bytes: int = 0
     core_ratio: float = 0.0
     gpu_seconds: float = 0.0

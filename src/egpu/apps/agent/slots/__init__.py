@@ -9,6 +9,7 @@
     cdi          the CDI devices: the meaning of a slot's name for the container runtime
     injection    chooses CDI or paths, by what the node supports
     resizer      gives running slices another size, and reports the sizes in force
+    parker       asks programs to park or to wake, as their pod says
     sweeper      removes slots that no container has any more
     leftovers    ends processes of pods whose object is gone
     former       waits until earlier users of a card have left it

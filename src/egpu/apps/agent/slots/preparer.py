@@ -313,7 +313,8 @@ class Preparer:
         else:
             if plan.policy:
                 lines = [policy_line(limit) for limit in plan.policy]
-                pages.write_policy(slot / layout.POLICY_FILE, lines, fresh=True)
+                parking = pages.Parking() if plan.parkable else None
+                pages.write_policy(slot / layout.POLICY_FILE, lines, fresh=True, parking=parking)
             self._slots.create_usage(slot)
         for file, copy in libraries.items():
             os.link(copy, slot / file)
