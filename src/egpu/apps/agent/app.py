@@ -338,21 +338,16 @@ class Agent:
         await self._recover()
         if self.serving is not None:
             await self._join_pool(self.serving)
-        supervisor.add("inventory", self.inventory.run())
-        supervisor.add("publisher", self.publisher.run())
-        supervisor.add("allocator", self.allocator.run())
+        for name, work in (
+            ("inventory", self.inventory.run), ("publisher", self.publisher.run), ("allocator", self.allocator.run),
+            ("sweeper", self.sweeper.run), ("resizer", self.resizer.run), ("parker", self.parker.run),
+            ("compute", self.compute.run), ("memory", self.memory.run), ("ended", self.ended.run),
+            ("metrics", self.metrics.run), ("time-slices", self.time_slices.run), ("mps", self.mps.run),
+            ("executors", self.executors.run),
+        ):  # fmt: skip
+            supervisor.add(name, work())
         taint = StartupTaint(self.client, self.config.node, self.not_ready, self.allocator)
         supervisor.add("startup-taint", taint.run(), may_end=True)
-        supervisor.add("sweeper", self.sweeper.run())
-        supervisor.add("resizer", self.resizer.run())
-        supervisor.add("parker", self.parker.run())
-        supervisor.add("compute", self.compute.run())
-        supervisor.add("memory", self.memory.run())
-        supervisor.add("ended", self.ended.run())
-        supervisor.add("metrics", self.metrics.run())
-        supervisor.add("time-slices", self.time_slices.run())
-        supervisor.add("mps", self.mps.run())
-        supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
             supervisor.add("listener", self.serving.listener.serve())
             supervisor.add("serving", self.serving.run())
