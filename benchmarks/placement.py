@@ -25,6 +25,7 @@ from typing import Any, Final
 from benchmarks.extender.caller import memory_mib
 from benchmarks.report import Report
 from egpu.api import names
+from egpu.core.schedulers import OWN_SCHEDULER
 from egpu.laptop import manifests
 from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
 from egpu_base.api.kubernetes import Pod
@@ -239,8 +240,13 @@ def _processes(running: Cluster) -> list[tuple[str, int]]:
     theirs: dict[str, int | None] = {}
     if isinstance(running.plane, ControlPlane):
         ours, theirs = BENCHMARK, {name: child.pid for name, child in running.plane.fleet.children.items()}
-    found = [(ours, os.getpid()), *theirs.items(), *((name.split("-")[0], pid) for name, pid in own.items())]
+    found = [(ours, os.getpid()), *theirs.items(), *((_component(name), pid) for name, pid in own.items())]
     return [(kind, pid) for kind, pid in found if pid is not None]
+
+
+def _component(process: str) -> str:
+    """Return the component that a process is one of: agents of all nodes are one."""
+    return "own kube-scheduler" if process == OWN_SCHEDULER else process.partition("-")[0]
 
 
 def _spent_seconds(running: Cluster) -> dict[str, float]:
