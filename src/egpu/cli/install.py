@@ -67,7 +67,7 @@ def install(
         bool, typer.Option("--label-nodes", help="Label GPU nodes that no other label marks: elasticgpu.io/node=true.")
     ] = False,
 ) -> None:
-    """Install on Kubernetes: look at the cluster, write everything, wait, and try it. Repeat it to continue."""
+    """Install on Kubernetes: check the cluster, write all objects, wait, run a test pod. Repeat it after an error."""
     asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, label_nodes)
     asyncio.run(_with_client(asked, "install"))
 
@@ -82,7 +82,7 @@ def upgrade(
     trial: Try = True,
     output: Output = Format.TABLE,
 ) -> None:
-    """Upgrade an installation to this version, with its values unless --values names others. Repeat it to continue."""
+    """Upgrade an installation to this version. Its values stay, unless you give --values. Repeat it after an error."""
     asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output)
     asyncio.run(_with_client(asked, "upgrade"))
 
@@ -174,7 +174,7 @@ def uninstall(
     wait: Wait = WAIT_SECONDS,
     output: Output = Format.TABLE,
 ) -> None:
-    """Remove an installation from Kubernetes, and what agents wrote on nodes. Repeat it to continue."""
+    """Remove an installation from Kubernetes, and what agents wrote on nodes. Repeat it after an error."""
     asked = _Asked(kubeconfig, namespace, None, "", dry_run, wait, False, output)
     asyncio.run(_uninstall_at(asked, keep_claims=keep_claims, force=force, yes=yes))
 
