@@ -14,6 +14,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.kubernetes.events import EventRecorder
 from support.fake_api import FakeAPI
+from support.waiting import until
 
 SHARE = CardShare(uuid="GPU-1", index=0, minor=0, core=50, memory_mib=512)
 
@@ -49,8 +50,8 @@ def slots_with_one(root: Path, *, parkable: bool) -> Slots:
     return slots
 
 
-def parker(slots: Slots, pods: Pods) -> SlotParker:
-    events = EventRecorder(FakeAPI().client(), component="elastic-gpu-agent")
+def parker(slots: Slots, pods: Pods, api: FakeAPI | None = None) -> SlotParker:
+    events = EventRecorder((api or FakeAPI()).client(), component="elastic-gpu-agent")
     return SlotParker(slots, cast(Any, pods), events)
 
 
@@ -76,6 +77,16 @@ async def test_a_number_asks_once_whichever_agent_reads_it(tmp_path: Path) -> No
     assert (number >> LOCAL_BITS, number % 2) == (2, 0)
     pods.pod = pod("1")
     assert await asked(first) == number, "numbers grow"
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+async def test_a_pod_is_told_that_no_program_answered(tmp_path: Path, number: str) -> None:
+    api = FakeAPI()
+    await parker(slots_with_one(tmp_path, parkable=True), Pods(number), api).step()
+    await until(lambda: api.all("events"))
+    (event,) = api.all("events")
+    assert (event["type"], event["reason"]) == ("Warning", "GPUMemoryNotMoved")
+    assert "no answer in time" in event["message"]
 
 
 async def test_other_slices_are_left_alone(tmp_path: Path) -> None:

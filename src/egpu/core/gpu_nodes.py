@@ -87,8 +87,6 @@ _PLATFORMS: Final[Mapping[str, str]] = {
     "node.openshift.io/": "OpenShift",
 }
 _VERSIONS: Final[Mapping[str, str]] = {"-eks-": "EKS", "-gke.": "GKE", "+k3s": "k3s", "+rke2": "RKE2"}
-MANAGED: Final = frozenset({"EKS", "GKE", "AKS"})
-"""Platforms whose control plane belongs to the provider."""
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,13 @@ async def test_rights_are_known_before_anything_is_written(cluster: Bare) -> Non
         assert "list deployments" not in found.rights
 
 
+async def test_the_page_of_a_platform_is_named(cluster: Bare) -> None:
+    await cluster.node("n", labels={"node.openshift.io/os_id": "rhel"})
+    found = await survey(cluster.client, NAMESPACE, documents())
+    made = await plan(cluster.objects, documents(), found, doing="install")
+    assert any("this is OpenShift: docs/operate/managed-clusters.md" in one for one in made.notes)
+
+
 async def test_values_of_an_installation_are_remembered(cluster: Bare) -> None:
     chosen = replace(AS_DEPLOYED, vocabularies=("hami",))
     await cluster.install(chosen)

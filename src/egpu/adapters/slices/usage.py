@@ -31,7 +31,7 @@ ANSWERS: Final[Mapping[ParkAnswer, str]] = {
     ParkAnswer.PINNED: "not parked: its memory can be used without the driver, by a network card or an exported handle",
     ParkAnswer.NO_HOST_MEMORY: "not parked: the host has no memory for the copy. Free some, or raise the pod's limit",
     ParkAnswer.NOTHING: "not parked: it has no allocation of 2 MiB or more",
-    ParkAnswer.NOT_POSSIBLE: "not parked: it needs the system call membarrier, and at most 2048 threads with CUDA",
+    ParkAnswer.NOT_POSSIBLE: "not parked: its kernel has no membarrier, or it has over 2048 threads or 16 contexts",
     ParkAnswer.FAILED: "the driver failed while memory was moved. The next call of the program tries again",
     ParkAnswer.NO_ROOM: "not awake: the card has no room. Its next call tries again",
 }

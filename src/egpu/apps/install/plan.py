@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from egpu.adapters.installation import Document
 from egpu.apps.install.objects import KINDS, OWNER, OWNER_LABEL, Objects, by_stage, owned, path_of, shown
 from egpu.apps.install.survey import OLDEST_KUBERNETES, Survey
-from egpu.core.gpu_nodes import LABEL_ONE, MANAGED
+from egpu.core.gpu_nodes import LABEL_ONE
 from egpu.core.rivals import by_rival
 from egpu_base.errors import NotFound, Refused
 
@@ -66,8 +66,8 @@ def notes(found: Survey) -> Iterator[str]:
     if found.unadmitted:
         again = "delete them and create them again"
         yield f"pods wait for a GPU that our webhook has not seen: {some(found.unadmitted)}. After this, {again}"
-    if found.platform in MANAGED:
-        yield f"{found.platform} is managed: docs/operate/managed-clusters.md has its differences"
+    if found.platform:
+        yield f"this is {found.platform}: docs/operate/managed-clusters.md has what it needs"
 
 
 async def plan(objects: Objects, documents: Sequence[Document], found: Survey, *, doing: Doing) -> Plan:

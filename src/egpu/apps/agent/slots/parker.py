@@ -81,7 +81,7 @@ class SlotParker:
             return
         del self._asked[record.slot_id]
         parked_mib = sum(one.parked_bytes for one in said) >> 20
-        worst = max(answers, default=ParkAnswer.NOTHING)
+        worst = max(answers, default=ParkAnswer.NOT_ASKED)
         message = f"container {record.container}: {ANSWERS[worst]}; {parked_mib} MiB are parked"
         if worst in _GOOD:
             await self._events.note(pod, "GPUMemoryParked" if worst is ParkAnswer.DONE else "GPUMemoryWoken", message)
