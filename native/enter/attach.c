@@ -37,13 +37,13 @@ static void leave(struct attach_caller *caller) {
     caller->length = 0;
 }
 
+/* A caller that has gone may have typed something before: `hear` reads it, and ends with the
+ * caller.
+ */
 static void pass_said(struct attach_caller *caller) {
     ssize_t sent =
         send(caller->socket, caller->packet, caller->length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0)
-        caller->length = 0; /* packets are sent whole */
-    else if (!would_wait())
-        leave(caller);
+    if (sent >= 0 || !would_wait()) caller->length = 0; /* packets are sent whole */
 }
 
 static void pass_typed(struct attached *attached) {
@@ -65,6 +65,9 @@ static void resize(const struct attached *attached, const char *payload, size_t 
 static void hear(struct attached *attached, struct attach_caller *caller) {
     char packet[1 + ATTACH_TYPED];
     ssize_t size = recv(caller->socket, packet, sizeof packet, MSG_DONTWAIT);
+    /* It has gone and left output unread. What it typed comes next. */
+    if (size < 0 && errno == ECONNRESET)
+        size = recv(caller->socket, packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && would_wait()) return;
     if (size <= 0) {
         leave(caller);
@@ -131,9 +134,8 @@ void attach_tell_before(struct attach_caller *caller, struct attach_before befor
     char channel = ATTACH_BEFORE;
     struct iovec parts[] = {{&channel, 1}, {&before, sizeof before}, {(char *)line, length}};
     struct msghdr packet = {.msg_iov = parts, .msg_iovlen = 3};
-    /* the first packets to a new socket, which has room for them */
-    if (caller->socket >= 0 && sendmsg(caller->socket, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        leave(caller);
+    /* The first packets to a new socket, which has room for them. One that has gone is heard. */
+    if (caller->socket >= 0) sendmsg(caller->socket, &packet, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool attach_behind(const struct attached *attached) {

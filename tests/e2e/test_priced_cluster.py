@@ -36,8 +36,8 @@ def template(name: str, cores: str, memory: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
 
 
-def a_pod(name: str, *sizes: str) -> dict[str, Any]:
-    """A pod with a container for each claim."""
+def a_pod(name: str, *sizes: str, node: str = "") -> dict[str, Any]:
+    """A pod with a container for each claim, for one node if that is said."""
     containers = [
         {
             "name": f"c{number}",
@@ -48,7 +48,9 @@ def a_pod(name: str, *sizes: str) -> dict[str, Any]:
         for number in range(len(sizes))
     ]
     claims = [{"name": f"gpu{number}", "resourceClaimTemplateName": size} for number, size in enumerate(sizes)]
-    spec = {"restartPolicy": "Never", "containers": containers, "resourceClaims": claims}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "containers": containers, "resourceClaims": claims}
+    if node:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
@@ -137,6 +139,10 @@ async def test_claims_and_pods_share_cards_by_one_extender() -> None:
         for name, (cores, memory) in SIZES.items():
             await client.raw("POST", TEMPLATES, body=template(name, cores, memory))
 
+        # A pod on each node: the extender has seen then that the node is priced, and no two nodes are equally good.
+        for node in running.node_names:
+            await manifests.create(client, [a_pod(f"on-{node}", "small", node=node)])
+        await runs(client, *(f"on-{node}" for node in running.node_names))
         await each_claim_is_placed_as_the_extender_chooses(running, client)
         await manifests.create(client, [usual("beside", 20)])
         await runs(client, "beside")

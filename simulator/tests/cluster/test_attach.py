@@ -1,6 +1,7 @@
 """Callers of a supervised command (native/enter/attach.h): they see what it says, and type for it."""
 
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -116,6 +117,25 @@ def test_it_goes_on_without_them(start: Start) -> None:
         caller.hear(text)
         caller.socket.close()
     assert not (directory / "exit").exists()
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_who_types_and_leaves_without_listening_is_heard(start: Start, accepted: bool) -> None:
+    """`kubectl attach -i` leaves at the end of a piped input. What it was told stands unread then."""
+    directory = start("echo said; read word; exit 7", "--input")
+    supervisor = int((directory / "pid").read_text().split()[2])
+    caller = Caller(directory) if accepted else None
+    if caller is not None:
+        assert select.select([caller.socket], [], [], DEADLINE_SECONDS)[0], "it is told what was said before"
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        caller = caller or Caller(directory)
+        caller.send(STDIN, b"word\n")
+        caller.socket.close()
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    wait_until((directory / "exit").exists)
+    assert (directory / "exit").read_text().startswith("7 0 ")
 
 
 def test_a_terminal_is_its_own_and_has_the_caller_s_size(start: Start) -> None:

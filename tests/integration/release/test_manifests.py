@@ -29,6 +29,8 @@ def by_name(text: str) -> dict[str, Document]:
     for one in found:
         if one["kind"] in OF_THE_CLUSTER:
             one["metadata"].pop("namespace", None)  # from kustomize, older than the kind; API servers drop it
+        if one["kind"] == "DaemonSet" and not one["spec"]["template"]["spec"].get("nodeSelector"):
+            one["spec"]["template"]["spec"].pop("nodeSelector", None)  # kustomize leaves out an empty one
     named = {f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one for one in found}
     assert len(named) == len(found)
     return named
