@@ -68,7 +68,7 @@ class Extender:
         self.placing = Placing(
             self.view,
             policies,
-            filtered.note,
+            filtered,
             lambda uid, _, fits: self.waker.answered(uid, room=bool(fits.any())),
         )
         self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
