@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
+from egpu.apps.extender.filter_results import FilterResults
 from egpu.apps.extender.placing import Placing
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRequest, Report, RunningLease
@@ -102,14 +103,16 @@ def sequence(seed: int, kinds: Sequence[Shape], chances: Sequence[float]) -> Wor
 
 
 def by_extender(workload: Workload, policy: str) -> Places:
-    """Filter, prioritize and choose, as kube-scheduler has it done: the node with the highest score is bound."""
+    """Filter, prioritize and choose, as kube-scheduler has it done: the node with the highest score is bound. Every
+    second pod has a wish of its own, so the filter names all nodes that fit."""
     cache = cluster()
-    view: Any = SimpleNamespace(cache=cache)
+    view: Any = SimpleNamespace(cache=cache, nodes={f"n{at}": Node(metadata=ObjectMeta()) for at in range(NODES)})
     policies = Policies.named(policy, policy)
-    placing = Placing(view, policies)
+    placing = Placing(view, policies, FilterResults())
     names = tuple(f"n{at}" for at in range(NODES))
     chosen: Places = {}
     shown: dict[int, Pod] = {}
+    several = 0
     for event in workload.events.tolist():
         if event < 0:
             if ~event in shown:
@@ -118,10 +121,13 @@ def by_extender(workload: Workload, policy: str) -> Places:
         what, models = as_pod(f"p{event}", workload.shapes[event]), workload.shapes[event].models
         selected = [name for name in names if not models or model(int(name[1:])) in models]  # the scheduler's own check
         asked = NodeNames(selected)
-        fitting = asked.subset(placing.filter(what, asked).ok)
+        wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
+        wishful = with_fields(what, spec=with_fields(what.spec, affinity=wish if event % 2 else None))
+        fitting = asked.subset(placing.filter(wishful, asked).ok)
         if not len(fitting):
             chosen[event] = None
             continue
+        several += len(fitting) > 1
         best = fitting[int(placing.prioritize(what, fitting).argmax())]
         request = cache.request(what)
         allocation = cache.ranking.choose(request, best, policies)
@@ -130,6 +136,7 @@ def by_extender(workload: Workload, policy: str) -> Places:
         cache.pod_changed(shown[event])
         chosen[event] = (best, tuple(share.index for share in allocation.containers["app"].cards))
     assert cache.problems() == []
+    assert 0 < several < len(chosen) * 2 / 3
     return chosen
 
 

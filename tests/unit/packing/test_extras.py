@@ -11,6 +11,7 @@ import pytest
 
 from egpu.api import names
 from egpu.apps.extender import Extender, ExtenderConfig
+from egpu.apps.extender.filter_results import FilterResults
 from egpu.apps.extender.placing import Placing
 from egpu.cli.plots import Line, write_plot
 from egpu.core.placement.cache import SchedulerCache
@@ -67,7 +68,7 @@ def test_a_pod_whose_class_asks_for_prices_is_not_placed_by_another_policy() -> 
     with pytest.raises(MissingExtra, match=PRICES):
         cache.ranking.choose(cache.request(what), "n0", BINPACK)
     view: Any = SimpleNamespace(cache=cache)
-    assert Placing(view, BINPACK).prioritize(what, NodeNames(["n0"])).tolist() == [0]
+    assert Placing(view, BINPACK, FilterResults()).prioritize(what, NodeNames(["n0"])).tolist() == [0]
 
 
 def test_with_the_package_it_is_placed_by_its_class() -> None:

@@ -190,7 +190,7 @@ class PostProtocol(asyncio.Protocol):
         self._begin()
         if isinstance(handler, AtOnce) and self._task is None and self._writable.is_set():
             with self._in_hand() as roomy:
-                self._give(_answer(handler, body) if roomy else _FULL, body, kept_alive=kept_alive)
+                self._give(answer_at_once(handler, body) if roomy else FULL, body, kept_alive=kept_alive)
             self._rest()
             return
         self._waiting.append((handler, body, kept_alive))
@@ -209,7 +209,7 @@ class PostProtocol(asyncio.Protocol):
             while self._waiting and await self._writes():
                 handler, body, kept_alive = self._waiting.popleft()
                 with self._in_hand() as roomy:
-                    answer = await _answered(handler, body) if roomy else _FULL
+                    answer = await answered(handler, body) if roomy else FULL
                 self._give(answer, body, kept_alive=kept_alive)
         finally:
             self._task = None
@@ -253,7 +253,7 @@ class PostProtocol(asyncio.Protocol):
         self._refused = True
         self._posts.held_bytes -= self._size
         self._begin()
-        self._write(_error(status, why), last=True)
+        self._write(refusal(status, why), last=True)
         self._expect(LINGER_SECONDS, self._transport.abort)
 
     def _too_large(self, post: Post) -> None:
@@ -269,20 +269,20 @@ class PostProtocol(asyncio.Protocol):
         self._timer = None if seconds is None else self._loop.call_later(seconds, otherwise)
 
 
-def _error(status: int, why: str) -> Answer:
+def refusal(status: int, why: str) -> Answer:
     return Answer(msgspec.json.encode({"Error": why}), status)
 
 
-async def _answered(handler: Handler | AtOnce, body: bytes) -> Answer:
+async def answered(handler: Handler | AtOnce, body: bytes) -> Answer:
     if isinstance(handler, AtOnce):
-        return _answer(handler, body)
+        return answer_at_once(handler, body)
     try:
         return await handler(body)
     except Exception:
         return _failed()
 
 
-def _answer(handler: AtOnce, body: bytes) -> Answer:
+def answer_at_once(handler: AtOnce, body: bytes) -> Answer:
     try:
         return handler.answer(body)
     except Exception:
@@ -292,7 +292,7 @@ def _answer(handler: AtOnce, body: bytes) -> Answer:
 def _failed() -> Answer:
     """Return the answer after an exception, which is being handled."""
     log.exception("request failed")
-    return _error(500, "internal error: see the log")
+    return refusal(500, "internal error: see the log")
 
 
-_FULL: Final = _error(503, "too many requests at once")
+FULL: Final = refusal(503, "too many requests at once")

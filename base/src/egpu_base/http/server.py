@@ -21,6 +21,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 
 from egpu_base.http.post_server import PostProtocol, Posts
+from egpu_base.http.post_streams import HTTP_2, StreamsProtocol
 from egpu_base.http.strangers import MAX_STRANGERS, Strangers, accept, places_for
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,8 @@ MAX_REQUESTS: Final = 1024
 """Requests answered at the same time. One address may have half: kube-apiserver has at most 200 writes in hand."""
 _SHUTDOWN_SECONDS: Final = 1.0
 TICK_SECONDS: Final = 1.0
+POST_VERSIONS: Final = (HTTP_2, "http/1.1")
+"""The versions of HTTP in which `Posts` are served, for TLS."""
 NOBODY: Final = ("", 0)
 
 
@@ -43,6 +46,19 @@ class _Caller:
     transport: asyncio.Transport | None = None
     place: int = 0
     requests: int = 0
+
+
+class _Agreement(asyncio.Protocol):
+    """Gives the connection to the protocol for the version that client and server agreed on in TLS, if any."""
+
+    def __init__(self, agreed: Callable[[str | None], asyncio.Protocol]) -> None:
+        self._agreed = agreed
+
+    def connection_made(self, transport: Any) -> None:
+        session = transport.get_extra_info("ssl_object")
+        chosen = self._agreed(session.selected_alpn_protocol() if session is not None else None)
+        transport.set_protocol(chosen)
+        chosen.connection_made(transport)
 
 
 class Server(uvicorn.Server):
@@ -137,13 +153,21 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self._expire, caller, caller.place)
 
     def _protocol(self, client: tuple[str, int]) -> asyncio.Protocol:
-        if self._posts is not None:
-            made: asyncio.Protocol = PostProtocol(
-                self._posts, self.server_state, lambda: self.answer(client), idle_seconds=self.config.timeout_keep_alive
-            )
-        else:
-            make: Any = self.config.http_protocol_class
-            made = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        if (posts := self._posts) is not None:
+            seconds = self.config.timeout_keep_alive
+
+            def agreed(version: str | None) -> asyncio.Protocol:
+                kind = StreamsProtocol if version == HTTP_2 else PostProtocol
+                one = kind(posts, self.server_state, lambda: self.answer(client), idle_seconds=seconds)
+                return self._noting_the_end(one, client)
+
+            return _Agreement(agreed)
+        make: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return self._noting_the_end(made, client)
+
+    def _noting_the_end(self, made: asyncio.Protocol, client: tuple[str, int]) -> asyncio.Protocol:
+        """Return the protocol, which forgets the caller when its connection ends."""
         lost = made.connection_lost
 
         def connection_lost(exc: Exception | None) -> None:

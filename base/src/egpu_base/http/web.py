@@ -37,14 +37,18 @@ class TLS:
     """A server's TLS whose certificate, and whose clients' authority, can be replaced while it serves. `context` is for
     the next handshake; existing connections keep theirs."""
 
-    def __init__(self, *, client_ca: Path | None = None) -> None:
-        """Accept only clients with a certificate from `client_ca`, if given. Raises InvalidInput."""
+    def __init__(self, *, client_ca: Path | None = None, versions: Sequence[str] = ()) -> None:
+        """Accept only clients with a certificate from `client_ca`, if given. `versions` of HTTP are offered, the best
+        first. Raises InvalidInput."""
         self.client_ca = client_ca
+        self._versions = versions
         self.context = self._new_context()
 
     def _new_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._versions:
+            context.set_alpn_protocols(list(self._versions))
         if self.client_ca is not None:
             try:
                 context.load_verify_locations(cafile=self.client_ca)

@@ -6,6 +6,7 @@
     questions            reads kube-scheduler's requests about a pod
     name_lists           lists of node names in JSON, read and written
     answers              writes answers about many nodes
+    sole_answers         when the filter names only the best node
     placing              filter, prioritize, preempt: requests that change nothing
     binder               bind: choose, assume, one POST
     preemptor            evicts pods for more important ones, and keeps the room for them

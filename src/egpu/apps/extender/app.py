@@ -27,6 +27,7 @@ from egpu.apps.extender.waker import Waker
 from egpu.core.policies.registry import Policies
 from egpu_base.errors import InvalidInput
 from egpu_base.http.listening import Listen, bound, open_socket
+from egpu_base.http.server import POST_VERSIONS
 from egpu_base.http.web import TLS, serve
 from egpu_base.kubernetes import Client, FollowingElection, LeaseElection
 from egpu_base.kubernetes.events import EventRecorder
@@ -68,7 +69,7 @@ class Extender:
         self.placing = Placing(
             self.view,
             policies,
-            filtered.note,
+            filtered,
             lambda uid, _, fits: self.waker.answered(uid, room=bool(fits.any())),
         )
         self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
@@ -161,7 +162,7 @@ def _tls(config: ExtenderConfig) -> tuple[TLS, FileCertificate]:
         raise InvalidInput(
             "tls", "the extender needs --tls-cert, --tls-key and --client-ca (the CA of kube-scheduler's certificate)"
         )
-    tls = TLS(client_ca=config.client_ca)
+    tls = TLS(client_ca=config.client_ca, versions=POST_VERSIONS)
     certificate = FileCertificate(tls, config.tls_cert, config.tls_key)
     tls.load_files(config.tls_cert, config.tls_key)
     return tls, certificate

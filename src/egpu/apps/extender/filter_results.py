@@ -50,6 +50,11 @@ class FilterResults:
         while len(self._answers) > MAX_PODS:
             self._answers.popitem(last=False)
 
+    def named_one(self, uid: str) -> bool:
+        """Return whether the latest answer for this pod named a single node."""
+        answer = self._answers.get(uid)
+        return answer is not None and int.from_bytes(answer.bits).bit_count() == 1
+
     def check(self, uid: str, node: str) -> None:
         """Raise Conflict if the filter did not allow this node: the pod must be filtered again."""
         answer = self._answers.get(uid)

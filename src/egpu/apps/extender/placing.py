@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from egpu.apps.extender.filter_results import FilterResults
+from egpu.apps.extender.sole_answers import has_wishes, is_avoided
 from egpu.apps.extender.view import View
 from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.gangs.membership import Gang
@@ -46,25 +48,29 @@ class Refused(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The nodes that fit, shape (nodes,), and the reasons of the others."""
+    """The nodes that the pod may go to, shape (nodes,), and the reasons of those that do not fit."""
 
     ok: BoolArray
     refused: tuple[Refused, ...] = ()
 
 
 class Placing:
-    """Answers kube-scheduler's requests from the view. After each filter, each listener gets the pod's UID and the
-    nodes with room for it."""
+    """Answers kube-scheduler's requests from the view. `filtered` gets the answer of each filter, and so does each
+    listener: the pod's UID and the nodes that it may go to."""
 
-    def __init__(self, view: View, policies: Policies, *listeners: Listener) -> None:
+    def __init__(self, view: View, policies: Policies, filtered: FilterResults, *listeners: Listener) -> None:
         self._view = view
         self._policies = policies
-        self._listeners = listeners
+        self._filtered = filtered
+        self._listeners = (filtered.note, *listeners)
 
     def filter(self, pod: Pod, nodes: NodeNames) -> Verdict:
-        """Return the nodes that have room for the pod. A pod without a GPU demand fits everywhere."""
+        """Return the nodes that have room for the pod, or the best of them (`egpu.apps.extender.sole_answers`). A pod
+        without a GPU demand fits everywhere."""
         with self._view.cache.reservations.lifted(pod):
             verdict = self._verdict(pod, nodes)
+            if np.count_nonzero(verdict.ok) > 1 and not has_wishes(pod) and not self._filtered.named_one(pod.uid):
+                verdict = verdict._replace(ok=self._best(pod, nodes, verdict.ok))
         for answered in self._listeners:
             answered(pod.uid, nodes, verdict.ok)
         return verdict
@@ -99,6 +105,21 @@ class Placing:
         if having.any():
             refused.append(Refused(having, FULL if fits_somewhere else NOT_EXPLAINED, resolvable=True))
         return Verdict(filtered.ok, tuple(refused))
+
+    def _best(self, pod: Pod, nodes: NodeNames, fits: BoolArray) -> BoolArray:
+        """Return the best of the nodes that fit, if one is, and no node is to be preferred to it; else all of them."""
+        request = self._view.cache.request(pod)
+        if not request.demand.containers:
+            return fits
+        places = fits.nonzero()[0]
+        try:
+            rated = self._view.cache.ranking.rated(request, nodes.subset(fits), self._policies, all_fit=True)
+        except MissingExtra:
+            return fits  # the bind reports it
+        best = (rated == 1).nonzero()[0]
+        if len(best) != 1 or is_avoided(self._view.nodes.get(nodes[int(places[best[0]])])):
+            return fits
+        return _at(nodes, int(places[best[0]]))
 
     def _filter_gang(self, gang: Gang, pod: Pod, nodes: NodeNames) -> Verdict:
         """Return the one node that the gang's placement chooses for the pod, if all of the gang fits now.
