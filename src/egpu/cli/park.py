@@ -47,8 +47,9 @@ def _ask(what: str, state_dir: list[Path] | None, output: Format, *, parks: bool
 
     try:
         directory = inspection.find(what, state_dir or inspection.default_roots())
-        asked = [one for one in inspection.inspect_slice(directory).processes if one.here is not None]
-        request = ask_to_park(inspection.inspect_slice(directory).policy_file, park=parks)
+        found = inspection.inspect_slice(directory)
+        asked = [one for one in found.processes if one.here is not None]
+        request = ask_to_park(found.policy_file, park=parks)
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except (NotFound, CorruptData, OSError) as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from egpu_base.kubernetes.client import Client, T
-from egpu_base.kubernetes.lists import Large
+from egpu_base.kubernetes.lists import Large, same
 from egpu_base.kubernetes.reflector import Reflector
 
 
@@ -24,7 +24,7 @@ class Caches:
         labels: str | None = None,
         fields: str | None = None,
         packed: bool = False,
-        transform: Callable[[T], T] = lambda one: one,
+        transform: Callable[[T], T] = same,
         large: Large[T] = None,
         optional: bool = False,
     ) -> Reflector[T]:

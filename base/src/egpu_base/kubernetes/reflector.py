@@ -21,7 +21,7 @@ import structlog
 from egpu_base.api.objects import Object, key_of
 from egpu_base.errors import ElasticGPUError, Gone, NotFound
 from egpu_base.kubernetes.client import Client, T, WatchEvent
-from egpu_base.kubernetes.lists import Large
+from egpu_base.kubernetes.lists import Large, same
 from egpu_base.kubernetes.store import Store
 
 MAX_BACKOFF_SECONDS = 5.0
@@ -62,7 +62,7 @@ class Reflector(Generic[T]):
         labels: str | None = None,
         fields: str | None = None,
         packed: bool = False,
-        transform: Callable[[T], T] = lambda one: one,
+        transform: Callable[[T], T] = same,
         large: Large[T] = None,
         optional: bool = False,
     ) -> None:

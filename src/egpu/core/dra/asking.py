@@ -13,13 +13,12 @@ from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.dra.classes import device_class
-from egpu.core.dra.configuration import SliceConfig, configuration
+from egpu.core.dra.configuration import FROM_CLASS, SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY, PRICED
 from egpu_base.api.devices import AllocationConfiguration, DeviceClass, ExactDeviceRequest, ResourceClaim
 from egpu_base.api.quantities import MIB_BYTES, Quantity, parse_quantity
 from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownProvisioner
 
-FROM_CLASS: Final = "FromClass"
 WHOLE: Final = 100
 """Percent of a card's compute, and of its memory."""
 _EXACT: Final = ("", "ExactCount")
@@ -92,7 +91,7 @@ def _configuration(
     for name, (_, kind) in found.items():
         of_class.setdefault(kind.name, []).append(name)
     first = [
-        AllocationConfiguration(source="FromClass", requests=requests, opaque=one.opaque)
+        AllocationConfiguration(source=FROM_CLASS, requests=requests, opaque=one.opaque)
         for kind, requests in of_class.items()
         for one in kinds[kind].spec.config or ()
     ]
