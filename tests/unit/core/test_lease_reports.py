@@ -7,7 +7,7 @@ from egpu.core.leasing import reports as reports_module
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRecord
 from egpu.core.leasing.state import Lease, Part
-from egpu_base.errors import Refused
+from egpu_base.errors import DoesNotFit, Refused, Unavailable
 from support.leases import CARD_MIB, cards, grant, obey, report, running
 
 
@@ -124,6 +124,32 @@ def test_an_adopted_lease_waits_for_its_other_servers_and_for_its_executors() ->
     )
     pool.report(report("two", leases=[running(record(server="two", part=0, parts=2))]), 7.0)
     assert pool.leases["l"].state == "active"
+
+
+def test_a_lease_that_the_broker_did_not_order_everywhere_before_its_restart_is_granted_anew() -> None:
+    """The server "two" was away when the lease was granted, and the broker was killed before it was back."""
+    pool = Pool("epoch")
+    pool.report(report("one", leases=[running(record(parts=2))]), 5.0)
+    pool.report(report("two"), 6.0)
+    made = grant(pool, "new", 2, request="r", now=7.0)
+    assert (made.id, made.state, sorted(made.parts)) == ("new", "granted", ["one", "two"])
+    assert pool.why_ended("l") == "the broker was restarted before all its servers had their orders"
+    for server in ("one", "two"):
+        obey(pool, server, 8.0)
+    assert (pool.leases.keys(), pool.leases["new"].state) == ({"new"}, "active")
+    assert pool.of_request("p", "r") == pool.leases["new"]
+
+
+def test_a_request_is_asked_again_until_its_earlier_lease_has_left_room() -> None:
+    pool = Pool("epoch")
+    pool.report(report("one", leases=[running(record(parts=2))]), 5.0)
+    pool.report(report("two"), 6.0)
+    with pytest.raises(Unavailable, match="the earlier lease of this request is ending"):
+        grant(pool, "new", 2, core=60, request="r", now=7.0)
+    with pytest.raises(DoesNotFit):
+        grant(pool, "other", 2, core=60, request="another", now=7.0)
+    obey(pool, "one", 8.0)
+    assert grant(pool, "new", 2, core=60, request="r", now=9.0).id == "new"
 
 
 @pytest.mark.parametrize(

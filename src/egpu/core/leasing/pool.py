@@ -71,15 +71,18 @@ class Pool(LeaseTable):
         self, asked: LeaseRequest, *, lease: str, key: str, holder: str, peer: str, request: str, now: float
     ) -> Lease:
         """Reserve the requested cards, under the new id `lease`. Repeating a `request` of the same peer returns the
-        same lease (an answer may have been lost).
+        same lease (an answer may have been lost), unless the broker was restarted before every server had its order:
+        no program can have used that lease, and nobody knows its other cards, so it ends.
 
         Raises:
             DoesNotFit: no room now; the message says what each server lacks.
-            Unavailable: no room now, but a server is away and may be back at any moment: ask again.
+            Unavailable: no room now, but a server is away, or the request's earlier lease is ending: ask again.
             Refused: the holder has too many leases, or the pool has.
             TooSoon: a lease of the same peer was ended for an overrun a moment ago.
         """
-        known = self.of_request(peer, request)
+        if (known := self.of_request(peer, request)) is not None and known.lacks_parts:
+            self.end(known.id, "the broker was restarted before all its servers had their orders")
+            known = self.leases[known.id]
         if known is not None and known.state != "ending":
             return known
         backoff = self.backoffs.of(peer)
@@ -93,7 +96,13 @@ class Pool(LeaseTable):
             raise Refused(f"{peer} has {MAX_LEASES_PER_PEER} leases, the maximum for one caller")
         self.ranking.see(f"{peer}/{request}", _request(asked, asked.cards))
         parts: dict[str, Part] = {}
-        for server, shares in self._place(asked).items():
+        try:
+            placed = self._place(asked)
+        except DoesNotFit as error:
+            if known is not None:
+                raise Unavailable(f"{error}; the earlier lease of this request is ending") from error
+            raise
+        for server, shares in placed.items():
             parts[server] = Part(shares, self.next_version(server))
         made = Lease(
             id=lease, holder=holder, peer=peer, request=request, key=key, state="granted", parts=parts,

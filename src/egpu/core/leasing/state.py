@@ -73,6 +73,11 @@ class Lease:
         return tuple(self.parts)
 
     @property
+    def lacks_parts(self) -> bool:
+        """True if a server that has a part of it has not reported since this pool started, or was never told."""
+        return self.state == "granted" and len(self.parts) < self.expected_parts
+
+    @property
     def over_limit(self) -> bool:
         """True if it still exceeds its reduced memory limit."""
         return any(
