@@ -83,7 +83,9 @@ class Client:
     def ask(self, path: str, body: bytes = b"", *, method: str = "POST", end: bool = True, length: int = -1) -> int:
         number = self.h2.get_next_available_stream_id()
         self.told[number] = Told()
-        headers = [(":method", method), (":path", path), (":scheme", "https"), (":authority", "here")]
+        headers = [(":method", method), (":authority", "here")]
+        if method != "CONNECT":
+            headers[1:1] = [(":path", path), (":scheme", "https")]
         if length >= 0:
             headers.append(("content-length", str(length)))
         self.h2.send_headers(number, headers, end_stream=end and not body)
@@ -188,12 +190,13 @@ async def test_who_is_refused_hears_why_and_the_connection_stays(
 ) -> None:
     monkeypatch.setattr(post_streams, "REQUEST_SECONDS", 0.1)
     async with serving(tmp_path, say=echo) as served, connected(served) as client:
-        for status, asked in {
-            404: client.ask("/other", b"a"),
-            405: client.ask("/say", method="GET"),
-            413: client.ask("/say", length=LIMIT_BYTES + 1, end=False),
-            408: client.ask("/say", b"a", end=False),
-        }.items():
+        for status, asked in (
+            (404, client.ask("/other", b"a")),
+            (404, client.ask("", method="CONNECT")),
+            (405, client.ask("/say", method="GET")),
+            (413, client.ask("/say", length=LIMIT_BYTES + 1, end=False)),
+            (408, client.ask("/say", b"a", end=False)),
+        ):
             assert (await client.answer(asked))[0] == status
         assert await client.answer(client.ask("/say", b"well")) == (200, b"well")
         assert served.posts.held_bytes == 0

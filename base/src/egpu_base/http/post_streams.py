@@ -155,7 +155,8 @@ class StreamsProtocol(asyncio.Protocol):
     # --- requests ---
 
     def _begin(self, number: int, headers: dict[bytes, bytes]) -> None:
-        path = headers[b":path"].partition(b"?")[0].decode("ascii", "replace")
+        # CONNECT has no path.
+        path = headers.get(b":path", b"").partition(b"?")[0].decode("ascii", "replace")
         post = self._posts.paths.get(path)
         announced = headers.get(b"content-length", b"0")
         if post is None:
