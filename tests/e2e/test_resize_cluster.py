@@ -7,12 +7,14 @@ import random
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from egpu.adapters.slices.pages import Mode
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import rebuild
@@ -23,7 +25,7 @@ from egpu_base.errors import ElasticGPUError, Refused
 from egpu_base.kubernetes import Client
 from support.claims import a_claim, a_class, using
 from support.clearing import clear
-from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
+from support.resizing import Program, disagreement, given, gpu_ns_of, line_of, page_of
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -244,6 +246,32 @@ async def test_what_can_have_no_other_size_is_refused(client: Client, directory:
     assert "whole cards" in await until(answered, seconds=60)
     with pytest.raises(Refused, match="is not of the form core=PERCENT, memory=AMOUNT"):
         await ask(client, "whole", "half")
+
+
+@pytest.mark.parametrize("technology", [names.VCUDA, names.QGPU, names.POOL])
+async def test_a_claim_may_use_idle_compute_up_to_a_limit_that_can_be_edited(
+    running: Cluster, client: Client, directory: Path, technology: str
+) -> None:
+    klass, claim, program = a_class("bursts", technology), a_claim("c", "bursts"), Program(directory, "bursts")
+    requests = claim["spec"]["resources"]["requests"] = {names.GPU_CORE: 30, names.GPU_MEMORY: 1024}
+    claim["spec"]["resources"]["limits"] = {names.GPU_CORE: 60}
+    await started(client, program, program.pod({}, using("c")), klass, claim)
+
+    async def has(limit: int, qos: str, mode: Mode) -> bool:
+        container, pod = await given(client, "bursts"), await client.get(Pod, "bursts", namespace="default")
+        line = line_of(running, pod)
+        assert container is not None
+        return (container.core_limit, container.qos, line and line.mode) == (limit, qos, mode)
+
+    await until(partial(has, 60, "Burstable", Mode.SHARE), seconds=60)
+    for limits, *expected in (
+        ({names.GPU_CORE: 30}, 0, "Guaranteed", Mode.CAP),
+        ({names.GPU_CORE: 100}, 100, "Burstable", Mode.SHARE),
+    ):
+        spec = {"resources": {"requests": requests, "limits": limits}}
+        await client.patch(ElasticGPUClaim, "c", {"spec": spec}, namespace="default")
+        await until(partial(has, *expected), seconds=60)
+    await agrees(running, client, program, 1024, claim="c")
 
 
 async def test_a_vgpu_has_the_size_of_its_profile_and_keeps_it(

@@ -132,14 +132,20 @@ async def disagreement(running: Cluster, client: Client, program: Program, claim
     return ""
 
 
-def page_of(running: Cluster, pod: Pod) -> tuple[int, int] | None:
-    """Percent and MiB of the policy page that holds a pod now, wherever it is."""
+def line_of(running: Cluster, pod: Pod) -> pages.DevicePolicy | None:
+    """The policy page's line that holds a pod now, wherever it is."""
     for slot in _slots(running, pod):
         page = slot / (EXECUTOR_POLICY_FILE if (slot / EXECUTOR_POLICY_FILE).exists() else POLICY_FILE)
         if page.exists():
             (line,) = pages.read_policy(page).devices
-            return line.core_ppm // 10_000, line.memory_limit_bytes // MIB
+            return line
     return None
+
+
+def page_of(running: Cluster, pod: Pod) -> tuple[int, int] | None:
+    """Percent and MiB of the policy page that holds a pod now."""
+    line = line_of(running, pod)
+    return None if line is None else (line.core_ppm // 10_000, line.memory_limit_bytes // MIB)
 
 
 def gpu_ns_of(running: Cluster, pod: Pod) -> int:

@@ -92,6 +92,14 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     def exclusive(self) -> bool:
         return self.mode == "exclusive"
 
+    @property
+    def qos(self) -> Literal["Guaranteed", "Burstable", "BestEffort"]:
+        """The quality of service of its compute, in Kubernetes' words: what it requests is all it gets, it may get more
+        while others are idle, or it requests none."""
+        if not all(share.core for share in self.cards):
+            return "BestEffort"
+        return "Burstable" if any(share.core < self.core_limit for share in self.cards) else "Guaranteed"
+
     def memory_limit_bytes(self, share: CardShare) -> int:
         """Return how much the container may allocate on a card: its share, and oversubscription."""
         return share.memory_mib * MIB_BYTES * max(100, self.memory_limit_percent) // 100

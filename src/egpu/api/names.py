@@ -33,6 +33,8 @@ characters, the first for 57."""
 CLAIM_TEMPLATE_PREFIX: Final = f"egpuc-template.{GROUP}/"
 """On a pod, written by its author: prefix + container name → the spec of an ElasticGPUClaim, in JSON. The webhook names
 a new claim, and the controller makes it. The claim ends with the pod."""
+GPU_CORE_LIMIT: Final = f"{GROUP}/gpu-core-limit"
+"""On a pod, written by its author: percent of a card up to which its containers may use idle compute."""
 VCUDA_CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
 """On a pod, from gpu-manager: percent of a card up to which idle compute may be used."""
 POOL_ADDRESS: Final = f"{GROUP}/pool-address"

@@ -175,7 +175,7 @@ class ClaimResources(Wire, frozen=True, kw_only=True):
     """The requested amounts by resource name, such as elasticgpu.io/gpu-core (percent of a card) and
     elasticgpu.io/gpu-memory (MiB)."""
     limits: dict[str, Quantity] = {}
-    """Optional, as in a PVC. Must equal `requests` where both name a resource."""
+    """Percent of a card up to which idle compute may be used. All else must equal `requests` where both name it."""
 
 
 class CardExpression(Wire, frozen=True, kw_only=True):

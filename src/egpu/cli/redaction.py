@@ -83,7 +83,7 @@ WHOLE: Final = object()
 _OURS_WRITTEN: Final = frozenset({
     names.ALLOCATION, names.RESERVATION, names.DEMAND, names.ISOLATION, names.INJECTION, names.POOL_LINK, names.GANG,
     names.GANG_SIZE, names.GANG_TIMEOUT, names.LINKS, names.CARD_SELECTOR, names.CARD_PREFERENCE, names.PRELOAD,
-    names.SHRINK_WITHIN, names.VCUDA_CORE_LIMIT,
+    names.SHRINK_WITHIN, names.GPU_CORE_LIMIT, names.VCUDA_CORE_LIMIT,
 })  # fmt: skip
 _OUR_PREFIXES: Final = (names.CARDS_PREFIX, *names.CLAIM_PREFIXES, *names.RESIZE_PREFIXES, *names.RESIZED_PREFIXES)
 _LABELS: Final = (

@@ -168,6 +168,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
                 "class": claim.spec.class_name,
                 "node": allocation.node if allocation else None,
                 "provisioner": allocation.container.provisioner if allocation else None,
+                "qos": allocation.container.qos if allocation else None,
                 "cards": _card_records(allocation.container) if allocation else [],
                 "boundGPUs": list(claim.status.bound_gpus),
                 "usedBy": list(claim.status.used_by),
@@ -210,6 +211,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
                     "phase": pod.status.phase,
                     "node": pod.spec.node_name or None,
                     "provisioner": given.provisioner if given else None,
+                    "qos": given.qos if given else None,
                     "claim": (given.claim or None) if given else None,
                     "server": (given.server or None) if given else None,
                     "cards": _card_records(given) if given else [],
@@ -291,9 +293,13 @@ def _own_shares(container: ContainerAllocation) -> str:
         cards = ", ".join(str(share.index) for share in container.cards)
         return f"card {cards}" if len(container.cards) == 1 else f"cards {cards}"
     return "; ".join(
-        f"card {share.index}: {f'{share.core} %, ' if share.core else ''}{_memory(container, share)}"
-        for share in container.cards
+        f"card {share.index}: {_core(container, share)}{_memory(container, share)}" for share in container.cards
     )
+
+
+def _core(container: ContainerAllocation, share: CardShare) -> str:
+    most = f" to {container.core_limit}" if share.core < container.core_limit else ""
+    return f"{share.core}{most} %, " if share.core else ""
 
 
 def _memory(container: ContainerAllocation, share: CardShare) -> str:
@@ -311,6 +317,7 @@ def _card_records(container: ContainerAllocation) -> list[dict[str, str | int]]:
             "uuid": share.uuid,
             "index": share.index,
             "corePercent": share.core,
+            "coreLimitPercent": max(share.core, container.core_limit) if share.core else 100,
             "memoryMiB": share.memory_mib,
             "memoryLimitMiB": _most_mib(container, share),
         }

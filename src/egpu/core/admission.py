@@ -42,6 +42,7 @@ _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 WRITTEN_LATER: Final = (*_OURS, *names.ANSWERS, names.RESERVATION)
 """Prefixes of annotations that no new pod has."""
 _ASKED: Final = (
+    names.GPU_CORE_LIMIT,
     names.VCUDA_CORE_LIMIT,
     names.GANG,
     names.LINKS,

@@ -218,7 +218,8 @@ def held(subject: str, container: ContainerAllocation, pod_node: str, cache: Sch
         if container.exclusive:
             lines.append(f"{subject} has the whole {card}{source}, by {container.provisioner}")
             continue
-        amounts = ([f"{share.core} %"] if share.core else []) + [format_mib(share.memory_mib)]
+        more = f" (up to {container.core_limit} % while others are idle)" if share.core < container.core_limit else ""
+        amounts = ([f"{share.core} %{more}"] if share.core else []) + [format_mib(share.memory_mib)]
         if container.memory_limit_percent:
             most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
             amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"

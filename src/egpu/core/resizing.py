@@ -176,9 +176,14 @@ def demanded(
 
 
 def ordered(
-    container: ContainerAllocation, shares: tuple[CardShare, ...], within_seconds: float | None
+    container: ContainerAllocation,
+    shares: tuple[CardShare, ...],
+    within_seconds: float | None,
+    *,
+    core_limit: int | None = None,
 ) -> ContainerAllocation:
-    """Return the allocation with new `shares` of its cards, counted as the larger of both sizes."""
+    """Return the allocation with new `shares` of its cards, counted as the larger of both sizes, and another limit of
+    compute; None: the same."""
     both = tuple(
         replace(old, core=max(old.core, new.core), memory_mib=max(old.memory_mib, new.memory_mib))
         for old, new in zip(container.counted, shares, strict=True)
@@ -186,6 +191,7 @@ def ordered(
     return replace(
         container,
         cards=shares,
+        core_limit=container.core_limit if core_limit is None else core_limit,
         revision=container.revision + 1,
         held=() if both == shares else both,
         within_seconds=within_seconds,

@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand
-from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
+from egpu.api.objects import ClaimResources, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.claims import claim_demand
 from egpu.core.demand.pods import read_pod
 from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import Quantity
 from egpu_base.errors import InvalidDemand
 from support.objects import claim, claim_pod, container, gpu_class, pod
 
@@ -144,6 +146,17 @@ def test_gpu_managers_limit_lets_idle_compute_be_used() -> None:
             demand_of(asks, **{names.VCUDA_CORE_LIMIT: wrong})
 
 
+def test_a_pod_may_use_idle_compute_up_to_its_limit() -> None:
+    asks: dict[str, int | str] = {names.GPU_CORE: 30, names.GPU_MEMORY: 1024}
+    for text, expected in (("60", 60), ("30", 30), ("100", 100), ("0", 0)):
+        assert demand_of(asks, **{names.GPU_CORE_LIMIT: text}).core_limit == expected
+    for wrong in ("20", "101", "x"):
+        with pytest.raises(InvalidDemand, match=r"annotations\[elasticgpu.io/gpu-core-limit\]"):
+            demand_of(asks, **{names.GPU_CORE_LIMIT: wrong})
+    with pytest.raises(InvalidDemand, match="no container of the pod asks for a percent of a card"):
+        demand_of({"aliyun.com/gpu-mem": 8}, **{names.GPU_CORE_LIMIT: "60"})
+
+
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +171,25 @@ def test_a_bare_number_in_a_gpushare_claim_counts_what_the_class_says() -> None:
 def test_the_articles_claim_is_read_in_bytes() -> None:
     found = claim_demand(claim("c", {names.QGPU_CORE: 10, names.QGPU_MEMORY: "4GB"}), gpu_class(provisioner=names.QGPU))
     assert (found.provisioner, found.core, found.memory_mib, found.claim) == (names.QGPU, 10, 3815, "c")
+
+
+def test_a_claim_may_use_idle_compute_up_to_its_limit() -> None:
+    def of(limit: int | str, provisioner: str = names.VCUDA, **parameters: str) -> int:
+        asks: dict[str, Quantity] = {names.GPU_CORE: 30, names.GPU_MEMORY: "1Gi"}
+        what = claim("c", asks)
+        what = replace(
+            what, spec=replace(what.spec, resources=ClaimResources(requests=asks, limits={names.GPU_CORE: limit}))
+        )
+        return claim_demand(what, gpu_class(provisioner=provisioner, parameters=parameters)).core_limit
+
+    assert [of(60), of("60", names.QGPU), of(60, names.POOL), of(40, computeMode="share")] == [60, 60, 60, 40]
+    assert (of(30), of(30, computeMode="cap"), of(30, computeMode="share")) == (0, 0, 100)
+    with pytest.raises(InvalidDemand, match=r"limits\[elasticgpu.io/gpu-core\]: class shared sets computeMode: cap"):
+        of(60, computeMode="cap")
+    with pytest.raises(InvalidDemand, match="20 is out of range; write a percentage from 30"):
+        of(20)
+    with pytest.raises(InvalidDemand, match="gives out no idle compute"):
+        of(60, names.GPUSHARE)
 
 
 def test_the_class_decides_the_technology_and_whether_idle_compute_may_be_used() -> None:

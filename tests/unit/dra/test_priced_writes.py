@@ -99,7 +99,8 @@ async def test_a_write_of_unknown_outcome_is_found_out(lands: bool) -> None:
     async with extender(api) as one:
         await allocated(api, "a")
         assert given_out(api) == {"gpu-n0-0": (30, 64)}
-        assert not one.view.cache.device_claims.is_assumed(api.get("resourceclaims", "a", "ns")["metadata"]["uid"])
+        uid, claims = api.get("resourceclaims", "a", "ns")["metadata"]["uid"], one.view.cache.device_claims
+        await until(lambda: not claims.is_assumed(uid))  # what landed shows here before it is found out
         assert one.view.cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 70
         assert not one.view.cache.problems()
 

@@ -161,14 +161,16 @@ class Executor(Generic[Owner]):
             for share, before, mib in zip(self.record.cards, self.record.granted, used.memory_mib, strict=True)
         )
 
-    def resize(self, cards: tuple[CardShare, ...], owner: Owner) -> None:
+    def resize(self, cards: tuple[CardShare, ...], owner: Owner, *, core_limit: int = 0) -> None:
         """Set new limits, at once and for the running program, and the owner's data. Raises InvalidInput for other
         cards than its own."""
         if [card.uuid for card in cards] != [card.uuid for card in self.record.cards]:
             raise InvalidInput("cards", f"{self.name} cannot move to other cards while it runs")
         # The record first: after a kill in between, the larger of record and use counts.
         granted = self.allowed_mib(self.usage())
-        self.record = msgspec.structs.replace(self.record, cards=cards, owner=owner, granted_mib=granted)
+        self.record = msgspec.structs.replace(
+            self.record, cards=cards, owner=owner, granted_mib=granted, core_limit=core_limit
+        )
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 

@@ -33,7 +33,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     change, which it may still hold; empty: no change yet. `grace_seconds` is the time that a session outlives its
     connection. Executors of one `network` share it, if they have one at all (`egpu.adapters.executors.networks`); "":
     with none. The images of its modules are kept for later executors of `caller` (`egpu.adapters.executors.images`), a
-    name that the caller cannot choose itself; "": for none.
+    name that the caller cannot choose itself; "": for none. `core_limit` is the percent of each card up to which it may
+    use idle compute; 0: no more than its share.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     grace_seconds: int = GRACE_SECONDS
     network: str = ""
     caller: str = ""
+    core_limit: int = 0
 
     @property
     def granted(self) -> tuple[int, ...]:
@@ -66,7 +68,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
             DevicePolicy(
                 uuid=share.uuid,
                 minor=self.minors[share.uuid],
-                mode=Mode.CAP if share.core else Mode.UNLIMITED,
+                mode=Mode.UNLIMITED if not share.core else Mode.SHARE if self.core_limit else Mode.CAP,
                 core_ppm=share.core * PPM // 100,
                 memory_limit_bytes=share.memory_mib * MIB,
                 weight=max(share.core, 1),

@@ -120,6 +120,7 @@ class Agent:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
             served = ExecutorSupervisor(config.state_dir / "served", ServedContainer, parent=parent)
             watched.append(served)
+            self.compute.served = served.running
             self.serving = self._serving(served, pods, credentials)
             self.former.served = self.serving.leave
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)

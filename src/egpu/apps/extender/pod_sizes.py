@@ -110,7 +110,12 @@ class PodSizes:
             of = held.container
             if of.revision >= container.revision and [s.uuid for s in of.cards] == [s.uuid for s in container.cards]:
                 containers[name] = replace(
-                    container, cards=of.cards, held=of.held, revision=of.revision, within_seconds=of.within_seconds
+                    container,
+                    cards=of.cards,
+                    core_limit=of.core_limit,
+                    held=of.held,
+                    revision=of.revision,
+                    within_seconds=of.within_seconds,
                 )
         return replace(given, containers=containers)
 

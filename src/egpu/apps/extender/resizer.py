@@ -137,9 +137,10 @@ class Resizer:
             return None  # a bound claim no longer needs its class, but cannot grow without it
         demand = claim_demand(claim, claim_class(claim, self._view.cache.classes))
         shares = resizing.demanded(held.container, demand, self._view.cache.ledger, held.node)
-        if shares == held.container.cards:
+        if shares == held.container.cards and demand.core_limit == held.container.core_limit:
             return None
-        return resizing.ordered(held.container, shares, resizing.asked_within(claim.annotations))
+        within = resizing.asked_within(claim.annotations)
+        return resizing.ordered(held.container, shares, within, core_limit=demand.core_limit)
 
     async def _check_quota(self, claim: ElasticGPUClaim, wanted: ContainerAllocation) -> None:
         """Check the quota. A claim counts with the pods that use it, or alone. Raises Refused."""

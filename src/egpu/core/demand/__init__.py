@@ -5,6 +5,7 @@
     claims     demands of claims, under the terms of their class
     classes    the terms of a class: its technology and parameters, read once
     bounds     the amounts that a class lets its claims ask for
+    limits     limits of compute above the request
     amounts    the numbers, by the same rules for both
     counted    the amounts that a quota counts, one unit for all vocabularies
     others     annotations, labels and variables of other projects

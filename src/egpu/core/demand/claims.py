@@ -13,11 +13,11 @@ from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import BY_RESOURCE, VGPU_PROFILES
 from egpu.core.attributes import Select, requirement
+from egpu.core.demand import limits
 from egpu.core.demand.amounts import normalise, one_vocabulary, without_zeros
 from egpu.core.demand.bounds import check_bounds
 from egpu.core.demand.classes import (
     CARD_PREFERENCE,
-    COMPUTE_MODE,
     LINKS,
     PRECISION,
     ClassTerms,
@@ -86,26 +86,22 @@ def demand_under(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
 
 def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
     """Read how much a claim asks for: by a profile of its class, or by resource names."""
-    requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
-    for resource, value in limits.items():
-        if resource in requests and str(requests[resource]) != str(value):
-            field = f"spec.resources.limits[{resource}]"
-            raise InvalidDemand(field, f"{value} differs from the {requests[resource]} of requests; give requests only")
-    asked, parameters = limits | requests, terms.parameters
+    asked, beyond = limits.split(claim.spec.resources.requests, claim.spec.resources.limits)
+    parameters = terms.parameters
     base = ContainerDemand(
         provisioner=terms.technology.name,
         class_name=terms.name,
         claim=claim.name,
         shared_claim=claim.uid if terms.shareable else "",
         precision=parameters.get(PRECISION, "fp32"),
-        core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
+        core_limit=limits.of_class(parameters),
         memory_limit_percent=terms.memory_limit_percent,
         parkable=terms.parkable,
     )
     profiles = terms.technology.profiles(parameters)
     if asked.keys() & profiles.keys():
         return _of_profile(asked, profiles, base)
-    return _of_resources(asked, parameters, base)
+    return limits.of_claim(_of_resources(asked, parameters, base), beyond, parameters)
 
 
 def _of_profile(

@@ -10,6 +10,7 @@ from typing import Final
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
 from egpu.core.demand.bounds import Bounds, class_bounds
+from egpu.core.demand.limits import CAP, COMPUTE_MODE, SHARE
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
@@ -21,8 +22,6 @@ Parameters = Mapping[str, str]
 
 PRECISION: Final = "precision"
 """Class parameter: the precision of the TFLOPS that claims ask for; "fp32" by default."""
-COMPUTE_MODE: Final = "computeMode"
-"""Class parameter: "cap" (never above the share, the default) or "share" (may use idle compute)."""
 LINKS: Final = "links"
 """Class parameter: the slowest link allowed between any two cards of a claim. Without it, fast links are preferred."""
 CARD_SELECTOR: Final = "cardSelector"
@@ -70,7 +69,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
     """Return the allowed values of each class parameter that has a fixed set of values."""
     own = {
         PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
-        COMPUTE_MODE: ("cap", "share"),
+        COMPUTE_MODE: (CAP, SHARE),
         LINKS: tuple(LEAST),
         CARD_PREFERENCE: PREFERENCES,
         SHAREABLE: VALUES,

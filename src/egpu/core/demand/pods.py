@@ -16,6 +16,7 @@ from egpu.api.allocation import ContainerDemand, PodDemand, decode_demand
 from egpu.api.foreign import NO_USE_TYPE, USE_TYPE
 from egpu.api.vocabularies import BY_NAME, OPTIONAL, Vocabulary
 from egpu.core.attributes import parse_selector, preference
+from egpu.core.demand import limits
 from egpu.core.demand.amounts import (
     asked_amounts,
     count_or_none,
@@ -31,12 +32,14 @@ from egpu.core.links import LEAST
 from egpu.core.provisioners import Provisioner, provisioner
 from egpu_base.api.kubernetes import Container, Pod
 from egpu_base.api.objects import is_object_name
-from egpu_base.api.quantities import Quantity, is_zero, parse_count
-from egpu_base.errors import CorruptData, InvalidDemand, InvalidQuantity
+from egpu_base.api.quantities import Quantity
+from egpu_base.errors import CorruptData, InvalidDemand
 
 _ONE_CARD: Final = "no container of the pod asks for several cards by its own resources; remove it"
+_NO_SHARE: Final = "no container of the pod asks for a percent of a card by its own resources; remove it"
 _SAID: Final = (
     names.DEMAND,
+    names.GPU_CORE_LIMIT,
     names.VCUDA_CORE_LIMIT,
     names.LINKS,
     names.CARD_SELECTOR,
@@ -152,6 +155,7 @@ def _without_effect(pod: Pod, demands: Collection[ContainerDemand]) -> list[Inva
     own = not all(one.claim for one in demands)
     alone = "no container of the pod asks for a GPU by its own resources; remove it, or set it in the claim"
     for annotation, applies, reason in (
+        (names.GPU_CORE_LIMIT, any(one.core and not (one.exclusive or one.claim) for one in demands), _NO_SHARE),
         (names.LINKS, any(one.links for one in demands), _ONE_CARD),
         (names.CARD_SELECTOR, own, alone),
         (names.CARD_PREFERENCE, own, alone),
@@ -264,8 +268,9 @@ def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes:
 def _annotated(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> ContainerDemand:
     """Apply the pod's annotations to a container that asks by its own resources."""
     said, more = pod.annotations, dict[str, Any]()
-    if names.VCUDA_CORE_LIMIT in said and vocabulary.core == names.TENCENT_VCUDA_CORE and not demand.exclusive:
-        more["core_limit"] = _core_limit(said[names.VCUDA_CORE_LIMIT], demand)
+    for key in (names.VCUDA_CORE_LIMIT, names.GPU_CORE_LIMIT):
+        if key in said and demand.core and not demand.exclusive and _speaks(vocabulary, key):
+            demand = limits.with_limit(demand, said[key], _field(key))
     if names.LINKS in said and demand.cards > 1:
         more["links"] = _links(said[names.LINKS], provisioner(demand.provisioner))
     select = others_selector(pod)
@@ -278,17 +283,9 @@ def _annotated(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> Con
     return replace(demand, **more)
 
 
-def _core_limit(text: str, demand: ContainerDemand) -> int:
-    """Read gpu-manager's annotation: the percent up to which the container may use idle compute; 0: no more than its
-    share."""
-    field = _field(names.VCUDA_CORE_LIMIT)
-    try:
-        limit = 0 if is_zero(text) else parse_count(text, field=field)
-    except InvalidQuantity as error:
-        raise InvalidDemand(field, error.reason) from error
-    if limit and not demand.core <= limit <= 100:
-        raise InvalidDemand(field, f"{limit} is out of range; write a percentage from {demand.core} (the share) to 100")
-    return limit
+def _speaks(vocabulary: Vocabulary, limit: str) -> bool:
+    """Return whether containers of a vocabulary heed this limit of compute: gpu-manager's is for its own names."""
+    return limit == names.GPU_CORE_LIMIT or vocabulary.core == names.TENCENT_VCUDA_CORE
 
 
 def _links(text: str, technology: Provisioner) -> str:

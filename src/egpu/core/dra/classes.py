@@ -4,7 +4,8 @@ from typing import Final
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClass
-from egpu.core.demand.classes import COMPUTE_MODE, PRECISION, class_terms
+from egpu.core.demand.classes import PRECISION, class_terms
+from egpu.core.demand.limits import CAP, COMPUTE_MODE
 from egpu.core.dra.configuration import KIND, TECHNOLOGIES
 from egpu.core.placement.requests import POLICY_PARAMETER
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
@@ -43,7 +44,7 @@ def device_class(klass: ElasticGPUClass) -> DeviceClass:
     parameters = {"apiVersion": names.API_VERSION, "kind": KIND, "technology": terms.technology.name}
     parameters |= {name: terms.parameters[name] for name in FOLLOWED if name in terms.parameters}
     if COMPUTE_MODE not in parameters:
-        parameters[COMPUTE_MODE] = "cap"  # written down, so that no claim decides it
+        parameters[COMPUTE_MODE] = CAP  # written down, so that no claim decides it
     suits = f'device.driver == "{names.DRIVER}" && device.attributes["{names.DRIVER}"].{attributes[0]}'
     opaque = OpaqueConfiguration(driver=names.DRIVER, parameters=dict(parameters))
     owner = OwnerReference(

@@ -114,6 +114,8 @@ class Provisioner:
     """True if the cards may be on another node than the pod."""
     resizable: ClassVar[bool] = True
     """True if a slice can change its size while it runs."""
+    bursts: ClassVar[bool] = False
+    """True if a slice may use the compute that others leave idle, up to its limit."""
     shareable: ClassVar[bool] = False
     """True if several pods of one node can share one slice."""
     parks: ClassVar[bool] = False

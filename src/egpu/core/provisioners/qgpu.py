@@ -9,6 +9,7 @@ from egpu.core.provisioners.preparation import REMOTE_LIBRARIES, Preparation
 class QGPU(Provisioner):
     name = names.QGPU
     aliases = ("qgpu.provisioner.elasticgpu.io",)
+    bursts = True
     shareable = True
 
     def visible_devices(self, allocation: ContainerAllocation) -> str:

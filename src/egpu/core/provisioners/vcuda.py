@@ -9,6 +9,7 @@ from egpu.core.provisioners.preparation import INTERPOSER, Preparation, device_l
 class VCUDA(Provisioner):
     name = names.VCUDA
     aliases = ("vcuda.provisioner.elasticgpu.io",)
+    bursts = True
     shareable = True
     oversubscribes = True
     driver_limits = True

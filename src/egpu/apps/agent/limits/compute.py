@@ -1,10 +1,13 @@
-"""Shares the time of this node's cards among its slots and the other slices of this machine."""
+"""Shares the time of this node's cards among its slots, executors of other nodes' pods, and other slices of the
+machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
 
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.local.election import SharingElection
 from egpu.adapters.slices.pages import PPM
 from egpu.adapters.slices.sharing import TimeSharing, TimeSlice
@@ -13,7 +16,8 @@ from egpu_base.runtime.looking import looking
 
 
 class ComputeSharing:
-    """Updates the policy pages of one node's slots with the grants of active slices."""
+    """Updates the policy pages of one node's slots with the grants of active slices. `served`: by name, the executors
+    of pods of other nodes that run now."""
 
     def __init__(
         self,
@@ -25,6 +29,7 @@ class ComputeSharing:
         """`election`: slices of `egpu run` and `egpu serve` on the same machine share the same windows."""
         self._slots = slots
         self._election = election
+        self.served: Mapping[str, Executor[Any]] = {}
         self._sharing = TimeSharing(self._slices, self._stamp, clock=clock)
         self.demand = self._sharing.demand
 
@@ -38,11 +43,18 @@ class ComputeSharing:
     def _slices(self) -> Iterator[TimeSlice]:
         for record, *_ in self._slots.slices():
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
-            ceiling_ppm = min(record.allocation.core_limit, 100) * PPM // 100
-            yield TimeSlice(record.slice, policy, usage, ceiling_ppm)
+            yield TimeSlice(record.slice, policy, usage, _ceiling_ppm(record.allocation.core_limit))
+        for executor in tuple(self.served.values()):
+            policy, usage = executor.directory / "policy", executor.directory / "usage"
+            key = executor.name, executor.process
+            yield TimeSlice(key, policy, usage, _ceiling_ppm(executor.record.core_limit))
         if self._election is not None and self._election.leads():
             yield from self._election.slices()
 
     def _stamp(self) -> Hashable:
         others = self._election.stamp() if self._election is not None and self._election.leads() else None
-        return self._slots.last_change, others
+        return self._slots.last_change, tuple(self.served), others
+
+
+def _ceiling_ppm(core_limit: int) -> int:
+    return min(core_limit, 100) * PPM // 100

@@ -218,10 +218,11 @@ class PodService:
                         minors=minors,
                         grace_seconds=AGENTS_AWAY_SECONDS,
                         caller=caller_of(container.namespace),
+                        core_limit=given.core_limit,
                     )
                 )
             elif given.revision > executor.record.owner.revision:
-                executor.resize(given.cards, _of(executor.record.owner, given))
+                executor.resize(given.cards, _of(executor.record.owner, given), core_limit=given.core_limit)
         await self._executors.until_ready(executor)
         return executor
 

@@ -19,7 +19,7 @@ import structlog
 from egpu.adapters.executors.process import SOCKET, Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
-from egpu.api.allocation import CardShare
+from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.errors import ElasticGPUError
@@ -84,6 +84,7 @@ class SlotExecutors:
                 cards=record.allocation.cards,
                 minors=record.minors,
                 caller=caller_of(record.namespace),
+                core_limit=record.allocation.core_limit,
             )
         )
 
@@ -104,11 +105,11 @@ class SlotExecutors:
         executor = self._executors.usable(owner.name)
         return executor if executor is not None and executor.is_alive() else None
 
-    def resize(self, record: SlotRecord, cards: tuple[CardShare, ...]) -> None:
+    def resize(self, record: SlotRecord, wanted: ContainerAllocation) -> None:
         """Give the executor of a slot new limits, at once; one that has ended needs none. Raises InvalidInput."""
         executor = self._executors.running.get(SlotOwner.of(record).name)
         if executor is not None:
-            executor.resize(cards, executor.record.owner)
+            executor.resize(wanted.cards, executor.record.owner, core_limit=wanted.core_limit)
 
     def settled(self, record: SlotRecord) -> None:
         """Note that the slot is in place or given up: from now on its executor lives as long as the slot."""

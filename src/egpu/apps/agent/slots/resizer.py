@@ -179,7 +179,7 @@ class SlotResizer:
             return
         plan = provisioner(wanted.provisioner).prepare(f"slot {record.slot_id}", wanted, record.minors)
         if plan.executor is not None:
-            self._executors.resize(record, wanted.cards)
+            self._executors.resize(record, wanted)
             return
         page = self._slots.policy_file(record.slot_id)
         for limit in plan.policy:
