@@ -3,12 +3,16 @@
 A card has one bookkeeper. Two programs that give out the same card do not know what the other gave. The others are
 known by the labels of their pods, by the resources that kubelet has of them, and by their ResourceSlices. This is the
 only list of conflicts: the agent's node condition, `egpu install` and `egpu doctor` take their words from it.
+
+Any tenant may write such a label on its own pods. So a pod counts only if it mounts a folder of kubelet, as every
+program must that registers there. Whoever may mount these folders is root on the node.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 from egpu.core.offered import is_offered
 from egpu_base.api.kubernetes import Pod
@@ -62,10 +66,15 @@ DRA_DRIVER: Final = "gpu.nvidia.com"
 _DRA_COMPONENT: Final = "kubelet-plugin"
 _DRA_CONTAINER: Final = "gpus"
 """The container of NVIDIA's DRA driver that gives out cards. Its other one serves compute domains alone."""
+_KUBELETS: Final = frozenset({"kubelet", "device-plugins", "plugins_registry"})
+"""Names of kubelet's folders. The folder above them depends on the distribution."""
+_ABOVE: Final = frozenset({"/", "/var", "/var/lib"})
 
 
 def rival(pod: Pod) -> Rival | None:
     """Return the program that gives out cards in this pod, if it is one."""
+    if not _reaches_kubelet(pod):
+        return None
     labels = pod.metadata.labels or {}
     for label in _NAMES & labels.keys():
         if (found := _BY_LABEL.get(labels[label])) is not None:
@@ -73,6 +82,13 @@ def rival(pod: Pod) -> Rival | None:
     if _DRA_COMPONENT in labels.values() and any(one.name == _DRA_CONTAINER for one in pod.containers):
         return DRA
     return None
+
+
+def _reaches_kubelet(pod: Pod) -> bool:
+    """Return whether the pod mounts a folder in which programs register with kubelet."""
+    volumes: list[dict[str, Any]] = [one for one in pod.spec.volumes or () if isinstance(one, dict)]
+    paths = (PurePosixPath(str((one.get("hostPath") or {}).get("path", ""))) for one in volumes if "hostPath" in one)
+    return any(str(path) in _ABOVE or _KUBELETS & {*path.parts} for path in paths)
 
 
 def unknown_plugin(resources: Iterable[str]) -> Rival:
