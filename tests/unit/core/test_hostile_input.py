@@ -12,10 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.api.objects import ElasticGPU, ElasticGPUSpec, Link, PhysicalGPU
 from egpu.core.admission import mutate_pod
 from egpu.core.attributes import MAX_SELECTOR_CHARACTERS, MAX_VALUE_CHARACTERS, parse_selector, requirement
 from egpu.core.demand.pods import container_demand
 from egpu.core.demand.selection import Selection
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.preemption.objections import objections
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.sums import MAX_REQUIREMENTS, Sums, only_the_scheduler_can_tell
@@ -137,3 +139,39 @@ def test_no_node_is_explained_by_thousands_of_requirements(asking: Pod) -> None:
 def test_no_pod_is_evicted_for_a_pod_of_thousands_of_requirements(asking: Pod) -> None:
     assert f"more than {MAX_REQUIREMENTS}" in only_the_scheduler_can_tell(asking)
     assert only_the_scheduler_can_tell(choosy()) == ""
+
+
+def published(node: str, number: int, **fields: Any) -> ElasticGPU:
+    """A card as an agent publishes it."""
+    uuid = f"GPU-{number:08x}-0000-0000-0000-{node}"
+    physical = PhysicalGPU(uuid=uuid, index=number, minor=number, memory_mib=16384, model="T4", **fields)
+    meta = ObjectMeta(name=f"{node}-{number:08x}", uid=uuid)
+    return ElasticGPU(metadata=meta, spec=ElasticGPUSpec(node_name=node, physical_gpu=physical))
+
+
+def test_an_agent_that_publishes_thousands_of_cards_costs_the_cluster_a_few() -> None:
+    """Root of one node has its agent's account, which may publish cards of that node."""
+    cache = SchedulerCache()
+    cache.gpu_changed(published("good", 0))
+    with soon():
+        for number in range(3000):
+            cache.gpu_changed(published("bad", number))
+    assert cache.ledger.present.shape[1] == names.MAX_CARDS_PER_NODE
+    assert len(cache.ledger.cards("bad")) == names.MAX_CARDS_PER_NODE
+    assert "node bad publishes more than 64 cards" in "".join(cache.problems())
+    for number in reversed(range(3000)):
+        cache.gpu_deleted(published("bad", number).name)
+    assert (cache.ledger.nodes(), cache.problems()) == (["good"], [])
+
+
+def test_an_agent_that_names_thousands_of_precisions_and_links_costs_the_cluster_a_few() -> None:
+    """The ledger has an array of all cards of the cluster for each precision."""
+    cache = SchedulerCache()
+    figures = {f"p{number}": 1.0 for number in range(20_000)} | {"fp32": 8.1, "fp16": 65.0}
+    links = [Link(uuid=f"GPU-{number}", kind="NVLink") for number in range(20_000)]
+    with soon():
+        cache.gpu_changed(published("bad", 0, tflops=figures, links=links))
+    assert {*cache.ledger.tflops} <= {"fp32", "fp16"}
+    (card,) = cache.ledger.cards("bad")
+    assert card.tflops == {"fp32": 8.1, "fp16": 65.0}
+    assert len(card.links) == names.MAX_CARDS_PER_NODE

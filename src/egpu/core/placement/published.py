@@ -1,13 +1,14 @@
 """Published objects as the ledger's values: cards, slices, and nodes of the pool."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.api.objects import ElasticGPU
+from egpu.api.objects import ElasticGPU, Link
+from egpu.core.demand.classes import PRECISIONS
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
@@ -54,7 +55,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         minor=physical.minor,
         memory_mib=physical.memory_mib,
         model=sys.intern(physical.model),
-        tflops=_figures(tuple(physical.tflops.items())),
+        tflops=_figures(tuple((name, physical.tflops[name]) for name in PRECISIONS if name in physical.tflops)),
         numa=physical.numa,
         healthy=not (reason := _why_not(gpu)),
         why_not=reason,
@@ -66,8 +67,14 @@ def card_of(gpu: ElasticGPU) -> Card:
         memory_isolation=sys.intern(physical.memory_isolation),
         mps=sys.intern(physical.mps),
         mig=physical.mig,
-        links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
+        links=_links(physical.links),
     )
+
+
+def _links(links: Sequence[Link]) -> Mapping[str, str]:
+    """Return the kinds of a card's links to other cards of its node, by their UUIDs."""
+    near = links[: names.MAX_CARDS_PER_NODE]
+    return {link.uuid: sys.intern(link.kind) for link in near} if near else _NO_LINKS
 
 
 @lru_cache(maxsize=256)
