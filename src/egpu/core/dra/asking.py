@@ -141,7 +141,9 @@ def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> Con
         most = names.MAX_MEMORY_MIB // 1024**2
         raise InvalidInput(where, f"{wanted[MEMORY]} of {MEMORY} is too much: no card has more than {most} TiB")
     if core > WHOLE:
-        raise InvalidInput(where, f"{wanted[CORES]} {CORES} were asked for, and a card has {WHOLE}; ask for several with count")
+        raise InvalidInput(
+            where, f"{wanted[CORES]} {CORES} were asked for, and a card has {WHOLE}; ask for several with count"
+        )
     return ContainerDemand(
         provisioner=config.technology,
         cards=cards,
