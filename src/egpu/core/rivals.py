@@ -12,10 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from egpu.core.offered import is_offered
 from egpu_base.api.kubernetes import Pod
+from egpu_base.api.wire import Wire
 
 _NAMES: Final = frozenset({"name", "app", "k8s-app", "app.kubernetes.io/name", "app.kubernetes.io/component"})
 """Labels with the name of a program."""
@@ -86,9 +89,23 @@ def rival(pod: Pod) -> Rival | None:
 
 def _reaches_kubelet(pod: Pod) -> bool:
     """Return whether the pod mounts a folder in which programs register with kubelet."""
-    volumes: list[dict[str, Any]] = [one for one in pod.spec.volumes or () if isinstance(one, dict)]
-    paths = (PurePosixPath(str((one.get("hostPath") or {}).get("path", ""))) for one in volumes if "hostPath" in one)
+    paths = [PurePosixPath(one.host_path.path) for one in _volumes(pod) if one.host_path is not None]
     return any(str(path) in _ABOVE or _KUBELETS & {*path.parts} for path in paths)
+
+
+class _HostPath(Wire, frozen=True):
+    path: str = ""
+
+
+class _Volume(Wire, frozen=True):
+    host_path: _HostPath | None = None
+
+
+def _volumes(pod: Pod) -> list[_Volume]:
+    try:
+        return msgspec.convert(pod.spec.volumes or (), list[_Volume])
+    except msgspec.ValidationError:
+        return []  # no API server has such a pod
 
 
 def unknown_plugin(resources: Iterable[str]) -> Rival:

@@ -102,7 +102,7 @@ PLUGINS = "/var/lib/kubelet/device-plugins"
 
 def pod(container: str = "plugin", path: str = PLUGINS, **labels: str) -> Pod:
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in labels.items()}
-    volumes = [{"name": "v", "hostPath": {"path": path}}] if path else [{"name": "v", "emptyDir": {}}, None]
+    volumes = [{"name": "v", "hostPath": {"path": path}}] if path else [{"name": "v", "emptyDir": {}}]
     spec = PodSpec(node_name="n0", containers=[Container(name=container)], volumes=volumes)
     return Pod(metadata=ObjectMeta(name="p", namespace="x", labels=named), spec=spec)
 

@@ -34,6 +34,7 @@ from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig, pool_credentials
 from egpu.apps.agent.dra.allocator import Allocator
+from egpu.apps.agent.dra.users import ClaimUsers
 from egpu.apps.agent.dra.way import ByPlugin, by_claims
 from egpu.apps.agent.farewell import Farewell
 from egpu.apps.agent.limits.compute import ComputeSharing
@@ -134,6 +135,7 @@ class Agent:
             else Registrar(self.plugin, config.kubelet_dir)
         )
         self.resizer = self._resizer()
+        self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
@@ -244,6 +246,7 @@ class Agent:
                 preparer=self._preparer,
                 former=self.former,
                 slot_lock=self.plugin.slot_lock,
+                pods_of=self.memory.pods_of,
                 cordoned=lambda: self.publisher.cordoned,
                 node_uid=lambda: self.allocator.node_uid,
                 giving=lambda: self.allocator.by_claims and self.standing.looked.is_set(),

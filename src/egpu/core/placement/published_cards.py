@@ -16,7 +16,8 @@ from egpu.core.placement.published import card_of, is_card
 
 class PublishedCards:
     """The cards that agents publish, copied to ledger and selection; the objects are not kept. `problems`, by
-    `gpu/NAME`: cards that are published twice, and nodes with too many. `changed` is called with each node whose cards changed."""
+    `gpu/NAME`: cards that are published twice, and nodes with too many. `changed` is called with each node whose cards
+    changed."""
 
     def __init__(
         self, ledger: Ledger, selection: Selection, problems: dict[str, str], changed: Callable[[str], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -23,11 +23,13 @@ STATUS_KIND = "SliceStatus"
 
 
 class Claims:
-    """The claims with devices of the pool `node`."""
+    """The claims with devices of the pool `node`. `pods_of` returns the UIDs of the node's pods that name the claim of
+    a slot."""
 
-    def __init__(self, client: Client, node: str) -> None:
+    def __init__(self, client: Client, node: str, pods_of: Callable[[SlotRecord], Collection[str]]) -> None:
         self._client = client
         self._node = node
+        self._pods_of = pods_of
 
     async def read(self, claim: ClaimName) -> ResourceClaim:
         """Return a claim. Raises TerminalError if another one has its name, NotFound, Unavailable."""
@@ -53,11 +55,20 @@ class Claims:
 
     async def holds(self, record: SlotRecord) -> bool:
         """Return whether the claim of a slot still has its devices. Raises Unavailable."""
+        held, found = record.resource_claim, await self._present(record)
+        return held is not None and found is not None and found.uid == held.uid and bool(ours(found, self._node))
+
+    async def left(self, record: SlotRecord) -> frozenset[str]:
+        """Return the UIDs of the pods that may still use the slot of a claim that is gone. Another claim may have its
+        name by now; pods for which that one is reserved are not among them. Raises Unavailable."""
+        found = await self._present(record)
+        reserved = {one.uid for one in found.status.reserved_for or ()} if found is not None else set[str]()
+        return frozenset({record.pod_uid} | ({*self._pods_of(record)} - reserved))
+
+    async def _present(self, record: SlotRecord) -> ResourceClaim | None:
+        """Return the claim that has the name of a slot's now."""
         held = record.resource_claim
-        if held is None:
-            return False
-        found = await self._client.find(ResourceClaim, held.name, namespace=record.namespace)
-        return found is not None and found.uid == held.uid and bool(ours(found, self._node))
+        return None if held is None else await self._client.find(ResourceClaim, held.name, namespace=record.namespace)
 
     async def allocated(self) -> list[str]:
         """Return the claims (`namespace/name`) that have devices of this node."""
