@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.core.dra.kept import kept_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
@@ -32,7 +33,7 @@ class FollowedCache:
         self.claims = self.caches.add(ElasticGPUClaim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
         self.pods = self.caches.add(Pod, packed=True, transform=kept, large=kept_of_large)
-        self.device_claims = self.caches.add(ResourceClaim, optional=True)
+        self.device_claims = self.caches.add(ResourceClaim, transform=kept_claim, optional=True)
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)

@@ -143,7 +143,7 @@ class PricedClaims:
     def _wish(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Wish | None:
         """Return what the pod waits for; None if none of its claims waits for the extender."""
         view, book = self._view, self._view.cache.device_claims
-        check_size(pod, claims)
+        check_size(pod, claims, view.cache.classes)
         waiting: list[Asked] = []
         for claim in claims:
             if claim.status.allocation is None and not book.is_assumed(claim.uid):

@@ -53,6 +53,7 @@ import structlog
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
+from egpu.core.dra.kept import kept_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.requests import awaits_placement
 from egpu_base.api.devices import ResourceClaim
@@ -118,7 +119,7 @@ class Fence:
     async def _marked(self) -> list[ResourceClaim]:
         """Return the ResourceClaims that an extender may be about to allocate, or to release."""
         try:
-            found = await self._client.list(ResourceClaim)
+            found = await self._client.list(ResourceClaim, transform=kept_claim)
         except NotFound:
             return []  # this API server does not serve them
         return [one for one in found if is_marked(one)]

@@ -15,6 +15,7 @@ from egpu.api.objects import ElasticGPUClass
 from egpu.core.dra.classes import device_class
 from egpu.core.dra.configuration import FROM_CLASS, SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY, PRICED
+from egpu.core.dra.kept import MOST_BYTES, TOO_LARGE
 from egpu_base.api.devices import AllocationConfiguration, DeviceClass, ExactDeviceRequest, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES, Quantity, parse_quantity
@@ -40,9 +41,11 @@ class Asked:
     config: Sequence[AllocationConfiguration]
 
 
-def check_size(pod: Pod, claims: Iterable[ResourceClaim]) -> None:
-    """Check the number of requests in a pod's claims, before each costs time on every node. Raises NotSupported."""
-    count = sum(len(claim.spec.devices.requests or ()) for claim in claims)
+def check_size(pod: Pod, claims: Iterable[ResourceClaim], classes: Classes) -> None:
+    """Check the number of requests for our classes in a pod's claims, before each costs time on every node. Raises
+    NotSupported."""
+    requests = (one.exactly for claim in claims for one in claim.spec.devices.requests or ())
+    count = sum(one is not None and one.device_class_name in classes for one in requests)
     if count > names.MAX_GPU_CONTAINERS:
         raise NotSupported(
             f"pod {pod.key}: its claims have {count} requests; the most is {names.MAX_GPU_CONTAINERS}: use more pods"
@@ -67,6 +70,9 @@ def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses)
     if not found:
         return None
     where = f"claim {claim.key}"
+    if TOO_LARGE in claim.annotations:
+        reason = f"its finalizers, requests or configuration have more than {MOST_BYTES // 1024} KiB; shorten them"
+        raise NotSupported(f"{where}: {reason}")
     if others:
         raise NotSupported(f"{where}: request {others[0]} is for other devices; ask for these in a claim of their own")
     if devices.constraints:

@@ -11,6 +11,7 @@ from egpu.api import names
 from egpu.apps.agent.slots.directories import SlotRecord
 from egpu.core.dra.devices import device_name
 from egpu.core.dra.grants import Grant, ours
+from egpu.core.dra.kept import kept_claim
 from egpu_base.api.devices import AllocatedDevice, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, ElasticGPUError, NotFound, TerminalError, Unavailable
@@ -73,7 +74,7 @@ class Claims:
     async def allocated(self) -> list[str]:
         """Return the claims (`namespace/name`) that have devices of this node."""
         try:
-            found = await self._client.list(ResourceClaim)
+            found = await self._client.list(ResourceClaim, transform=kept_claim)
         except NotFound:
             return []  # this API server does not serve them
         return [claim.key for claim in found if ours(claim, self._node)]
