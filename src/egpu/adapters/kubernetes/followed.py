@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.dra.kept import kept_claim
+from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
@@ -30,7 +31,7 @@ class FollowedCache:
         self.caches = Caches(client)
         self.classes = self.caches.add(ElasticGPUClass)
         self.gpus = self.caches.add(ElasticGPU, packed=True)
-        self.claims = self.caches.add(ElasticGPUClaim)
+        self.claims = self.caches.add(ElasticGPUClaim, transform=kept_gpu_claim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
         self.pods = self.caches.add(Pod, packed=True, transform=kept, large=kept_of_large)
         self.device_claims = self.caches.add(ResourceClaim, transform=kept_claim, optional=True)

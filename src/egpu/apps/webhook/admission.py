@@ -31,6 +31,7 @@ from egpu.core.demand.claims import Claims, Classes, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_field, read_pod
 from egpu.core.demand.templates import own_claims, with_named_claims
 from egpu.core.gangs.membership import gang_terms
+from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.mounts import MountingPod, covering_mounts
 from egpu.core.provisioners import provisioner
@@ -66,7 +67,7 @@ class Admission:
         self._users = frozenset(users)
         self._schedulers = schedulers
         self.caches = Caches(client)
-        self._claims = self.caches.add(ElasticGPUClaim)
+        self._claims = self.caches.add(ElasticGPUClaim, transform=kept_gpu_claim)
         self._classes = self.caches.add(ElasticGPUClass)
         self._vocabularies = frozenset(vocabularies)
         self.cards = KnownCards()
