@@ -34,6 +34,7 @@ from egpu.core.gangs.membership import gang_terms
 from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.mounts import MountingPod, covering_mounts
+from egpu.core.placement.published import kept_gpu
 from egpu.core.provisioners import provisioner
 from egpu.core.schedulers import ANY, Schedulers
 from egpu_base.api.kubernetes import Binding, Pod
@@ -71,7 +72,7 @@ class Admission:
         self._classes = self.caches.add(ElasticGPUClass)
         self._vocabularies = frozenset(vocabularies)
         self.cards = KnownCards()
-        self.caches.add(ElasticGPU).on_change(self.cards.changed)
+        self.caches.add(ElasticGPU, transform=kept_gpu).on_change(self.cards.changed)
 
     async def mutate(self, asked: AdmissionRequest) -> AdmissionResponse:
         """Mutate pods; everything else passes unchanged."""
