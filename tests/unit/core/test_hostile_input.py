@@ -195,7 +195,7 @@ def objects_bytes(make: Callable[[], object], *, count: int = 5) -> float:
 
 
 def stuffing() -> dict[str, str]:
-    return {f"a{number}": str(number) for number in range(50_000)}
+    return {f"a{number}": str(number) for number in range(5_000)}
 
 
 def test_a_stuffed_budget_takes_little_memory_and_allows_nothing() -> None:

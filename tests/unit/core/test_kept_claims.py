@@ -13,7 +13,7 @@ from egpu.core.kept_claims import CUT, MOST_BYTES, kept_gpu_claim
 from egpu.core.resizing import asked_within
 from egpu_base.errors import InvalidDemand
 
-MANY = 20_000
+MANY = 5_000
 
 
 def read(**changed: Any) -> ElasticGPUClaim:
@@ -32,7 +32,7 @@ def read(**changed: Any) -> ElasticGPUClaim:
         {"metadata": {"labels": {f"a{number}": "b" for number in range(MANY)}}},
         {"metadata": {"finalizers": [f"a.example/{number}" for number in range(MANY)]}},
         {"metadata": {"annotations": {"a": "x" * 200_000, "elasticgpu.io/fence": "x" * 50_000}}},
-        {"metadata": {"annotations": {f"elasticgpu.io/{number}": "x" for number in range(10_000)}}},
+        {"metadata": {"annotations": {f"elasticgpu.io/{number}": "x" for number in range(5_000)}}},
         {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": f"{number}"}
                                           for number in range(MANY)]}},
         {"status": {"usedBy": [f"p{number}/c" for number in range(MANY)]}},
