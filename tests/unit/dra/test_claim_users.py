@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 from unittest import mock
 
 import pytest
@@ -71,8 +71,8 @@ async def test_every_pod_of_a_claim_is_watched_by_its_control_group(node: ClaimN
 
 def ended(node: ClaimNode) -> set[str]:
     """The pods whose processes were to be ended."""
-    calls: Iterable[mock.call] = node.former.end.call_args_list  # type: ignore[attr-defined]
-    found: list[Leftovers] = [one for each in calls for one in each.args[0]]
+    asked = cast("mock.Mock", node.former.end)
+    found: list[Leftovers] = [one for each in asked.call_args_list for one in each.args[0]]
     return {one.pod_uid for one in found}
 
 

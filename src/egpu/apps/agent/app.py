@@ -294,16 +294,9 @@ class Agent:
 
     def _resizer(self) -> SlotResizer:
         return SlotResizer(
-            self.client,
-            self.config.node,
-            inventory=self.inventory,
-            slots=self.slots,
-            executors=self.executors,
-            bridges=self.bridges,
-            serving=self.serving,
-            memory=self.memory,
-            slot_lock=self.plugin.slot_lock,
-        )
+            self.client, self.config.node, inventory=self.inventory, slots=self.slots, executors=self.executors,
+            bridges=self.bridges, serving=self.serving, memory=self.memory, slot_lock=self.plugin.slot_lock,
+        )  # fmt: skip
 
     def not_ready(self) -> str | None:
         """Return why containers cannot be prepared now, or None."""
