@@ -16,7 +16,7 @@ from egpu.apps.agent.dra.driver import ClaimDriver, slot_of
 from egpu.apps.agent.dra.specs import ClaimSpecs
 from egpu.apps.agent.node_pods import NodePods
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.preparer import Preparer
@@ -47,9 +47,11 @@ class ClaimNode:
         self.inventory = Inventory(Cards(2), interval_seconds=60)
         devices = DeviceFiles(root / "dev", root)
         self.specs = ClaimSpecs([root / "cdi"], devices, root / "slots")
-        self.claims = Claims(self.client, NODE)
+        self.users: dict[str, set[str]] = {}
+        """UIDs of pods that use a claim, by its name."""
+        self.claims = Claims(self.client, NODE, self._pods_of)
         self.former = FormerUsers(self.slots, NodePods(self.client, NODE), no_processes)
-        self.former.claimed = self.claims.holds
+        self.former.claimed, self.former.claim_left = self.claims.holds, self.claims.left
         self.preparer = Preparer(
             slots=self.slots, state_dir=root, devices=devices, inventory=self.inventory, node=NODE, specs=self.specs,
             injection=Injection("always"), former=self.former,
@@ -63,6 +65,9 @@ class ClaimNode:
     def _locks(self) -> Callable[[str], asyncio.Lock]:
         locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         return locks.__getitem__
+
+    def _pods_of(self, record: SlotRecord) -> set[str]:
+        return self.users.get(record.resource_claim.name, set()) if record.resource_claim is not None else set()
 
     def again(self) -> ClaimNode:
         return ClaimNode(self.root, self.api)

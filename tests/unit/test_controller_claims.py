@@ -152,3 +152,14 @@ async def test_a_sweep_comes_to_everything_and_never_to_everything_at_once(monke
     assert sum(waited[:SWEEP_STEPS]) == pytest.approx(SWEEP_SECONDS)
     assert queued[-1] == 2 * SWEEP_STEPS, "after one sweep"
     assert max(after - before for before, after in itertools.pairwise(queued)) == 2
+
+
+async def test_a_claim_with_thousands_of_finalizers_keeps_them():
+    """The controller's copy has not all of them."""
+    api = api_with_a_class()
+    body, many = claim(allocation=ALLOCATION), [f"a.example/{number}" for number in range(5000)]
+    body["metadata"]["finalizers"] = many
+    api.put("elasticgpuclaims", body)
+    async with controller(api):
+        await until(lambda: names.CLAIM_FINALIZER in api.get("elasticgpuclaims", "c", "ns")["metadata"]["finalizers"])
+    assert api.get("elasticgpuclaims", "c", "ns")["metadata"]["finalizers"] == [*many, names.CLAIM_FINALIZER]

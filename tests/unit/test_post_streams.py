@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
+from uvicorn.server import ServerState
 
 from egpu_base.http import listening, post_streams, web
 from egpu_base.http import post_server as posts
@@ -336,3 +338,35 @@ async def test_an_idle_connection_ends(tmp_path: Path, monkeypatch: pytest.Monke
     async with serving(tmp_path, say=echo) as served, connected(served) as client:
         assert await client.answer(client.ask("/say", b"well")) == (200, b"well")
         await until(lambda: client.over)
+
+
+async def test_an_answer_that_the_client_does_not_take_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_streams, "TAKEN_SECONDS", 0.2)
+    async with serving(tmp_path, say=echo) as served, connected(served, window=1000) as client:
+        client.reads = False
+        asked = client.ask("/say", b"a" * 50_000)
+        await until(lambda: client.told[asked].ended)
+        assert len(client.told[asked].body) == 1000
+        assert await client.answer(client.ask("/say", b"b")) == (200, b"b")
+
+
+async def test_who_reads_nothing_is_not_read_either_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ping has an answer, which the server would keep."""
+    monkeypatch.setattr(post_streams, "TAKEN_SECONDS", 0.1)
+    made = Posts({}, at_most_bytes=1)
+    one = post_streams.StreamsProtocol(
+        made, ServerState(), lambda: contextlib.nullcontext(enter_result=True), idle_seconds=60
+    )
+    transport = mock.create_autospec(asyncio.Transport, instance=True)
+    one.connection_made(transport)
+    one.pause_writing()
+    transport.pause_reading.assert_called_once()
+    one.resume_writing()
+    transport.resume_reading.assert_called_once()
+    await asyncio.sleep(0.2)
+    transport.abort.assert_not_called()
+    one.pause_writing()
+    await until(lambda: transport.abort.called)
+    one.connection_lost(None)

@@ -25,7 +25,7 @@ def node(api: FakeAPI, name: str = "n0", **status: Any) -> None:
 async def look(api: FakeAPI, *moments: float) -> None:
     client = api.client()
     nodes = await client.list(Node)
-    one = Withdrawal(client, EventRecorder(client, component="test"), nodes=lambda: nodes, pods=list, grace_seconds=60)
+    one = Withdrawal(client, EventRecorder(client, component="test"), nodes=lambda: nodes, grace_seconds=60)
     for now in moments:
         await one.look(now)
 
@@ -53,12 +53,26 @@ async def test_no_other_node_is_touched(status: dict[str, str]) -> None:
     assert api.get("nodes", "n0") == before
 
 
+@pytest.mark.parametrize(
+    "path", ["/var/lib/kubelet/device-plugins", ""], ids=["a plugin", "a tenant's pod with its label"]
+)
+async def test_only_a_pod_that_reaches_kubelet_keeps_names_for_itself(path: str) -> None:
+    api = FakeAPI()
+    node(api, slot="0")
+    volumes = [{"name": "v", "hostPath": {"path": path}} if path else {"name": "v", "emptyDir": {}}]
+    metadata = {"name": "p", "namespace": "tenant", "labels": {"app": "nvidia-device-plugin"}}
+    spec = {"nodeName": "n0", "containers": [{"name": "c"}], "volumes": volumes}
+    api.put("pods", {"kind": "Pod", "metadata": metadata, "spec": spec})
+    await look(api, 0.0, 61.0)
+    assert ("nvidia.com/gpu" in api.get("nodes", "n0")["status"]["capacity"]) == bool(path)
+
+
 async def test_a_node_that_was_served_meanwhile_keeps_its_amounts() -> None:
     api = FakeAPI()
     node(api, slot="0")
     client = api.client()
     known = await client.list(Node)
-    one = Withdrawal(client, EventRecorder(client, component="test"), nodes=lambda: known, pods=list, grace_seconds=1)
+    one = Withdrawal(client, EventRecorder(client, component="test"), nodes=lambda: known, grace_seconds=1)
     await one.look(0.0)
     node(api, slot="48")
     await one.look(100.0)

@@ -162,6 +162,8 @@ MPS: Final = f"{GROUP}/mps"
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
 MAX_CARDS_PER_CONTAINER: Final = 64
+MAX_CARDS_PER_NODE: Final = 64
+"""Cards of one node, or of one server of the pool. The ledger has a column for each on all nodes."""
 MAX_CONTAINERS: Final = 512
 """Containers of one pod that the webhook reads."""
 MAX_GPU_CONTAINERS: Final = 128

@@ -302,7 +302,8 @@ async def _agents(cluster: Cluster) -> Finding:
     if not wanted:
         found = "no node gets an agent: none has a label of NVIDIA's cards, or of the agents' own node selector"
         return Finding(State.WRONG, found, LABEL_ONE)
-    rivals = {node.name: one for node in wanted if (one := rivals_by_node(cluster.pods).get(node.name)) is not None}
+    named = {node.name for node in wanted}
+    rivals = {node: one for node, one in rivals_by_node(cluster.pods).items() if node in named}
     for one, nodes in by_rival(rivals).items():
         return Finding(State.WRONG, one.conflict(_some(nodes)), one.mend)
     if waiting := [(node.name, said) for node in wanted if (said := not_offering(node)) is not None]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.cli.output import note
+from egpu.core.dra.kept import kept_claim
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.disruption import PodDisruptionBudget
@@ -68,7 +69,7 @@ async def _with_resource_claims(client: Client, snapshot: Snapshot) -> Snapshot:
     if not any(gpu.spec.physical_gpu is not None and gpu.spec.physical_gpu.allocator for gpu in snapshot.gpus):
         return snapshot
     try:
-        claims = await client.list(ResourceClaim)
+        claims = await client.list(ResourceClaim, transform=kept_claim)
     except (Refused, NotFound) as error:
         note(f"cards of ResourceClaims seem free: {error}")
         return snapshot

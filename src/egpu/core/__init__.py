@@ -36,6 +36,7 @@
     links         how fast the cards of a node are linked
     mig_plan      a plan of MIG instances for a job mix
     mig           where MIG instances go on a card
+    kept_claims   the part of a claim that is kept, limited in size
     kept_pods     the part of a pod that is kept, limited in size
     changes       which rows of arrays changed, and cached answers about them
     arrays        types of arrays

@@ -3,15 +3,22 @@
 A card has one bookkeeper. Two programs that give out the same card do not know what the other gave. The others are
 known by the labels of their pods, by the resources that kubelet has of them, and by their ResourceSlices. This is the
 only list of conflicts: the agent's node condition, `egpu install` and `egpu doctor` take their words from it.
+
+Any tenant may write such a label on its own pods. So a pod counts only if it mounts a folder of kubelet, as every
+program must that registers there. Whoever may mount these folders is root on the node.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from egpu.core.offered import is_offered
 from egpu_base.api.kubernetes import Pod
+from egpu_base.api.wire import Wire
 
 _NAMES: Final = frozenset({"name", "app", "k8s-app", "app.kubernetes.io/name", "app.kubernetes.io/component"})
 """Labels with the name of a program."""
@@ -62,10 +69,15 @@ DRA_DRIVER: Final = "gpu.nvidia.com"
 _DRA_COMPONENT: Final = "kubelet-plugin"
 _DRA_CONTAINER: Final = "gpus"
 """The container of NVIDIA's DRA driver that gives out cards. Its other one serves compute domains alone."""
+_KUBELETS: Final = frozenset({"kubelet", "device-plugins", "plugins_registry"})
+"""Names of kubelet's folders. The folder above them depends on the distribution."""
+_ABOVE: Final = frozenset({"/", "/var", "/var/lib"})
 
 
 def rival(pod: Pod) -> Rival | None:
     """Return the program that gives out cards in this pod, if it is one."""
+    if not _reaches_kubelet(pod):
+        return None
     labels = pod.metadata.labels or {}
     for label in _NAMES & labels.keys():
         if (found := _BY_LABEL.get(labels[label])) is not None:
@@ -73,6 +85,27 @@ def rival(pod: Pod) -> Rival | None:
     if _DRA_COMPONENT in labels.values() and any(one.name == _DRA_CONTAINER for one in pod.containers):
         return DRA
     return None
+
+
+def _reaches_kubelet(pod: Pod) -> bool:
+    """Return whether the pod mounts a folder in which programs register with kubelet."""
+    paths = [PurePosixPath(one.host_path.path) for one in _volumes(pod) if one.host_path is not None]
+    return any(str(path) in _ABOVE or _KUBELETS & {*path.parts} for path in paths)
+
+
+class _HostPath(Wire, frozen=True):
+    path: str = ""
+
+
+class _Volume(Wire, frozen=True):
+    host_path: _HostPath | None = None
+
+
+def _volumes(pod: Pod) -> list[_Volume]:
+    try:
+        return msgspec.convert(pod.spec.volumes or (), list[_Volume])
+    except msgspec.ValidationError:
+        return []  # no API server has such a pod
 
 
 def unknown_plugin(resources: Iterable[str]) -> Rival:

@@ -5,11 +5,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from egpu.api import names
+from egpu.api.objects import ElasticGPU, ElasticGPUSpec, PhysicalGPU, card_name
 from egpu.core.dra.devices import PublishedCard, device_name, slices
 from egpu_base.api.devices import ResourceClaim, ResourceSlice
+from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import Refused
 from egpu_base.kubernetes import Client
 from egpu_sim.cluster.apiserver import User, service_account
@@ -64,9 +67,34 @@ async def test_an_agent_publishes_its_own_nodes_devices_only(clients: dict[str, 
     ):
         with pytest.raises(Refused, match="own node"):
             await attack
+    for name in ("node-2-gpu.elasticgpu.io-0", "node-1-2-gpu.elasticgpu.io-0", "node-1-gpu.elasticgpu.io-0x", "x"):
+        with pytest.raises(Refused, match="the name of a slice begins with the agent's own node"):
+            await agent.raw("POST", SLICES, body=a_slice("node-1", name=name))
     with pytest.raises(Refused, match="must name its node"):
         await clients[""].raw("POST", SLICES, body=a_slice("node-1", name="z"))
     await agent.delete(ResourceSlice, made.name)
+
+
+async def test_an_agent_takes_no_name_of_another_nodes_card(clients: dict[str, Client]) -> None:
+    """Nor that of a slice of a claim. Who is first has the name: the other could not publish its card."""
+    body = msgspec.to_builtins(
+        ElasticGPU(
+            metadata=ObjectMeta(name=card_name("node-1", CARD.uuid)),
+            spec=ElasticGPUSpec(
+                node_name="node-1", physical_gpu=PhysicalGPU(uuid=CARD.uuid, index=0, minor=0, memory_mib=1)
+            ),
+        )
+    )
+    path = "/apis/elasticgpu.io/v1alpha1/elasticgpus"
+    for name in (
+        card_name("node-2", CARD.uuid),
+        card_name("node-1-2", CARD.uuid),
+        "default-claim-1",
+        "node-1-0000aaaag",
+    ):
+        with pytest.raises(Refused, match="the name of a card begins with the agent's own node"):
+            await clients["node-1"].raw("POST", path, body=body | {"metadata": {"name": name}})
+    await clients["node-1"].raw("POST", path, body=body)
 
 
 async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(clients: dict[str, Client]) -> None:

@@ -40,9 +40,10 @@ def wrong(findings: Mapping[str, Finding]) -> list[str]:
 
 
 def a_pod(name: str, *, namespace: str = "default", image: str = "x", **more: Any) -> dict[str, Any]:
-    """`more`: labels, annotations, nodeName, command."""
+    """`more`: labels, annotations, nodeName, command, volumes."""
     container = {"name": "app", "image": image, **({"command": more["command"]} if "command" in more else {})}
     spec = {"containers": [container], **({"nodeName": more["node"]} if "node" in more else {})}
+    spec |= {"volumes": more["volumes"]} if "volumes" in more else {}
     metadata = {"name": name, "namespace": namespace}
     metadata |= {key: more[key] for key in ("labels", "annotations") if key in more}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -133,7 +134,11 @@ async def test_a_webhook_that_does_not_answer(tmp_path: Path) -> None:
 
 
 SCHEDULER: dict[str, Any] = {"namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
-PLUGIN: dict[str, Any] = {"namespace": "kube-system", "labels": {"name": "nvidia-device-plugin-ds"}}
+PLUGIN: dict[str, Any] = {
+    "namespace": "kube-system",
+    "labels": {"name": "nvidia-device-plugin-ds"},
+    "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
+}
 OURS: dict[str, Any] = {"namespace": SYSTEM, "labels": {"app.kubernetes.io/part-of": "elastic-gpu"}}
 
 

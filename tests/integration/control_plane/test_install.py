@@ -280,6 +280,7 @@ async def test_values_of_an_installation_are_remembered(cluster: Bare) -> None:
 
 
 PLUGIN = {"labels": {"app": "nvidia-device-plugin-daemonset"}}
+MOUNTED = [{"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]
 
 
 async def test_nodes_without_a_label_are_named_and_labelled_only_if_asked(cluster: Bare) -> None:
@@ -305,8 +306,11 @@ async def test_nodes_without_a_label_are_named_and_labelled_only_if_asked(cluste
 
 
 async def test_a_conflict_is_named_in_the_words_of_the_nodes_condition(cluster: Bare) -> None:
-    spec = {"nodeName": "node-1", "containers": [{"name": "a", "image": "b"}]}
-    await cluster.put("/api/v1/namespaces/default/pods", {"metadata": {"name": "p", **PLUGIN}, "spec": spec})
+    spec: dict[str, Any] = {"nodeName": "node-1", "containers": [{"name": "a", "image": "b"}]}
+    plugin = {"metadata": {"name": "p", **PLUGIN}, "spec": {**spec, "volumes": MOUNTED}}
+    await cluster.put("/api/v1/namespaces/default/pods", plugin)
+    tenants = {"metadata": {"name": "q", **PLUGIN}, "spec": {**spec, "nodeName": "node-3"}}
+    await cluster.put("/api/v1/namespaces/default/pods", tenants)
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     slices = {"driver": "gpu.nvidia.com", "nodeName": "node-2", "pool": pool, "devices": [{"name": "gpu-0"}]}
     await cluster.put("/apis/resource.k8s.io/v1/resourceslices", {"metadata": {"name": "s"}, "spec": slices})
@@ -318,6 +322,8 @@ async def test_a_conflict_is_named_in_the_words_of_the_nodes_condition(cluster: 
         assert rival.mend in note
         assert rival.conflict("this node") in standing("n", rivals=[rival], driver=None, starting=None, users=0).message
     assert len(said) == len(found.contested) == 2
+    assert found.rivals is not None
+    assert "node-3" not in found.rivals, "a label alone makes no other program"
 
 
 async def test_a_player_alone_is_no_installation(cluster: Bare) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from egpu.adapters.installation import Document, installation, source
 from egpu.adapters.kubernetes import node_conditions
@@ -199,7 +200,8 @@ async def test_an_agents_account_takes_its_start_up_taint_away(all_of: Everybody
 
 async def test_an_agents_account_touches_cards_of_its_own_node_only(all_of: Everybody) -> None:
     agent, broken = all_of.agent, {"status": {"phase": "Failed", "healthy": False}}
-    assert await agent.create(ElasticGPU, card("node-1", 1))
+    own = card("node-1", 1)
+    assert await agent.create(ElasticGPU, replace(own, metadata=replace(own.metadata, name="node-1-00000001")))
     assert await agent.patch(ElasticGPU, "node-1-card0", broken, subresource="status")
     slice_ = ElasticGPU(metadata=ObjectMeta(name="s"), spec=ElasticGPUSpec(node_name="node-1"))
     moved = {"spec": {"nodeName": "node-1", "physicalGPU": {"uuid": "GPU-mine"}}}

@@ -97,9 +97,13 @@ def test_platforms_are_known_by_version_and_nodes(version: str, known: Node, nam
     assert platform(version, [known]) == name
 
 
-def pod(container: str = "plugin", **labels: str) -> Pod:
+PLUGINS = "/var/lib/kubelet/device-plugins"
+
+
+def pod(container: str = "plugin", path: str = PLUGINS, **labels: str) -> Pod:
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in labels.items()}
-    spec = PodSpec(node_name="n0", containers=[Container(name=container)])
+    volumes = [{"name": "v", "hostPath": {"path": path}}] if path else [{"name": "v", "emptyDir": {}}]
+    spec = PodSpec(node_name="n0", containers=[Container(name=container)], volumes=volumes)
     return Pod(metadata=ObjectMeta(name="p", namespace="x", labels=named), spec=spec)
 
 
@@ -123,3 +127,24 @@ def test_nvidias_dra_driver_counts_only_where_it_gives_out_cards() -> None:
     component = {"nvidia_dra_driver_gpu_component": "kubelet-plugin"}
     assert rivals_by_node([pod("gpus", **component)]) == {"n0": DRA}
     assert rivals_by_node([pod("compute-domains", **component), pod(app="web")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [
+        (PLUGINS, True),
+        ("/var/lib/kubelet/plugins_registry/", True),
+        ("/var/lib/k0s/kubelet/plugins", True),
+        ("/var/lib/", True),
+        ("/", True),
+        ("", False),
+        ("/data/models", False),
+        ("/dev", False),
+    ],
+)
+def test_a_tenants_label_alone_makes_no_other_program(path: str, counts: bool) -> None:
+    """Else each tenant could end the offer of every node on which its pods run."""
+    plugin = pod("c", path, app="nvidia-device-plugin")
+    driver = pod("gpus", path, nvidia_dra_driver_gpu_component="kubelet-plugin")
+    assert (rival(plugin) is not None, rival(driver) is not None) == (counts, counts)
+    assert rivals_by_node([plugin]).keys() == ({"n0"} if counts else set())

@@ -3,8 +3,9 @@ other."""
 
 import gc
 import time
+import tracemalloc
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,21 +13,27 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.api.objects import ElasticGPU, ElasticGPUSpec, Link, PhysicalGPU
 from egpu.core.admission import mutate_pod
 from egpu.core.attributes import MAX_SELECTOR_CHARACTERS, MAX_VALUE_CHARACTERS, parse_selector, requirement
 from egpu.core.demand.pods import container_demand
 from egpu.core.demand.selection import Selection
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.published import kept_gpu
+from egpu.core.preemption.budgets import Budgets, kept_budget
 from egpu.core.preemption.objections import objections
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.sums import MAX_REQUIREMENTS, Sums, only_the_scheduler_can_tell
 from egpu_base.api import quantities
-from egpu_base.api.kubernetes import Container, Node, Pod, PodSpec
+from egpu_base.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from egpu_base.api.kubernetes import Container, LabelSelector, Node, Pod, PodSpec, PodStatus
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import InvalidDemand, InvalidQuantity
 from support.objects import container, pod
 
 SOON_SECONDS = 1.0
 """Far above what the work takes on a busy machine, and far below what it took."""
+KEPT_BYTES = 64 * 1024
 ASKS = {names.GPU_MEMORY: 1024}
 
 
@@ -137,3 +144,88 @@ def test_no_node_is_explained_by_thousands_of_requirements(asking: Pod) -> None:
 def test_no_pod_is_evicted_for_a_pod_of_thousands_of_requirements(asking: Pod) -> None:
     assert f"more than {MAX_REQUIREMENTS}" in only_the_scheduler_can_tell(asking)
     assert only_the_scheduler_can_tell(choosy()) == ""
+
+
+def published(node: str, number: int, **fields: Any) -> ElasticGPU:
+    """A card as an agent publishes it."""
+    uuid = f"GPU-{number:08x}-0000-0000-0000-{node}"
+    physical = PhysicalGPU(uuid=uuid, index=number, minor=number, memory_mib=16384, model="T4", **fields)
+    meta = ObjectMeta(name=f"{node}-{number:08x}", uid=uuid)
+    return ElasticGPU(metadata=meta, spec=ElasticGPUSpec(node_name=node, physical_gpu=physical))
+
+
+def test_an_agent_that_publishes_thousands_of_cards_costs_the_cluster_a_few() -> None:
+    """Root of one node has its agent's account, which may publish cards of that node."""
+    cache = SchedulerCache()
+    cache.gpu_changed(published("good", 0))
+    with soon():
+        for number in range(3000):
+            cache.gpu_changed(published("bad", number))
+    assert cache.ledger.present.shape[1] == names.MAX_CARDS_PER_NODE
+    assert len(cache.ledger.cards("bad")) == names.MAX_CARDS_PER_NODE
+    assert "node bad publishes more than 64 cards" in "".join(cache.problems())
+    for number in reversed(range(3000)):
+        cache.gpu_deleted(published("bad", number).name)
+    assert (cache.ledger.nodes(), cache.problems()) == (["good"], [])
+
+
+def test_an_agent_that_names_thousands_of_precisions_and_links_costs_the_cluster_a_few() -> None:
+    """The ledger has an array of all cards of the cluster for each precision."""
+    cache = SchedulerCache()
+    figures = {f"p{number}": 1.0 for number in range(20_000)} | {"fp32": 8.1, "fp16": 65.0}
+    links = [Link(uuid=f"GPU-{number}", kind="NVLink") for number in range(20_000)]
+    with soon():
+        cache.gpu_changed(published("bad", 0, tflops=figures, links=links))
+    assert {*cache.ledger.tflops} <= {"fp32", "fp16"}
+    (card,) = cache.ledger.cards("bad")
+    assert card.tflops == {"fp32": 8.1, "fp16": 65.0}
+    assert len(card.links) == names.MAX_CARDS_PER_NODE
+
+
+def objects_bytes(make: Callable[[], object], *, count: int = 5) -> float:
+    """The memory of one object that `make` returns."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = [make() for _ in range(count)]
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / len(kept)
+    finally:
+        tracemalloc.stop()
+
+
+def stuffing() -> dict[str, str]:
+    return {f"a{number}": str(number) for number in range(5_000)}
+
+
+def test_a_stuffed_budget_takes_little_memory_and_allows_nothing() -> None:
+    """The extender keeps the budgets of all tenants."""
+
+    def budget(**selector: Any) -> PodDisruptionBudget:
+        meta = ObjectMeta(name="b", namespace="ns", labels=stuffing(), annotations=stuffing(), generation=3)
+        status = PodDisruptionBudgetStatus(disruptions_allowed=5, observed_generation=3, disrupted_pods=stuffing())
+        spec = PodDisruptionBudgetSpec(selector=LabelSelector(**selector))
+        return kept_budget(PodDisruptionBudget(metadata=meta, spec=spec, status=status))
+
+    assert objects_bytes(lambda: budget(match_labels={"app": "a"})) < KEPT_BYTES
+    assert objects_bytes(lambda: budget(match_labels=stuffing())) < KEPT_BYTES
+    meta = ObjectMeta(name="p", namespace="ns", labels={"app": "a"})
+    running = replace(pod("p"), metadata=meta, status=PodStatus(phase="Running"))
+    assert Budgets([budget(match_labels={"app": "a"})]).allow({"ns/b": 5})
+    large = Budgets([budget(match_labels=stuffing())])
+    assert large.charges(running) == ("ns/b",)
+    assert not large.allow({"ns/b": 1})
+
+
+def test_a_stuffed_card_takes_little_memory_and_no_work() -> None:
+    """Its agent may be the attacker's. A usual card is kept whole."""
+    usual = published("n", 0, links=[Link(uuid=f"GPU-{number}", kind="NVLink") for number in range(63)])
+    assert kept_gpu(usual) is usual
+    long = {"mps": "x" * 100_000, "links": [Link(uuid=f"GPU-{number}", kind="PIX") for number in range(20_000)]}
+    stuffed = published("n", 0, **long)
+    stuffed = replace(stuffed, metadata=replace(stuffed.metadata, labels=stuffing()))
+    assert objects_bytes(lambda: kept_gpu(stuffed)) < KEPT_BYTES
+    cache = SchedulerCache()
+    cache.gpu_changed(kept_gpu(stuffed))
+    (card,) = cache.ledger.cards("n")
+    assert (card.healthy, card.why_not) == (False, "is unhealthy (its object has more than 64 KiB)")

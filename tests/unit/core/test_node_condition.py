@@ -60,7 +60,8 @@ def test_what_people_must_change_is_named_before_what_passes(rival: bool, driver
 
 
 def pod(labels: dict[str, str], *, container: str = "c") -> Pod:
-    spec = PodSpec(node_name="n0", containers=[Container(name=container)])
+    volumes = [{"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]
+    spec = PodSpec(node_name="n0", containers=[Container(name=container)], volumes=volumes)
     return Pod(metadata=ObjectMeta(name="p", namespace="x", labels=labels), spec=spec)
 
 

@@ -13,9 +13,9 @@ from egpu.api.objects import ElasticGPUClass
 from egpu.apps.controller import Controller, ControllerConfig
 from egpu.core.dra.classes import device_class
 from egpu.core.dra.configuration import configuration
-from egpu_base.api.devices import AllocationConfiguration
+from egpu_base.api.devices import AllocationConfiguration, OpaqueConfiguration
 from egpu_base.api.objects import ObjectMeta
-from egpu_base.errors import NotSupported
+from egpu_base.errors import InvalidInput, NotSupported
 from support.fake_api import FakeAPI, status
 from support.waiting import until
 
@@ -43,6 +43,19 @@ def test_a_class_that_says_nothing_leaves_no_idle_compute_to_its_claims() -> Non
     (config,) = device_class(a_class(names.VCUDA)).spec.config or []
     assert config.opaque is not None
     assert (config.opaque.parameters or {})["computeMode"] == "cap"
+
+
+@pytest.mark.parametrize("provisioner", [names.VCUDA, names.PHYSICAL])
+def test_a_class_that_says_nothing_lets_no_claim_use_more_memory_than_its_own(provisioner: str) -> None:
+    """The memory beyond is the host's. A claim of elasticgpu.io cannot ask for it either."""
+    (config,) = device_class(a_class(provisioner)).spec.config or []
+    assert config.opaque is not None
+    of_class = AllocationConfiguration(source="FromClass", opaque=config.opaque)
+    assert configuration([of_class], "gpu").memory_limit_percent == 0
+    parameters = {"apiVersion": names.API_VERSION, "kind": "SliceConfig", "memoryOversubscription": "10"}
+    own = AllocationConfiguration(opaque=OpaqueConfiguration(driver=names.DRIVER, parameters=parameters))
+    with pytest.raises(InvalidInput, match="memoryOversubscription is 10, but 1 is set already"):
+        configuration([of_class, own], "gpu")
 
 
 @pytest.mark.parametrize(

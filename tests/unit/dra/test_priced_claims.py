@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import httpx2
 import pytest
@@ -121,6 +122,8 @@ async def test_pods_and_claims_share_the_cards_of_one_ledger() -> None:
         ({"tolerations": [{"operator": "Exists"}]}, f"tolerates the taint {names.PRICED_TAINT}"),
         ({"capacity": {"requests": {"colour": "1"}}}, "cards have no capacity colour"),
         ({"capacity": {"requests": {"cores": "101"}}}, "ask for several with count"),
+        ({"capacity": {"requests": {"memory": "1e99"}}}, "no card has more than 16 TiB"),
+        ({"count": 33}, "it asks for 33 cards; the most is 32"),
         ({"deviceClassName": "whole", "capacity": {"requests": {"cores": "1"}}}, "whole cards only"),
     ],
 )
@@ -131,6 +134,20 @@ async def test_claims_that_cannot_be_served_say_why(changes: dict[str, Any], wor
         await until(lambda: warnings(api, "ClaimNotServed"))
     assert words in warnings(api, "ClaimNotServed")[0]
     assert allocation(api, "a") is None
+
+
+async def test_claims_with_thousands_of_requests_cost_little_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would stop the extender for a minute, again and again, for all tenants."""
+    monkeypatch.setattr(device_claims, "choose", mock.Mock(side_effect=AssertionError("chosen for too many requests")))
+    api = cluster(nodes=2)
+    many = [a_claim(f"c{at}", cores=1, mib=1) for at in range(40)]
+    for one in many:
+        requests = one["spec"]["devices"]["requests"]
+        requests += [{**requests[0], "name": f"r{at}"} for at in range(31)]
+    put(api, a_pod("p", *(one["metadata"]["name"] for one in many)), *many)
+    async with extender(api):
+        await until(lambda: warnings(api, "ClaimNotServed"))
+    assert "its claims have 1280 requests; the most is 128" in warnings(api, "ClaimNotServed")[0]
 
 
 async def test_claims_of_other_drivers_and_other_classes_are_left_alone() -> None:

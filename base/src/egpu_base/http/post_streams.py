@@ -46,6 +46,8 @@ MAX_STREAMS: Final = 256
 """Requests of one connection at one time. kube-scheduler has one binding under way for each pod just placed."""
 WINDOW_BYTES: Final = 1 << 20
 """The bytes of a body that a client sends before we have read the first."""
+TAKEN_SECONDS: Final = 30.0
+"""The time for a client to take an answer. Until then the connection holds it."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +83,7 @@ class StreamsProtocol(asyncio.Protocol):
         self._idle: asyncio.TimerHandle | None = None
         self._leaving = False
         self._writable = True
+        self._stuck: asyncio.TimerHandle | None = None
 
     # --- what the server calls ---
 
@@ -108,15 +111,26 @@ class StreamsProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._wait_for_more(None)
+        self._unstick()
         for number in list(self._streams):
             self._drop(number)
 
     def pause_writing(self) -> None:
+        """Read no more: each frame may have an answer, such as a ping's, and these would pile up."""
         self._writable = False
+        self._transport.pause_reading()
+        self._stuck = self._loop.call_later(TAKEN_SECONDS, self._transport.abort)
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._unstick()
+        self._transport.resume_reading()
         self._pump()
+
+    def _unstick(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -219,6 +233,14 @@ class StreamsProtocol(asyncio.Protocol):
         stream.size = 0
         self._head(number, answer)
         stream.rest = memoryview(answer.body)
+        stream.timer = self._loop.call_later(TAKEN_SECONDS, self._not_taken, number)
+
+    def _not_taken(self, number: int) -> None:
+        """Give up an answer for which the client opens no window."""
+        self._drop(number)
+        self._h2.reset_stream(number, ErrorCodes.CANCEL)
+        self._flush()
+        self._rest()
 
     def _head(self, number: int, answer: Answer) -> None:
         headers = [
@@ -249,8 +271,8 @@ class StreamsProtocol(asyncio.Protocol):
                 if len(rest):
                     stream.rest = rest
                 else:
-                    del self._streams[number]
                     stream.rest = None
+                    self._drop(number)
         self._flush()
 
     def _flush(self) -> None:
@@ -258,7 +280,7 @@ class StreamsProtocol(asyncio.Protocol):
             self._transport.write(data)
 
     def _drop(self, number: int) -> None:
-        """Forget a request that gets no answer."""
+        """Forget a request: it has its answer, or gets none."""
         stream = self._streams.pop(number, None)
         if stream is None:
             return

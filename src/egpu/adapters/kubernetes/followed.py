@@ -9,8 +9,11 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.core.dra.kept import kept_claim
+from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.published import kept_gpu
 from egpu.core.view import ClusterView, LiveView
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, NodeStatus, Pod
@@ -28,11 +31,11 @@ class FollowedCache:
         self.cache = SchedulerCache()
         self.caches = Caches(client)
         self.classes = self.caches.add(ElasticGPUClass)
-        self.gpus = self.caches.add(ElasticGPU, packed=True)
-        self.claims = self.caches.add(ElasticGPUClaim)
+        self.gpus = self.caches.add(ElasticGPU, packed=True, transform=kept_gpu)
+        self.claims = self.caches.add(ElasticGPUClaim, transform=kept_gpu_claim)
         self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
         self.pods = self.caches.add(Pod, packed=True, transform=kept, large=kept_of_large)
-        self.device_claims = self.caches.add(ResourceClaim, optional=True)
+        self.device_claims = self.caches.add(ResourceClaim, transform=kept_claim, optional=True)
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
         self.claims.on_change(self._claim)

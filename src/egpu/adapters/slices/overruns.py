@@ -22,14 +22,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
 from egpu.adapters.cards.nvml import CardProcess
 from egpu.adapters.slices.attribution import Attribution, WatchedSlice
-from egpu.adapters.slices.pages import MEMORY_UNLIMITED, DevicePolicy, Usage, UsageReader, amend_policy, read_policy
+from egpu.adapters.slices.pages import (
+    MEMORY_UNLIMITED,
+    USAGE_SIZE,
+    DevicePolicy,
+    Usage,
+    UsageReader,
+    amend_policy,
+    parked_bytes,
+    read_policy,
+)
 from egpu.core.overruns import Lasting, Overtime, allowed, weight
 from egpu_base.errors import ElasticGPUError
 from egpu_base.system.processes import Process
@@ -271,7 +279,7 @@ class MemoryWatch:
             policy = read_policy(one.policy)
         except (OSError, ElasticGPUError):
             return  # it has no limits, or is being removed
-        parked = Counter[int]() if policy.parking is None else _parked(one.usage)
+        parked = Counter[int]() if policy.parking is None else parked_bytes(UsageReader(one.usage).content(USAGE_SIZE))
         for position, line in enumerate(policy.devices):
             holds = held.get(line.uuid, _Held())
             # A process reserves before it holds, and holds until it releases: the larger reading covers ours.
@@ -321,14 +329,6 @@ def kill_holders(overrun: Overrun) -> tuple[int, ...]:
 def _limit(line: DevicePolicy) -> int:
     """Return all memory that may be held."""
     return line.memory_limit_bytes + (0 if line.memory_limit_bytes == MEMORY_UNLIMITED else line.spill_limit_bytes)
-
-
-def _parked(usage: Path) -> Counter[int]:
-    """Return the bytes that processes say they have parked, by device."""
-    found = Counter[int]()
-    for process in UsageReader(usage).read().processes:
-        found[process.device] += process.parking.parked_bytes
-    return found
 
 
 def _counted(usage: Usage, position: int) -> int:

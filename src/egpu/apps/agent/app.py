@@ -34,6 +34,7 @@ from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig, pool_credentials
 from egpu.apps.agent.dra.allocator import Allocator
+from egpu.apps.agent.dra.users import ClaimUsers
 from egpu.apps.agent.dra.way import ByPlugin, by_claims
 from egpu.apps.agent.farewell import Farewell
 from egpu.apps.agent.limits.compute import ComputeSharing
@@ -135,6 +136,7 @@ class Agent:
             else Registrar(self.plugin, config.kubelet_dir)
         )
         self.resizer = self._resizer()
+        self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
@@ -245,6 +247,7 @@ class Agent:
                 preparer=self._preparer,
                 former=self.former,
                 slot_lock=self.plugin.slot_lock,
+                pods_of=self.memory.pods_of,
                 cordoned=lambda: self.publisher.cordoned,
                 node_uid=lambda: self.allocator.node_uid,
                 giving=lambda: self.allocator.by_claims and self.standing.looked.is_set(),
@@ -292,16 +295,9 @@ class Agent:
 
     def _resizer(self) -> SlotResizer:
         return SlotResizer(
-            self.client,
-            self.config.node,
-            inventory=self.inventory,
-            slots=self.slots,
-            executors=self.executors,
-            bridges=self.bridges,
-            serving=self.serving,
-            memory=self.memory,
-            slot_lock=self.plugin.slot_lock,
-        )
+            self.client, self.config.node, inventory=self.inventory, slots=self.slots, executors=self.executors,
+            bridges=self.bridges, serving=self.serving, memory=self.memory, slot_lock=self.plugin.slot_lock,
+        )  # fmt: skip
 
     def not_ready(self) -> str | None:
         """Return why containers cannot be prepared now, or None."""

@@ -36,7 +36,7 @@ class Controller:
         self.election = LeaseElection(client, name=LEASE, namespace=config.namespace, identity=identity)
         events = EventRecorder(client, component="elastic-gpu-controller")
         self.claims = ClaimController(client, events)
-        self.withdrawal = Withdrawal(client, events, nodes=lambda: self.claims.nodes, pods=lambda: self.claims.pods)
+        self.withdrawal = Withdrawal(client, events, nodes=lambda: self.claims.nodes)
         self.certificates = OurCertificates(client, config)
         self._leading = False
         self.registry = CollectorRegistry()

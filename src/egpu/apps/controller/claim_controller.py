@@ -20,6 +20,7 @@ from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_o
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
+from egpu.core.kept_claims import CUT
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.view import ClusterView
 from egpu_base.api.kubernetes import Node, Pod
@@ -243,7 +244,8 @@ class ClaimController:
             log.info("acting", action=type(action).__name__, object=about.key)
             match action:
                 case actions.SetProtection(claim, protected):
-                    others = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
+                    whole = await self._whole(claim)
+                    others = [one for one in whole.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
                     finalizers = [*others, names.CLAIM_FINALIZER] if protected else others
                     await self._patch(claim, {"metadata": {"finalizers": finalizers}})
                 case actions.PatchClaimStatus(claim) | actions.GiveUpShare(claim):
@@ -277,6 +279,15 @@ class ClaimController:
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None or found.spec.slice != wanted.spec.slice:
             raise Conflict(f"slice {wanted.name} exists and is different")
+
+    async def _whole(self, claim: ElasticGPUClaim) -> ElasticGPUClaim:
+        """Return the claim with all of its finalizers. Raises Conflict if it has changed meanwhile, NotFound."""
+        if CUT not in claim.annotations:
+            return claim
+        found = await self._client.get(ElasticGPUClaim, claim.name, namespace=claim.namespace)
+        if _at(found) != _at(claim):
+            raise Conflict(f"claim {claim.key} has changed meanwhile")
+        return found
 
     async def _patch(self, claim: ElasticGPUClaim, patch: Mapping[str, Any], subresource: str | None = None) -> None:
         body = {**patch, "metadata": {**_at(claim), **patch.get("metadata", {})}}

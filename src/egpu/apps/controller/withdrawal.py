@@ -6,7 +6,7 @@ amounts only on a node with slots, so the two do not undo each other's work.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Withdrawal:
-    """Looks at all nodes again and again. `nodes` and `pods` return the present ones."""
+    """Looks at all nodes again and again. `nodes` returns the present ones."""
 
     def __init__(
         self,
@@ -36,13 +36,11 @@ class Withdrawal:
         events: EventRecorder,
         *,
         nodes: Callable[[], Iterable[Node]],
-        pods: Callable[[], Iterable[Pod]],
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._client = client
         self._events = events
         self._nodes = nodes
-        self._pods = pods
         self._grace_seconds = grace_seconds
         self._since: dict[str, float] = {}
         """The time at which each orphaned node was first seen so."""
@@ -57,20 +55,21 @@ class Withdrawal:
         found = {node.name: node for node in self._nodes() if orphaned(node.status.allocatable)}
         self._since = {name: self._since.get(name, now) for name in found}
         due = [node for name, node in found.items() if now - self._since[name] >= self._grace_seconds]
-        rivals: Mapping[str, object] = rivals_by_node(self._pods()) if due else {}
         for node in due:
             try:
-                await self._withdraw(node, others=node.name in rivals)
+                await self._withdraw(node)
             except ElasticGPUError as error:
                 log.warning("amounts of a node without an agent stay for now", node=node.name, reason=str(error))
 
-    async def _withdraw(self, node: Node, *, others: bool) -> None:
+    async def _withdraw(self, node: Node) -> None:
         try:
             present = await self._client.get(Node, node.name)
         except NotFound:
             return
         if not orphaned(present.status.allocatable):
             return
+        # Whole pods: the controller's copies have no volumes, by which other programs are known.
+        others = bool(rivals_by_node(await self._client.list(Pod, fields=f"spec.nodeName={node.name}")))
         status = {
             "capacity": withdrawn(present.status.capacity or {}, others=others),
             "allocatable": withdrawn(present.status.allocatable or {}, others=others),

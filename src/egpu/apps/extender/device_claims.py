@@ -17,7 +17,7 @@ from egpu.apps.extender.device_claim_writer import DeviceClaimWriter
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.quotas import Quotas
 from egpu.apps.extender.view import View
-from egpu.core.dra.asking import Asked, asked
+from egpu.core.dra.asking import Asked, asked, check_size
 from egpu.core.dra.choosing import Choice, Wish, choose, request_of, without_held
 from egpu.core.dra.held import node_of
 from egpu.core.dra.references import claim_names, is_for, single_node
@@ -143,6 +143,7 @@ class PricedClaims:
     def _wish(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Wish | None:
         """Return what the pod waits for; None if none of its claims waits for the extender."""
         view, book = self._view, self._view.cache.device_claims
+        check_size(pod, claims, view.cache.classes)
         waiting: list[Asked] = []
         for claim in claims:
             if claim.status.allocation is None and not book.is_assumed(claim.uid):

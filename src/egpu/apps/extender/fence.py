@@ -53,6 +53,8 @@ import structlog
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
+from egpu.core.dra.kept import kept_claim
+from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.requests import awaits_placement
 from egpu_base.api.devices import ResourceClaim
@@ -106,7 +108,7 @@ class Fence:
             try:
                 listed = await self._client.list(Pod, transform=kept, large=kept_of_large)
                 pods = [pod for pod in listed if awaits_placement(pod) or may_be_resized(pod)]
-                claims = await self._client.list(ElasticGPUClaim)
+                claims = await self._client.list(ElasticGPUClaim, transform=kept_gpu_claim)
                 await self._touch([*pods, *claims, *await self._marked()])
             except RetryableError as error:
                 log.warning("takeover not complete yet", reason=str(error))
@@ -118,7 +120,7 @@ class Fence:
     async def _marked(self) -> list[ResourceClaim]:
         """Return the ResourceClaims that an extender may be about to allocate, or to release."""
         try:
-            found = await self._client.list(ResourceClaim)
+            found = await self._client.list(ResourceClaim, transform=kept_claim)
         except NotFound:
             return []  # this API server does not serve them
         return [one for one in found if is_marked(one)]

@@ -10,6 +10,7 @@ from egpu.api import names
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
+from egpu.core.preemption.budgets import kept_budget
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 from egpu_base.api.devices import DeviceClass
@@ -24,7 +25,7 @@ class View(FollowedCache):
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
-        self.budgets = self.caches.add(PodDisruptionBudget)
+        self.budgets = self.caches.add(PodDisruptionBudget, transform=kept_budget)
         self.device_classes = self.caches.add(DeviceClass, optional=True)
         self.waiting: dict[str, Pod] = {}
         """Pods that ask for cards and have no node, by UID: few of all pods."""

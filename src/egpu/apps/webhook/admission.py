@@ -31,8 +31,10 @@ from egpu.core.demand.claims import Claims, Classes, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_field, read_pod
 from egpu.core.demand.templates import own_claims, with_named_claims
 from egpu.core.gangs.membership import gang_terms
+from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.mounts import MountingPod, covering_mounts
+from egpu.core.placement.published import kept_gpu
 from egpu.core.provisioners import provisioner
 from egpu.core.schedulers import ANY, Schedulers
 from egpu_base.api.kubernetes import Binding, Pod
@@ -66,11 +68,11 @@ class Admission:
         self._users = frozenset(users)
         self._schedulers = schedulers
         self.caches = Caches(client)
-        self._claims = self.caches.add(ElasticGPUClaim)
+        self._claims = self.caches.add(ElasticGPUClaim, transform=kept_gpu_claim)
         self._classes = self.caches.add(ElasticGPUClass)
         self._vocabularies = frozenset(vocabularies)
         self.cards = KnownCards()
-        self.caches.add(ElasticGPU).on_change(self.cards.changed)
+        self.caches.add(ElasticGPU, transform=kept_gpu).on_change(self.cards.changed)
 
     async def mutate(self, asked: AdmissionRequest) -> AdmissionResponse:
         """Mutate pods; everything else passes unchanged."""

@@ -22,6 +22,8 @@ Parameters = Mapping[str, str]
 
 PRECISION: Final = "precision"
 """Class parameter: the precision of the TFLOPS that claims ask for; "fp32" by default."""
+PRECISIONS: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+"""The precisions of TFLOPS. Others that an agent publishes are not read: each would have a figure for every card."""
 LINKS: Final = "links"
 """Class parameter: the slowest link allowed between any two cards of a claim. Without it, fast links are preferred."""
 CARD_SELECTOR: Final = "cardSelector"
@@ -68,7 +70,7 @@ def class_selector(parameters: Parameters) -> Select:
 def parameter_values() -> dict[str, tuple[str, ...]]:
     """Return the allowed values of each class parameter that has a fixed set of values."""
     own = {
-        PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
+        PRECISION: PRECISIONS,
         COMPUTE_MODE: (CAP, SHARE),
         LINKS: tuple(LEAST),
         CARD_PREFERENCE: PREFERENCES,

@@ -4,6 +4,7 @@
     configuration  the opaque configuration of classes and claims
     grants         an allocated claim → the slices that a node prepares
     held           allocated claims as holders of cards in a ledger
+    kept           the part of a claim that is kept, limited in size
     references     the claims of a pod, and the nodes of a claim
     asking         a claim → what it asks for, as the extender's demands
     choosing       the claims of a pod → node and cards, by the extender's policies

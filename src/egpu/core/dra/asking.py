@@ -5,7 +5,7 @@ have no selectors of their own.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,12 +15,16 @@ from egpu.api.objects import ElasticGPUClass
 from egpu.core.dra.classes import device_class
 from egpu.core.dra.configuration import FROM_CLASS, SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY, PRICED
+from egpu.core.dra.kept import MOST_BYTES, TOO_LARGE
 from egpu_base.api.devices import AllocationConfiguration, DeviceClass, ExactDeviceRequest, ResourceClaim
+from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES, Quantity, parse_quantity
 from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownProvisioner
 
 WHOLE: Final = 100
 """Percent of a card's compute, and of its memory."""
+MAX_DEVICES: Final = 32
+"""Of one claim: the API server writes no larger allocation."""
 _EXACT: Final = ("", "ExactCount")
 
 Classes = Mapping[str, ElasticGPUClass]
@@ -35,6 +39,17 @@ class Asked:
     claim: ResourceClaim
     demands: Mapping[str, ContainerDemand]
     config: Sequence[AllocationConfiguration]
+
+
+def check_size(pod: Pod, claims: Iterable[ResourceClaim], classes: Classes) -> None:
+    """Check the number of requests for our classes in a pod's claims, before each costs time on every node. Raises
+    NotSupported."""
+    requests = (one.exactly for claim in claims for one in claim.spec.devices.requests or ())
+    count = sum(one is not None and one.device_class_name in classes for one in requests)
+    if count > names.MAX_GPU_CONTAINERS:
+        raise NotSupported(
+            f"pod {pod.key}: its claims have {count} requests; the most is {names.MAX_GPU_CONTAINERS}: use more pods"
+        )
 
 
 def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses) -> Asked | None:
@@ -55,6 +70,9 @@ def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses)
     if not found:
         return None
     where = f"claim {claim.key}"
+    if TOO_LARGE in claim.annotations:
+        reason = f"its finalizers, requests or configuration have more than {MOST_BYTES // 1024} KiB; shorten them"
+        raise NotSupported(f"{where}: {reason}")
     if others:
         raise NotSupported(f"{where}: request {others[0]} is for other devices; ask for these in a claim of their own")
     if devices.constraints:
@@ -64,6 +82,8 @@ def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses)
         name: _demand(exactly, configuration(config, name), f"{where}, request {name}")
         for name, (exactly, _) in found.items()
     }
+    if (cards := sum(demand.cards for demand in demands.values())) > MAX_DEVICES:
+        raise NotSupported(f"{where}: it asks for {cards} cards; the most is {MAX_DEVICES}: use more claims")
     return Asked(claim, demands, config)
 
 
@@ -123,8 +143,13 @@ def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> Con
         )
     core = _whole(wanted.get(CORES), 1, where) or WHOLE
     memory_mib = _whole(wanted.get(MEMORY), MIB_BYTES, where)
+    if memory_mib > names.MAX_MEMORY_MIB:
+        most = names.MAX_MEMORY_MIB // 1024**2
+        raise InvalidInput(where, f"{wanted[MEMORY]} of {MEMORY} is too much: no card has more than {most} TiB")
     if core > WHOLE:
-        raise InvalidInput(where, f"{core} {CORES} were asked for, and a card has {WHOLE}; ask for several with count")
+        raise InvalidInput(
+            where, f"{wanted[CORES]} {CORES} were asked for, and a card has {WHOLE}; ask for several with count"
+        )
     return ContainerDemand(
         provisioner=config.technology,
         cards=cards,

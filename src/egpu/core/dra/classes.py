@@ -43,8 +43,8 @@ def device_class(klass: ElasticGPUClass) -> DeviceClass:
         raise NotSupported(f"class {klass.name}: ResourceClaims cannot follow its parameter {unknown[0]} yet")
     parameters = {"apiVersion": names.API_VERSION, "kind": KIND, "technology": terms.technology.name}
     parameters |= {name: terms.parameters[name] for name in FOLLOWED if name in terms.parameters}
-    if COMPUTE_MODE not in parameters:
-        parameters[COMPUTE_MODE] = CAP  # written down, so that no claim decides it
+    # The defaults are written down, so that no claim decides them.
+    parameters = {COMPUTE_MODE: CAP, MEMORY_OVERSUBSCRIPTION: "1"} | parameters
     suits = f'device.driver == "{names.DRIVER}" && device.attributes["{names.DRIVER}"].{attributes[0]}'
     opaque = OpaqueConfiguration(driver=names.DRIVER, parameters=dict(parameters))
     owner = OwnerReference(

@@ -20,7 +20,7 @@ from egpu.core.leasing.table import LeaseTable
 from egpu.core.placement.cards import Card
 from egpu_base.errors import Refused
 
-MAX_CARDS: Final = 64
+MAX_CARDS: Final = names.MAX_CARDS_PER_NODE
 """The most cards of one server."""
 MAX_PARTS: Final = 8
 """The most servers of one lease: a client library connects to so many."""

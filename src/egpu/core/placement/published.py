@@ -1,13 +1,17 @@
 """Published objects as the ledger's values: cards, slices, and nodes of the pool."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.api.objects import ElasticGPU
+from egpu.api.objects import ElasticGPU, Link, PhysicalGPU
+from egpu.core.demand.classes import PRECISIONS
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
@@ -18,6 +22,12 @@ BY_CLAIMS: Final = "is given out by ResourceClaims only"
 CONTESTED: Final = "is given out by another program, too (see the node's condition ElasticGPUReady)"
 _BY_ALLOCATOR: Final[Mapping[str, str]] = {names.DRA: BY_CLAIMS, names.OTHER_PLUGIN: CONTESTED}
 _NO_LINKS: Final[Mapping[str, str]] = {}
+MOST_BYTES: Final = 64 * 1024
+"""The size of a card or slice, packed, beyond which it is cut. A card with 63 links and MIG profiles has 10 KiB."""
+MOST_CHARACTERS: Final = 1024
+MOST_IN_FORCE: Final = 512
+MOST_GIVEN: Final = 64
+_encoder: Final = msgspec.msgpack.Encoder()
 MAX_LINK_MBPS: Final = 10**9
 """Larger link speeds in a node's annotation count as this."""
 
@@ -54,7 +64,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         minor=physical.minor,
         memory_mib=physical.memory_mib,
         model=sys.intern(physical.model),
-        tflops=_figures(tuple(physical.tflops.items())),
+        tflops=_figures(tuple((name, physical.tflops[name]) for name in PRECISIONS if name in physical.tflops)),
         numa=physical.numa,
         healthy=not (reason := _why_not(gpu)),
         why_not=reason,
@@ -66,8 +76,42 @@ def card_of(gpu: ElasticGPU) -> Card:
         memory_isolation=sys.intern(physical.memory_isolation),
         mps=sys.intern(physical.mps),
         mig=physical.mig,
-        links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
+        links=_links(physical.links),
     )
+
+
+def kept_gpu(gpu: ElasticGPU) -> ElasticGPU:
+    """Return an object as it is kept: a usual one whole, a large slice without labels and annotations. A large card is
+    cut to what names and counts it, and takes no new work."""
+    if len(_encoder.encode(gpu)) <= MOST_BYTES:
+        return gpu
+    physical, status = gpu.spec.physical_gpu, gpu.status
+    if physical is None:
+        return replace(gpu, metadata=replace(gpu.metadata, labels=None, annotations=None))
+    metadata = replace(gpu.metadata, labels=None, annotations=None, finalizers=None, owner_references=None)
+    cut = PhysicalGPU(
+        uuid=physical.uuid,
+        index=physical.index,
+        minor=physical.minor,
+        model=physical.model[:MOST_CHARACTERS],
+        memory_mib=physical.memory_mib,
+    )
+    status = replace(
+        status,
+        healthy=False,
+        reason="TooLarge",
+        message=f"its object has more than {MOST_BYTES // 1024} KiB",
+        held_by=status.held_by[:MOST_CHARACTERS],
+        given=dict(list(status.given.items())[:MOST_GIVEN]),
+        in_force=status.in_force[:MOST_IN_FORCE],
+    )
+    return replace(gpu, metadata=metadata, spec=replace(gpu.spec, physical_gpu=cut, capacity={}), status=status)
+
+
+def _links(links: Sequence[Link]) -> Mapping[str, str]:
+    """Return the kinds of a card's links to other cards of its node, by their UUIDs."""
+    near = links[: names.MAX_CARDS_PER_NODE]
+    return {link.uuid: sys.intern(link.kind) for link in near} if near else _NO_LINKS
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,12 @@
-"""The cards that agents publish, node by node, into the ledger."""
+"""The cards that agents publish, node by node, into the ledger.
+
+An agent may be an attacker's, if its node is. It can publish any number of cards of its own node. Each would cost time
+and memory on all nodes, so those beyond a limit are left out, whatever becomes of the others."""
 
 import sys
 from collections.abc import Callable
 
+from egpu.api import names
 from egpu.api.objects import ElasticGPU
 from egpu.core.demand.selection import Selection
 from egpu.core.placement.cards import Card, NodeCards
@@ -12,7 +16,8 @@ from egpu.core.placement.published import card_of, is_card
 
 class PublishedCards:
     """The cards that agents publish, copied to ledger and selection; the objects are not kept. `problems`, by
-    `gpu/NAME`: cards that are published twice. `changed` is called with each node whose cards changed."""
+    `gpu/NAME`: cards that are published twice, and nodes with too many. `changed` is called with each node whose cards
+    changed."""
 
     def __init__(
         self, ledger: Ledger, selection: Selection, problems: dict[str, str], changed: Callable[[str], None]
@@ -40,6 +45,10 @@ class PublishedCards:
             if not is_card(gpu):
                 continue
             card, cards = card_of(gpu), self._cards.setdefault(node, {})
+            if gpu.name not in cards and len(cards) >= names.MAX_CARDS_PER_NODE:
+                most = names.MAX_CARDS_PER_NODE
+                self._problems[f"gpu/{node}"] = f"node {node} publishes more than {most} cards; the others are left out"
+                continue
             if cards.get(gpu.name) != card:
                 cards[gpu.name] = card
                 self._node_of[gpu.name] = node
@@ -53,6 +62,7 @@ class PublishedCards:
         if node is not None:
             del self._cards[node][name]
             self._problems.pop(f"gpu/{name}", None)
+            self._problems.pop(f"gpu/{node}", None)
             self._recount(node)
 
     def _recount(self, node: str) -> None:

@@ -5,10 +5,35 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from egpu_base.api.disruption import PodDisruptionBudget
 from egpu_base.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod
+from egpu_base.api.objects import ObjectMeta
 
 ALWAYS_ALLOW: Final = "AlwaysAllow"
+MOST_SELECTOR_BYTES: Final = 8 * 1024
+"""The size of a selector, packed, beyond which a budget is kept as one of its whole namespace that allows nothing."""
+
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def kept_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
+    """Return the part of a budget that decides. Its author may write a megabyte into the rest, or into its selector,
+    which would be compared with every pod."""
+    meta = budget.metadata
+    metadata = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        generation=meta.generation,
+    )
+    spec, status = budget.spec, replace(budget.status, disrupted_pods=None, conditions=None)
+    if len(_encoder.encode(spec.selector)) > MOST_SELECTOR_BYTES:
+        spec, status = replace(spec, selector=LabelSelector()), replace(status, disruptions_allowed=0)
+    return replace(budget, metadata=metadata, spec=spec, status=status)
 
 
 class Budgets:

@@ -5,6 +5,7 @@
     registration  the driver's sockets for kubelet
     driver        prepares and removes the slots of ResourceClaims
     claims        reads ResourceClaims, and writes what their devices got
+    users         the pods that share a ResourceClaim
     specs         slots of claims as CDI devices, with their files
     way           these parts together
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -11,6 +11,7 @@ from egpu.api import names
 from egpu.apps.agent.slots.directories import SlotRecord
 from egpu.core.dra.devices import device_name
 from egpu.core.dra.grants import Grant, ours
+from egpu.core.dra.kept import kept_claim
 from egpu_base.api.devices import AllocatedDevice, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, ElasticGPUError, NotFound, TerminalError, Unavailable
@@ -23,11 +24,13 @@ STATUS_KIND = "SliceStatus"
 
 
 class Claims:
-    """The claims with devices of the pool `node`."""
+    """The claims with devices of the pool `node`. `pods_of` returns the UIDs of the node's pods that name the claim of
+    a slot."""
 
-    def __init__(self, client: Client, node: str) -> None:
+    def __init__(self, client: Client, node: str, pods_of: Callable[[SlotRecord], Collection[str]]) -> None:
         self._client = client
         self._node = node
+        self._pods_of = pods_of
 
     async def read(self, claim: ClaimName) -> ResourceClaim:
         """Return a claim. Raises TerminalError if another one has its name, NotFound, Unavailable."""
@@ -53,16 +56,25 @@ class Claims:
 
     async def holds(self, record: SlotRecord) -> bool:
         """Return whether the claim of a slot still has its devices. Raises Unavailable."""
+        held, found = record.resource_claim, await self._present(record)
+        return held is not None and found is not None and found.uid == held.uid and bool(ours(found, self._node))
+
+    async def left(self, record: SlotRecord) -> frozenset[str]:
+        """Return the UIDs of the pods that may still use the slot of a claim that is gone. Another claim may have its
+        name by now; pods for which that one is reserved are not among them. Raises Unavailable."""
+        found = await self._present(record)
+        reserved = {one.uid for one in found.status.reserved_for or ()} if found is not None else set[str]()
+        return frozenset({record.pod_uid} | ({*self._pods_of(record)} - reserved))
+
+    async def _present(self, record: SlotRecord) -> ResourceClaim | None:
+        """Return the claim that has the name of a slot's now."""
         held = record.resource_claim
-        if held is None:
-            return False
-        found = await self._client.find(ResourceClaim, held.name, namespace=record.namespace)
-        return found is not None and found.uid == held.uid and bool(ours(found, self._node))
+        return None if held is None else await self._client.find(ResourceClaim, held.name, namespace=record.namespace)
 
     async def allocated(self) -> list[str]:
         """Return the claims (`namespace/name`) that have devices of this node."""
         try:
-            found = await self._client.list(ResourceClaim)
+            found = await self._client.list(ResourceClaim, transform=kept_claim)
         except NotFound:
             return []  # this API server does not serve them
         return [claim.key for claim in found if ours(claim, self._node)]

@@ -190,16 +190,17 @@ class ClaimDriver:
                 log.info("slots of claims not swept", reason=str(error))
 
     async def sweep(self) -> None:
-        """Remove slots whose claim has no cards any more, with the processes of its pod: the cards may have new users.
+        """Remove slots whose claim has no cards any more, with the processes of its pods: the cards may have new users.
 
         Raises Unavailable."""
         for record in list(self._slots.records()):
             if record.resource_claim is None or await self._claims.holds(record):
                 continue
-            policy = self._slots.policy_file(record.slot_id)
-            left = Leftovers(record.pod_uid, slot=self._slots.path(record.slot_id), policy=policy)
-            for killed in (await asyncio.to_thread(self._former.end, (left,))).values():
-                log.warning("processes of a claim that is gone ended", pod=record.pod, pids=killed)
+            slot, policy = self._slots.path(record.slot_id), self._slots.policy_file(record.slot_id)
+            left = [Leftovers(uid, slot=slot, policy=policy) for uid in sorted(await self._claims.left(record))]
+            for one, killed in (await asyncio.to_thread(self._former.end, left)).items():
+                log.warning("processes of a claim that is gone ended", claim=record.resource_claim.name,
+                            namespace=record.namespace, pod=one.pod_uid, pids=killed)  # fmt: skip
             await self._remove(record.resource_claim.uid)
 
 

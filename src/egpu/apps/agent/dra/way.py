@@ -17,7 +17,7 @@ from egpu.apps.agent.dra.specs import ClaimSpecs
 from egpu.apps.agent.node_pods import NodePods
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.preparer import Preparer
@@ -131,6 +131,7 @@ def by_claims(
     preparer: Callable[[SlotSpecs, Injection], Preparer],
     former: FormerUsers,
     slot_lock: Callable[[str], asyncio.Lock],
+    pods_of: Callable[[SlotRecord], Collection[str]],
     cordoned: Callable[[], Collection[str]],
     node_uid: Callable[[], str],
     giving: Callable[[], bool],
@@ -139,9 +140,9 @@ def by_claims(
     withdraw_plugin: Callable[[], None],
 ) -> ByClaims:
     """Assemble the way by claims, of the agent's parts. Other parameters as in `Slices` and `ByClaims`."""
-    claims = Claims(client, config.node)
+    claims = Claims(client, config.node, pods_of)
     specs = ClaimSpecs(config.cdi_directories, devices, config.slots_dir)
-    former.claimed = claims.holds
+    former.claimed, former.claim_left = claims.holds, claims.left
     driver = ClaimDriver(
         config.node,
         claims,

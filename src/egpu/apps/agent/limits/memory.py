@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from egpu.api import names
 from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.serving.slot_executors import SlotOwner
 from egpu.apps.agent.slots import directories as layout
-from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import ElasticGPUError
@@ -51,6 +51,8 @@ class MemoryReconciler:
         self._events = events
         self._executors = executors
         self.watch = MemoryWatch(source, clock=clock)
+        self.pods_of: Callable[[SlotRecord], Collection[str]] = lambda record: (record.pod_uid,)
+        """Returns the UIDs of all pods that use a slot. Called in another thread."""
 
     @property
     def findings(self) -> Mapping[Key, Finding]:
@@ -98,18 +100,19 @@ class MemoryReconciler:
         slices = self._slots.slices()
         # If one container of a pod is limited on a card and another is not, their memory cannot be told apart.
         unlimited = {
-            (record.pod_uid, share.uuid)
+            (pod, share.uuid)
             for records in slices
             for record in records
             if not self._slots.policy_file(record.slot_id).exists()
             for share in record.allocation.cards
+            for pod in self.pods_of(record)
         }
         for record, *others in slices:
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             if policy.exists():  # no page if nothing in the container is limited, or it has an executor
                 page = f"{names.SLICE_DIRECTORY}/{layout.POLICY_FILE}"
                 cards = [share.uuid for share in record.allocation.cards]
-                members = {one.pod_uid for one in (record, *others)}
+                members = {pod for one in (record, *others) for pod in self.pods_of(one)}
                 mixed = {pod for pod in members if any((pod, uuid) in unlimited for uuid in cards)}
                 pods = tuple(sorted(members - mixed))
                 newest = max((record, *others), key=lambda one: one.allocation.revision).allocation

@@ -53,6 +53,8 @@ class FormerUsers:
         self.served: Callable[[Collection[str]], Awaitable[None]] | None = None
         self.claimed: Callable[[SlotRecord], Awaitable[bool]] | None = None
         """Returns whether the ResourceClaim of a slot still has its cards; set on a node that serves such claims."""
+        self.claim_left: Callable[[SlotRecord], Awaitable[Collection[str]]] | None = None
+        """Returns the UIDs of the pods that may still use the slot of such a claim that is gone; set there, too."""
 
     def end(self, leftovers: Iterable[Leftovers], pids: Iterable[int] | None = None) -> dict[Leftovers, list[int]]:
         """End leftovers, and remember their processes until they are dead. Arguments as `end_leftovers`."""
@@ -101,7 +103,7 @@ class FormerUsers:
         if self._executors is not None:
             await self._executors.end_of(former)
         uid = "" if owner is None else owner.pod.uid
-        leftovers = {self._leftovers(one, uid): one for one in former}
+        leftovers = {left: one for one in former for left in await self._leftovers(one, uid)}
         ending = {one.pid for one in self._ending if one.is_alive()}
         found = await asyncio.to_thread(self.end, tuple(leftovers), pids)
         users = {f"pod {leftovers[one].namespace}/{leftovers[one].pod}": killed for one, killed in found.items()}
@@ -121,11 +123,14 @@ class FormerUsers:
             record.slot_id == slot_id or any(share.uuid in cards for share in record.allocation.cards)
         )
 
-    def _leftovers(self, record: SlotRecord, uid: str) -> Leftovers:
+    async def _leftovers(self, record: SlotRecord, uid: str) -> list[Leftovers]:
         """Return the leftovers of a slot. Of the pod that is starting, only its slot tells an earlier run apart."""
+        slot = self._slots.path(record.slot_id)
         policy = None if self._slots.others(record) else self._slots.policy_file(record.slot_id)
-        pod_uid = "" if record.pod_uid == uid else record.pod_uid
-        return Leftovers(pod_uid, slot=self._slots.path(record.slot_id), policy=policy)
+        pods: Collection[str] = (record.pod_uid,)
+        if record.resource_claim is not None and self.claim_left is not None:
+            pods = await self.claim_left(record)
+        return [Leftovers("" if pod == uid else pod, slot=slot, policy=policy) for pod in sorted(pods)]
 
     async def _pids(self, cards: Collection[str]) -> set[int]:
         try:

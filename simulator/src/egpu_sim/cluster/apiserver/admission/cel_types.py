@@ -105,6 +105,14 @@ def _integer(value: Any) -> int:
     return int(amount)
 
 
+def _substring(value: Any, start: Any) -> str:
+    """Return the text from a place on. Raises EvaluationError for a place outside of it."""
+    whole = text(value)
+    if not isinstance(start, int) or not 0 <= start <= len(whole):
+        raise EvaluationError(f"index out of range: {start}")
+    return whole[start:]
+
+
 FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {"quantity": quantity, "semver": semver}
 METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "lowerAscii": lambda value: text(value).lower(),
@@ -118,6 +126,8 @@ METHODS_OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "startsWith": lambda left, right: text(left).startswith(text(right)),
     "endsWith": lambda left, right: text(left).endswith(text(right)),
     "contains": lambda left, right: text(right) in text(left),
+    "matches": lambda left, right: re.search(text(right), text(left)) is not None,
+    "substring": _substring,
     "compareTo": _typed,
     "isGreaterThan": lambda left, right: _typed(left, right) > 0,
     "isLessThan": lambda left, right: _typed(left, right) < 0,
