@@ -477,7 +477,9 @@ def test_no_annotation_that_a_policy_is_about_is_left_out_by_its_condition() -> 
     about = {*FIXED_ANNOTATIONS, *names.ANSWERS, names.ALLOCATION, names.DEMAND, names.RESERVATION}
     for part in (of_new, of_old):
         inside, start = re.findall(r'contains\("([^"]+)"', part), re.findall(r'startsWith\("([^"]+)"', part)
-        assert {key for key in about if not any(text in key for text in inside) and not key.startswith((*start,))} == set()
+        assert {
+            key for key in about if not any(text in key for text in inside) and not key.startswith((*start,))
+        } == set()
 
 
 async def test_the_api_server_has_no_warning_about_the_policies(all_of: Everybody) -> None:
