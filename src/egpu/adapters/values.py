@@ -26,7 +26,7 @@ class Secret(_Values, frozen=True, kw_only=True):
 
 
 class Image(_Values, frozen=True, kw_only=True):
-    """The image of all components. An empty tag is this version. `pull_secrets` are for the registries of all images."""
+    """The image of all components. An empty tag is this version. `pull_secrets` are for all images' registries."""
 
     repository: Annotated[str, msgspec.Meta(min_length=1)] = "elastic-gpu"
     tag: str = ""
