@@ -53,7 +53,7 @@ class OwedPods:
             try:
                 found.append(msgspec.json.decode(gzip.decompress(base64.b64decode(text)), type=OwedPod))
             except (binascii.Error, EOFError, OSError, msgspec.MsgspecError) as error:
-                log.error("record of a pod to make again is unreadable", secret=SECRET, uid=uid, reason=str(error))
+                log.warning("record of a pod to make again is unreadable", secret=SECRET, uid=uid, reason=str(error))
         return found
 
     async def note(self, owed: OwedPod) -> None:
