@@ -18,7 +18,17 @@ import yaml
 from msgspec.structs import replace
 
 import egpu
-from egpu.adapters.installation import PATCHES, REMOTE, WORKLOADS, Document, as_yaml, installation, patch, settle
+from egpu.adapters.installation import (
+    PATCHES,
+    PLATFORMS,
+    REMOTE,
+    WORKLOADS,
+    Document,
+    as_yaml,
+    installation,
+    patch,
+    settle,
+)
 from egpu.adapters.values import (
     AS_DEPLOYED,
     REMOTE_OF_OWN,
@@ -48,6 +58,9 @@ MARKED: Final = replace(
         node_selector={"MARK-NODE-SELECTOR": "x"},
         affinity={"MARK-AFFINITY": "x"},
         runtime_class="MARK-RUNTIME-CLASS",
+        kubelet_dir="MARK-KUBELET-DIR",
+        cdi_static_dir="MARK-STATIC-DIR",
+        cdi_dynamic_dir="MARK-DYNAMIC-DIR",
         cdi="MARK-CDI",
     ),
     scheduler=Scheduler(image="MARK-SCHEDULER", tag="MARK-TAG", others=("MARK-OTHERS",)),
@@ -87,6 +100,12 @@ EXPRESSIONS: Final = {
         "{{- end }}",
     ),
 }
+INSIDE: Final = {
+    "MARK-KUBELET-DIR": "{{ .Values.agent.kubeletDir }}",
+    "MARK-STATIC-DIR": "{{ .Values.agent.cdiStaticDir }}",
+    "MARK-DYNAMIC-DIR": "{{ .Values.agent.cdiDynamicDir }}",
+}
+"""Expressions for marks inside of a line."""
 MARKS: Final[Mapping[type, Any]] = {tuple: ["SETTING"], dict: {"SETTING": "x"}, str: "SETTING"}
 """The marked values of a setting, by type."""
 SETTING: Final = re.compile(r"(?P<indent> *)(?:- SETTING|SETTING: x)|(?P<key> *\w+: )SETTING")
@@ -136,8 +155,18 @@ def files() -> dict[Path, str | None]:
         if part.mode:
             refused = [OWN_ALONE] if part.mode == "own" else []
             lines = [f'{{{{- if eq .Values.scheduler.mode "{part.mode}" }}}}', *refused, *lines, "{{- end }}"]
-        files[CHART / "templates" / f"{part.file}.yaml"] = HEADER + "".join(f"{line}\n" for line in lines)
+        files[CHART / "templates" / f"{part.file}.yaml"] = _file(lines)
+    for component, value in PLATFORMS.items():
+        lines = as_yaml(_added(value)).splitlines()
+        condition = f"{{{{- if .Values.{camel(value)} }}}}"
+        files[CHART / "templates" / f"{Path(component).name}.yaml"] = _file(
+            [condition, *_expressions(lines), "{{- end }}"]
+        )
     return files
+
+
+def _file(lines: Iterable[str]) -> str:
+    return HEADER + "".join(f"{line}\n" for line in lines)
 
 
 def _schema() -> dict[str, Any]:
@@ -170,6 +199,14 @@ def _documents(mode: Literal["own", "existing"]) -> dict[tuple[str, str], Docume
         for document in installation(DEPLOY, values, namespace=NAMESPACE, image=IMAGE)
         if document["kind"] not in ("Namespace", "CustomResourceDefinition")
     }
+
+
+def _added(value: str) -> list[Document]:
+    """Return the objects that this value adds."""
+    plain, more = (
+        installation(DEPLOY, replace(MARKED, **{value: on}), namespace=NAMESPACE, image=IMAGE) for on in (False, True)
+    )
+    return [one for one in more if one not in plain]
 
 
 def _variants(component: str, documents: Sequence[Document]) -> Iterator[tuple[str, list[str]]]:
@@ -236,11 +273,17 @@ def _expressions(lines: Iterable[str]) -> Iterator[str]:
         indent = line[: len(line) - len(content)]
         match EXPRESSIONS.get(content):
             case None:
-                yield line
+                yield _filled(line)
             case str(one):
                 yield (" " * len(indent) if one.startswith("{{-") else indent) + one.replace("INDENT", str(len(indent)))
             case several:
                 yield from (_inside(line, indent) for line in several)
+
+
+def _filled(line: str) -> str:
+    for mark, expression in INSIDE.items():
+        line = line.replace(mark, expression)
+    return line
 
 
 def _inside(line: str, indent: str) -> str:

@@ -146,7 +146,7 @@ async def test_a_cluster_is_as_before_after_installation_and_removal(
             assert code == 0, (said, errors)
             here = (sys.executable, "-c", trying.PROGRAM)  # our image has it as `python`
             (tried,) = await trying.trials(
-                client, NAMESPACE, image="any", deadline=Deadline(80), progress=lambda _: None, command=here
+                client, NAMESPACE, trying.Shape("any", here), deadline=Deadline(80), progress=lambda _: None
             )
             assert tried.works, tried.said
             assert "0 wrong: ok" in tried.said

@@ -1,5 +1,6 @@
 """A GPU pod that a kubelet had no room for is made again, if nobody else would."""
 
+import asyncio
 import copy
 from typing import Any
 
@@ -8,10 +9,11 @@ import msgspec
 import pytest
 
 from egpu.api import names
+from egpu.apps.controller.owed_pods import SECRET
 from egpu.core.remaking import delay_seconds, is_refused, remade
 from egpu_base.api.kubernetes import Pod
 from support.fake_api import FakeAPI, Json, status
-from support.waiting import until
+from support.waiting import DEADLINE_SECONDS, until
 from unit.test_controller_claims import controller
 
 DEMAND = '{"version":1,"containers":{"app":{}}}'
@@ -157,6 +159,82 @@ async def test_an_api_server_that_fails_in_between_loses_no_pod(monkeypatch: pyt
     async with controller(api):
         await until(lambda: is_replaced(api, old))
         assert failures == 0
+
+
+def recorded(api: FakeAPI) -> bool:
+    return any(one["metadata"]["name"] == SECRET and one.get("data") for one in api.all("secrets"))
+
+
+class Killing(FakeAPI):
+    """Leaves its client without an answer from one request on, as a process that is killed there. `applied`: that
+    request still takes effect."""
+
+    def __init__(self, method: str, *, applied: bool) -> None:
+        super().__init__()
+        self.at, self.applied = method, applied
+        self.reached = asyncio.Event()
+        self.armed = True
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        of_pods = request.url.path.startswith("/api/v1/namespaces/ns/pods") and "dryRun" not in request.url.params
+        if self.armed and (self.reached.is_set() or (of_pods and request.method == self.at)):
+            if not self.reached.is_set() and self.applied:
+                await super().handle_async_request(request)
+            self.reached.set()
+            await asyncio.Event().wait()
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize(("method", "applied"), [("DELETE", False), ("DELETE", True), ("POST", True)])
+async def test_a_controller_that_is_killed_in_between_loses_no_pod(
+    method: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one finishes the work, however far the first one came. It makes one pod, not two."""
+    monkeypatch.setattr("egpu.apps.controller.remade_pods.RETRY_SECONDS", 0.01)
+    api = Killing(method, applied=applied)
+    old = api.put("pods", refused())
+    async with controller(api):
+        await asyncio.wait_for(api.reached.wait(), DEADLINE_SECONDS)
+    assert recorded(api)
+    api.armed = False
+    async with controller(api):
+        await until(lambda: is_replaced(api, old) and not recorded(api))
+        (new,) = api.all("pods")
+        assert new["metadata"]["annotations"][names.REMADE] == "1"
+
+
+async def test_a_pod_whose_deletion_failed_is_deleted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egpu.apps.controller.remade_pods.RETRY_SECONDS", 0.01)
+    api = FakeAPI()
+    old = api.put("pods", refused())
+    failures = 2
+
+    def fault(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        nonlocal failures
+        if request.method == "DELETE" and failures:
+            failures -= 1
+            return status(503, "ServiceUnavailable")
+        return None
+
+    api.fault = fault
+    async with controller(api):
+        await until(lambda: is_replaced(api, old) and not recorded(api))
+        assert failures == 0
+
+
+async def test_a_pod_that_cannot_be_recorded_is_not_deleted() -> None:
+    api = FakeAPI()
+    old = api.put("pods", refused())
+
+    def fault(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if "/secrets" in request.url.path and request.method in ("POST", "PATCH"):
+            return status(422, "Invalid", "data: Too long")
+        return None
+
+    api.fault = fault
+    async with controller(api):
+        await until(lambda: any(event["reason"] == "NotRemade" for event in api.all("events")))
+        assert api.get("pods", "p", "ns")["metadata"]["uid"] == old["metadata"]["uid"]
 
 
 async def test_a_pod_that_somebody_else_made_meanwhile_is_left_alone() -> None:

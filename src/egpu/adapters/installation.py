@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
 import yaml
 
 import egpu
+from egpu.adapters import values
 from egpu.adapters.values import AS_DEPLOYED, Agent, Values, of
 from egpu.core.gpu_nodes import SELECTED
 from egpu_base.api.wire import camel
@@ -25,6 +27,11 @@ PATCHES: Final[Mapping[str, str]] = {"pool.yaml": "elastic-gpu-agent", REMOTE: "
 """Patches of deploy/, and the workload of each."""
 EXISTING: Final = "existing"
 """The component of deploy/ for the cluster's existing kube-scheduler."""
+PLATFORMS: Final[Mapping[str, str]] = {
+    "platforms/critical-pods": "critical_pods_quota",
+    "platforms/openshift": "security_context_constraints",
+}
+"""Components of deploy/ that add objects, and the value that asks for each."""
 _KUBE_SCHEDULER: Final = "kube-scheduler"
 """The container beside the extender."""
 
@@ -32,6 +39,9 @@ _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml reads deploy/ ten times faster; PyYAML may be built without it."""
 _CDI: Final = "--cdi=auto"
 """An argument of agents in deploy/."""
+_FIXED: Final = "device-plugins"
+"""The part of kubelet's directory that is at the same place on every node. Source: DevicePluginPath of
+k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, whatever --root-dir is."""
 
 _PACKAGE: Final = Path(egpu.__file__).resolve().parent
 _CLUSTER_SCOPED: Final = frozenset(
@@ -66,6 +76,8 @@ def installation(folder: Path, values: Values = AS_DEPLOYED, *, namespace: str =
     documents = _resources(folder, root)
     if values.scheduler.mode == EXISTING:
         documents = _with_component(documents, folder / EXISTING)
+    for component in platforms(values):
+        documents = _with_component(documents, folder / component)
     chosen = image or f"{values.image.repository}:{values.image.tag or egpu.__version__}"
     for document in documents:
         _into(document, namespace or str(root["namespace"]))
@@ -96,7 +108,7 @@ def _with_component(documents: Sequence[Document], folder: Path) -> list[Documen
     """Apply a component: add its resources, delete what a label selects, patch what kind and name select."""
     component = _kustomization(folder)
     found = [*documents, *_resources(folder, component)]
-    for change in component["patches"]:
+    for change in component.get("patches", ()):
         target, text = change["target"], yaml.safe_load(change["patch"])
         if "labelSelector" in target:
             label, _, value = target["labelSelector"].partition("=")
@@ -105,6 +117,11 @@ def _with_component(documents: Sequence[Document], folder: Path) -> list[Documen
             (chosen,) = (one for one in found if (one["kind"], _name(one)) == (target["kind"], target["name"]))
             patch(chosen, text)
     return found
+
+
+def platforms(values: Values) -> list[str]:
+    """Return the components for platforms that the values ask for."""
+    return [name for name, value in PLATFORMS.items() if getattr(values, value)]
 
 
 def patches(values: Values) -> list[str]:
@@ -186,9 +203,32 @@ def _on_node(pod: Document, agent: Agent) -> None:
         pod["affinity"] = agent.affinity
     if agent.runtime_class:
         pod["runtimeClassName"] = agent.runtime_class
-    arguments = pod["containers"][0]["args"]
-    if _CDI in arguments:
-        arguments[arguments.index(_CDI)] = f"--cdi={agent.cdi}"
+    container = pod["containers"][0]
+    moved = {
+        AS_DEPLOYED.agent.kubelet_dir: agent.kubelet_dir,
+        AS_DEPLOYED.agent.cdi_static_dir: agent.cdi_static_dir,
+        AS_DEPLOYED.agent.cdi_dynamic_dir: agent.cdi_dynamic_dir,
+    }
+    container["args"] = [f"--cdi={agent.cdi}" if one == _CDI else _argument(one, moved) for one in container["args"]]
+    for mount in container["volumeMounts"]:
+        mount["mountPath"] = _moved(mount["mountPath"], moved)
+    for volume in pod["volumes"]:
+        if volume["name"] != _FIXED:
+            volume["hostPath"]["path"] = _moved(volume["hostPath"]["path"], moved)
+
+
+def _argument(argument: str, moved: Mapping[str, str]) -> str:
+    """Return an argument with its directory, if it has one, at its new place."""
+    flag, equals, value = argument.partition("=")
+    return f"{flag}{equals}{_moved(value, moved)}"
+
+
+def _moved(path: str, moved: Mapping[str, str]) -> str:
+    """Return the path below the new place of its directory."""
+    for old, new in moved.items():
+        if path == old or path.startswith(f"{old}/"):
+            return new + path.removeprefix(old)
+    return path
 
 
 def settle(workload: Document, setting: str, value: Any) -> None:
@@ -207,6 +247,8 @@ def settle(workload: Document, setting: str, value: Any) -> None:
             container["args"] = [*container["args"], *value]
         case "resources":
             container["resources"] = value
+        case values.PULL_SECRETS:
+            pod["imagePullSecrets"] = list(msgspec.to_builtins(value))
         case _:
             pod[camel(setting)] = value
 

@@ -11,6 +11,7 @@ import yaml
 from egpu_base.errors import InvalidInput
 
 Map = dict[str, Any]
+_Directory = Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]+)+$")]
 _NodeAffinity = msgspec.Meta(extra_json_schema={"anyOf": [{"maxProperties": 0}, {"required": ["nodeAffinity"]}]})
 
 
@@ -18,12 +19,19 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     pass
 
 
+class Secret(_Values, frozen=True, kw_only=True):
+    """A Secret of the installation's namespace."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class Image(_Values, frozen=True, kw_only=True):
-    """The image of all components. An empty tag is this version."""
+    """The image of all components. An empty tag is this version. `pull_secrets` are for all images' registries."""
 
     repository: Annotated[str, msgspec.Meta(min_length=1)] = "elastic-gpu"
     tag: str = ""
     pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
+    pull_secrets: tuple[Secret, ...] = ()
 
 
 class Shim(_Values, frozen=True, kw_only=True):
@@ -69,21 +77,28 @@ class Extender(Placed, frozen=True, kw_only=True):
 
 
 class Agent(Component, frozen=True, kw_only=True):
-    """The agents. The shim beside each has the same nodes, tolerations, affinity, priority and runtime class. Without a
-    node selector or an affinity they run on nodes with NVIDIA's cards, as labels say."""
+    """The agents. The shim beside each has the same nodes, tolerations, affinity, priority, runtime class and kubelet.
+    Without a node selector or an affinity they run on nodes with NVIDIA's cards, as labels say. `kubelet_dir` is
+    kubelet's --root-dir. NVIDIA's CDI specifications are read in both directories; ours go to the dynamic one."""
 
     affinity: Annotated[Map, _NodeAffinity] = {}
     node_selector: dict[str, str] = {}
     runtime_class: str = ""
+    kubelet_dir: _Directory = "/var/lib/kubelet"
     cdi: Literal["auto", "always", "never"] = "auto"
+    cdi_static_dir: _Directory = "/etc/cdi"
+    cdi_dynamic_dir: _Directory = "/var/run/cdi"
     pool: bool = False
 
 
 class Values(_Values, frozen=True, kw_only=True):
-    """All values. `global_` belongs to Helm."""
+    """All values. `global_` belongs to Helm. `critical_pods_quota` is for GKE, `security_context_constraints` for
+    OpenShift."""
 
     global_: Map = msgspec.field(name="global", default_factory=dict[str, Any])
     image: Image = Image()
+    critical_pods_quota: bool = False
+    security_context_constraints: bool = False
     vocabularies: tuple[Literal["hami", "nvidia-shared"], ...] = ()
     agent: Agent = Agent()
     shim: Shim = Shim()
@@ -105,19 +120,23 @@ REMOTE_OF_OWN: Final = (
 NOT_OF_NODES: Final = (
     "agent.affinity has no nodeAffinity, so agents would run on every node; add it, or use agent.nodeSelector"
 )
+PULL_SECRETS: Final = "pull_secrets"
+"""A setting of all components."""
 _OF_THE_AGENT: Final = frozenset({"tolerations", "priority_class_name"})
 
 
 def settings(component: str) -> tuple[str, ...]:
     """Return the names of a component's settings. The nodes of agents and shims are not among them."""
     if component in ("agent", "shim"):
-        return tuple(name for name in Component.__struct_fields__ if name != "affinity")
-    return Placed.__struct_fields__
+        return (*(name for name in Component.__struct_fields__ if name != "affinity"), PULL_SECRETS)
+    return (*Placed.__struct_fields__, PULL_SECRETS)
 
 
 def owner(component: str, setting: str) -> str:
     """Return the component whose value holds: a shim shares some of the agent's, and our scheduler's pods are the
-    extender's."""
+    extender's. All pull their images with the same Secrets."""
+    if setting == PULL_SECRETS:
+        return "image"
     if component == "scheduler":
         return "extender"
     return "agent" if component == "shim" and setting in _OF_THE_AGENT else component

@@ -36,6 +36,10 @@ Image = Annotated[str, typer.Option(help="Image of all components. Default: as t
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="Time limit for all waiting.")]
 Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a pod with a slice on each kind of GPU node.")]
+TrialClass = Annotated[
+    str,
+    typer.Option("--trial-runtime-class", metavar="NAME", help="Runtime class of that pod. Default: none."),
+]
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")]
 
 
@@ -52,6 +56,7 @@ class _Asked:
     trial: bool
     output: Format
     label_nodes: bool = False
+    trial_class: str = ""
 
 
 def install(
@@ -62,13 +67,14 @@ def install(
     dry_run: DryRun = False,
     wait: Wait = WAIT_SECONDS,
     trial: Try = True,
+    trial_class: TrialClass = "",
     output: Output = Format.TABLE,
     label_nodes: Annotated[
         bool, typer.Option("--label-nodes", help="Label GPU nodes that no other label marks: elasticgpu.io/node=true.")
     ] = False,
 ) -> None:
     """Install on Kubernetes: check the cluster, write all objects, wait, run a test pod. Repeat it after an error."""
-    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, label_nodes)
+    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, label_nodes, trial_class)
     asyncio.run(_with_client(asked, "install"))
 
 
@@ -80,10 +86,11 @@ def upgrade(
     dry_run: DryRun = False,
     wait: Wait = WAIT_SECONDS,
     trial: Try = True,
+    trial_class: TrialClass = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Upgrade an installation to this version. Its values stay, unless you give --values. Repeat it after an error."""
-    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output)
+    asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, trial_class=trial_class)
     asyncio.run(_with_client(asked, "upgrade"))
 
 
@@ -100,7 +107,7 @@ def _connected(kubeconfig: Path | None) -> Client:
 
 
 async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
-    from egpu.apps.install import Deadline, Objects, label_nodes, plan, survey, trials, waiting_nodes
+    from egpu.apps.install import Deadline, Objects, Shape, label_nodes, plan, survey, trials, waiting_nodes
     from egpu.apps.install import install as write
 
     objects = Objects(client)
@@ -119,7 +126,13 @@ async def _write(client: Client, asked: _Asked, doing: "Doing") -> None:
     with steps() as progress:
         done = await write(objects, documents, deadline=deadline, progress=progress, prune=True)
         tried = (
-            await trials(client, asked.namespace, image=_image(documents), deadline=deadline, progress=progress)
+            await trials(
+                client,
+                asked.namespace,
+                Shape(_image(documents), runtime_class=asked.trial_class, pull_secrets=_pull_secrets(documents)),
+                deadline=deadline,
+                progress=progress,
+            )
             if asked.trial and any(node.served for node in found.gpu_nodes)
             else None
         )
@@ -156,10 +169,19 @@ def _values(file: Path | None) -> Values | None:
     return None if file is None else parse(file.read_text(), what=f"--values {file}")
 
 
+def _agents_pod(documents: list[Document]) -> Document:
+    (agent,) = (one for one in documents if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("-agent"))
+    return agent["spec"]["template"]["spec"]
+
+
 def _image(documents: list[Document]) -> str:
     """Return the image of the agents."""
-    (agent,) = (one for one in documents if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("-agent"))
-    return str(agent["spec"]["template"]["spec"]["containers"][0]["image"])
+    return str(_agents_pod(documents)["containers"][0]["image"])
+
+
+def _pull_secrets(documents: list[Document]) -> list[dict[str, str]]:
+    """Return the Secrets with which the agents' image is pulled."""
+    return _agents_pod(documents).get("imagePullSecrets", [])
 
 
 def uninstall(

@@ -472,6 +472,18 @@ def test_the_policies_know_every_annotation_that_is_fixed_and_every_resource_tha
     assert listed("elastic-gpu-own-node", "ours") == set(node_capacity((), 48, OPTIONAL))
 
 
+def test_no_annotation_that_a_policy_is_about_is_left_out_by_its_condition() -> None:
+    policy, _ = (one for one in installation(source()) if one["metadata"]["name"] == "elastic-gpu-allocations")
+    (condition,) = (one["expression"] for one in policy["spec"]["matchConditions"])
+    of_new, of_old = condition.split('request.operation == "UPDATE"')
+    about = {*FIXED_ANNOTATIONS, *names.ANSWERS, names.ALLOCATION, names.DEMAND, names.RESERVATION}
+    for part in (of_new, of_old):
+        inside, start = re.findall(r'contains\("([^"]+)"', part), re.findall(r'startsWith\("([^"]+)"', part)
+        assert {
+            key for key in about if not any(text in key for text in inside) and not key.startswith((*start,))
+        } == set()
+
+
 async def test_the_api_server_has_no_warning_about_the_policies(all_of: Everybody) -> None:
     """`kubectl describe` shows `status.typeChecking` to everybody who looks at a policy."""
     found = await all_of.admin.raw("GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")

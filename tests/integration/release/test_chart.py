@@ -15,9 +15,22 @@ from egpu_base.errors import InvalidInput
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "chart"
-AGENT = {"runtimeClass": "nvidia", "cdi": "always"}
+AGENT = {
+    "runtimeClass": "nvidia",
+    "cdi": "always",
+    "kubeletDir": "/var/lib/k0s/kubelet",
+    "cdiStaticDir": "/var/cdi/static",
+    "cdiDynamicDir": "/var/cdi/dynamic",
+}
 CHOICES = {
-    "image": {"repository": "registry.example/elastic-gpu", "tag": "dev", "pullPolicy": "Always"},
+    "image": {
+        "repository": "registry.example/elastic-gpu",
+        "tag": "dev",
+        "pullPolicy": "Always",
+        "pullSecrets": [{"name": "a"}],
+    },
+    "criticalPodsQuota": True,
+    "securityContextConstraints": True,
     "agent": {"nodeSelector": {"example.com/gpu": "true"}, "pool": True} | AGENT,
     "scheduler": {"mode": "existing", "tag": "v1.36.2", "others": ["volcano", "other"]},
     "extender": {"remote": True},
@@ -111,6 +124,12 @@ def test_helm_finds_nothing_to_say(values: dict[str, Any], version: str) -> None
         {"image": {"pullPolicy": "Sometimes"}},
         {"agent": {"nodeSelector": {"a": True}}},
         {"agent": {"cdi": "sometimes"}},
+        {"agent": {"kubeletDir": "var/lib/kubelet"}},
+        {"agent": {"kubeletDir": "/var/lib/kubelet/"}},
+        {"agent": {"cdiDynamicDir": "/run/a: b"}},
+        {"image": {"pullSecrets": ["a"]}},
+        {"image": {"pullSecrets": [{"name": ""}]}},
+        {"criticalPodsQuota": "yes"},
         {"extender": {"remote": "yes"}},
         {"scheduler": {"mode": "none"}},
         {"scheduler": {"others": "volcano"}},

@@ -62,7 +62,10 @@ def test_kustomize_agrees_about_what_is_in_comments(tmp_path: Path) -> None:
         "existing/extender-remote.yaml",
     ]
     kubectl = Kubectl(Path(str(OWN)), tmp_path / "none", tmp_path)
+    values = tmp_path / "values.yaml"
+    values.write_text("criticalPodsQuota: true\nsecurityContextConstraints: true\n")
     options = (
+        f"--values={values}",
         "--namespace=gpus",
         "--image=registry.example/elastic-gpu:dev",
         "--pool",
@@ -87,7 +90,7 @@ def test_the_agents_runtime_class_and_cdi() -> None:
     agent = printed("--runtime-class=nvidia", "--cdi=never")["DaemonSet elastic-gpu-system/elastic-gpu-agent"]
     pod = agent["spec"]["template"]["spec"]
     assert pod["runtimeClassName"] == "nvidia"
-    assert [text for text in pod["containers"][0]["args"] if text.startswith("--cdi")] == ["--cdi=never"]
+    assert [text for text in pod["containers"][0]["args"] if text.startswith("--cdi=")] == ["--cdi=never"]
 
 
 def test_a_file_of_values_is_the_charts_and_options_change_it(tmp_path: Path) -> None:

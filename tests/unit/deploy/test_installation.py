@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = ("1.34", "1.35", "1.36", "1.37")
 EVERYTHING = parse("""
-image: {repository: registry.example/elastic-gpu, tag: "1", pullPolicy: Always}
-agent: {nodeSelector: {example.com/gpu: "yes"}, pool: true}
+image: {repository: registry.example/elastic-gpu, tag: "1", pullPolicy: Always, pullSecrets: [{name: registry}]}
+criticalPodsQuota: true
+securityContextConstraints: true
+agent: {nodeSelector: {example.com/gpu: "yes"}, pool: true, kubeletDir: /data/kubelet, cdiStaticDir: /var/cdi/static}
 scheduler: {mode: existing, others: [volcano]}
 extender: {remote: true}
 vocabularies: [hami]
@@ -215,7 +217,9 @@ def labels_of(workload: Document) -> dict[str, str]:
 def test_a_site_has_its_way() -> None:
     plain = {key(one): one for one in installation(DEPLOY, parse("scheduler: {mode: existing}"))}
     chosen = {key(one): one for one in installation(DEPLOY, EVERYTHING, namespace="gpus")}
-    assert {one.replace("elastic-gpu-system", "gpus") for one in plain} == chosen.keys()
+    more = {"ResourceQuota gpus/elastic-gpu-critical-pods"}
+    more |= {f"RoleBinding gpus/elastic-gpu-{name}" for name in ("privileged", "nonroot")}
+    assert {one.replace("elastic-gpu-system", "gpus") for one in plain} | more == chosen.keys()
     assert "elastic-gpu-system" not in as_yaml(list(chosen.values()))
     for kind, name in (("Deployment", "controller"), ("Deployment", "extender"), ("DaemonSet", "agent")):
         (container,) = chosen[f"{kind} gpus/elastic-gpu-{name}"]["spec"]["template"]["spec"]["containers"]

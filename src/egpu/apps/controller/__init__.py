@@ -4,6 +4,7 @@
     own_claims        claims of pods with templates
     device_classes    DeviceClasses for claims of resource.k8s.io
     remade_pods       pods that a kubelet refused for lack of room
+    owed_pods         a record of these, for a controller that takes over
     certificates      the webhook's certificate in a Secret, its authority in the configurations
     cluster_metrics   cards, allocations, waiting pods and losses, for Prometheus
     withdrawal        amounts of nodes whose agent is gone

@@ -35,7 +35,7 @@ class Controller:
         identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.election = LeaseElection(client, name=LEASE, namespace=config.namespace, identity=identity)
         events = EventRecorder(client, component="elastic-gpu-controller")
-        self.claims = ClaimController(client, events)
+        self.claims = ClaimController(client, events, namespace=config.namespace)
         self.withdrawal = Withdrawal(client, events, nodes=lambda: self.claims.nodes)
         self.certificates = OurCertificates(client, config)
         self._leading = False

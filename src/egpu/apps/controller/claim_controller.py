@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 class ClaimController:
     """Three loops: claims by key, ElasticGPUs and classes by name."""
 
-    def __init__(self, client: Client, events: EventRecorder) -> None:
+    def __init__(self, client: Client, events: EventRecorder, *, namespace: str) -> None:
         self._client = client
         self._events = events
         self._followed = followed = FollowedView(client)
@@ -53,7 +53,7 @@ class ClaimController:
         self.pods, self.nodes = followed.pods, followed.nodes
         self.own_claims = OwnClaims(client, events, pods=followed.pods, claims=followed.claims)
         self.device_classes = DeviceClasses(client, events, classes=followed.classes)
-        self.remade_pods = RemadePods(client, events, pods=followed.pods)
+        self.remade_pods = RemadePods(client, events, pods=followed.pods, namespace=namespace)
         self._on_node = Index(followed.gpus, lambda gpu: gpu.spec.node_name)
         self._of_claim = Index(followed.gpus, lambda gpu: gpu.spec.claim_ref.uid if gpu.spec.claim_ref else None)
         self._users: dict[str, dict[str, Pod]] = {}

@@ -41,7 +41,7 @@ the same pod: each process has its own identity. Rule 2 asks about both Leases, 
 kube-scheduler that another one has replaced.
 
 Rule 2 does not limit the age of the answer: one question covers every object that had been read when it was sent. Of a
-crowd of waiting pods, only the first asks."""
+crowd of waiting pods, only the first asks. The others wait for its answer, or have it already."""
 
 import asyncio
 import math
@@ -99,6 +99,8 @@ class Fence:
         self._election = election
         self._asked_at = -math.inf
         """The time at which the latest question with a good answer was sent, by `time.monotonic`."""
+        self._asking: tuple[float, asyncio.Task[None]] | None = None
+        """The latest question without an answer so far, and the time at which it was sent."""
 
     async def take_over(self) -> None:
         """Apply rule 3 for a process that has just got the lease: touch everything that waits for a placement.
@@ -130,9 +132,15 @@ class Fence:
         Unavailable if the API server does not answer: then nothing may be written."""
         if read_at < self._asked_at:
             return
-        asked_at = time.monotonic()
+        if self._asking is None or self._asking[1].done() or read_at >= self._asking[0]:
+            sent_at = time.monotonic()
+            self._asking = sent_at, asyncio.create_task(self._ask(sent_at))
+        # A caller that is cancelled must not take the answer from the others.
+        await asyncio.shield(self._asking[1])
+
+    async def _ask(self, sent_at: float) -> None:
         await self._election.verify()
-        self._asked_at = max(self._asked_at, asked_at)
+        self._asked_at = max(self._asked_at, sent_at)
 
     async def _touch(self, objects: Iterable[Touchable]) -> None:
         gate = asyncio.Semaphore(TOUCHES_AT_ONCE)

@@ -19,7 +19,7 @@ from egpu.apps.install.readiness import Deadline
 from egpu.apps.install.record import Record, read_record, record
 from egpu.apps.install.removing import Removal, uninstall, users
 from egpu.apps.install.survey import REMOVING, Survey, scheduler_tag, survey
-from egpu.apps.install.trying import Trial, trials
+from egpu.apps.install.trying import Shape, Trial, trials
 
 __all__ = [
     "REMOVING",
@@ -29,6 +29,7 @@ __all__ = [
     "Plan",
     "Record",
     "Removal",
+    "Shape",
     "Survey",
     "Trial",
     "install",

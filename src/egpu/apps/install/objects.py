@@ -50,6 +50,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "Namespace": Kind("v1", "namespaces", 0, namespaced=False),
     "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", 0, namespaced=False),
     "ServiceAccount": Kind("v1", "serviceaccounts", 1),
+    "ResourceQuota": Kind("v1", "resourcequotas", 1),
     "ClusterRole": Kind(_RBAC, "clusterroles", 1, namespaced=False),
     "ClusterRoleBinding": Kind(_RBAC, "clusterrolebindings", 1, namespaced=False),
     "Role": Kind(_RBAC, "roles", 1),

@@ -28,6 +28,16 @@ SLICE: Final = {names.GPU_CORE: 10, names.GPU_MEMORY: 256}
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the pods have beside a slice. `pull_secrets` are references to Secrets of the namespace."""
+
+    image: str
+    command: Sequence[str] = COMMAND
+    runtime_class: str = ""
+    pull_secrets: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True)
 class Trial:
     """The result on one node. `said`: the program's last line, or why it did not run."""
 
@@ -40,11 +50,10 @@ class Trial:
 async def trials(
     client: Client,
     namespace: str,
+    shape: Shape,
     *,
-    image: str,
     deadline: Deadline,
     progress: Progress,
-    command: Sequence[str] = COMMAND,
 ) -> tuple[Trial, ...]:
     """Run a pod on one node of each model, one after the other; none if no agent publishes a card for a while. Raises
     the API server's errors."""
@@ -56,7 +65,7 @@ async def trials(
         await asyncio.sleep(POLL_SECONDS)
     for model, node in sorted(models.items()):
         progress(f"running a pod with a slice of {model} on {node}")
-        works, said = await _tried(client, namespace, pod(node, image=image, command=command), deadline)
+        works, said = await _tried(client, namespace, pod(node, shape), deadline)
         done.append(Trial(node, model, works, said))
     return tuple(done)
 
@@ -71,29 +80,29 @@ async def _by_model(client: Client) -> Mapping[str, str]:
     return found
 
 
-def pod(node: str, *, image: str, command: Sequence[str] = COMMAND) -> dict[str, Any]:
+def pod(node: str, shape: Shape) -> dict[str, Any]:
     """Return the pod. It is bound to the node by an affinity, so that it is scheduled as every other one."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
     container = {
         "name": "try",
-        "image": image,
-        "command": list(command),
+        "image": shape.image,
+        "command": list(shape.command),
         "resources": {"limits": SLICE},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": PREFIX},
-        "spec": {
-            "restartPolicy": "Never",
-            "affinity": affinity,
-            "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-        },
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "affinity": affinity,
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
     }
+    if shape.runtime_class:
+        spec["runtimeClassName"] = shape.runtime_class
+    if shape.pull_secrets:
+        spec["imagePullSecrets"] = list(shape.pull_secrets)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": PREFIX}, "spec": spec}
 
 
 async def _tried(client: Client, namespace: str, body: Mapping[str, Any], deadline: Deadline) -> tuple[bool, str]:
