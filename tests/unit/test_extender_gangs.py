@@ -289,3 +289,38 @@ async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again()
             await one.binder.bind(args(api.get("pods", "a", "ns")))
         assert bound(api, "a", "b2") == []
         assert one.view.cache.ledger.holders() == {}
+
+
+def open_member(name: str, size: int = 2) -> Json:
+    """A member as the webhook reads it from a PodGroup."""
+    obj = member(name, "pod-group.g", size)
+    obj["metadata"]["annotations"] |= {names.GANG_SIZE: f"{size}+", names.GANG_TIMEOUT: names.GANG_NEVER}
+    return obj
+
+
+async def test_an_open_gang_is_placed_in_its_size_and_the_others_follow_alone():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b", "c", "d"):
+            api.put("pods", open_member(name))
+        await shown(one, api)
+        assert await schedule(one, api, "a", "b") == "gang pod-group.g: the scheduler has not asked about pod b yet"
+        assert bound(api, "a", "b", "c", "d") == ["a", "b"]
+        said = await schedule(one, api, "c", "d")
+        assert bound(api, "a", "b", "c", "d") == ["a", "b", "c"]
+        assert said.startswith("gang pod-group.g: all 2 members exist, 3 fit at once; d has no room even alone")
+
+
+async def test_a_group_of_a_neighbour_that_lost_a_member_is_not_undone():
+    """Its controller decides which pods end."""
+    api = cluster(nodes=1, cards=1)
+    now = [0.0]
+    async with extender(api) as one:
+        gangs = GangController(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now[0])
+        api.put("pods", {**open_member("a"), "spec": {**open_member("a")["spec"], "nodeName": "n0"}})
+        api.put("pods", open_member("b"))
+        await shown(one, api)
+        assert [gang.key for gang in one.view.cache.gangs.partial()] == ["ns/pod-group.g"]
+        for now[0] in (0.0, 1e9):
+            await gangs.look()
+        assert len(api.all("pods")) == 2

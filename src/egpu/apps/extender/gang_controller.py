@@ -8,12 +8,14 @@ repaired:
 
 - the waiting members are touched, so that the scheduler asks about them again, and go where there is room;
 - if the gang stays bound in part for its time limit, the bound members are deleted. Their owner (a Job, a StatefulSet)
-  creates them again, and the gang waits as a whole. Kubernetes' own preemption also deletes pods.
+  creates them again, and the gang waits as a whole. Kubernetes' own preemption also deletes pods. Groups of neighbours
+  have no time limit by default: their controllers decide which pods end.
 
 Nothing is stored for this: pods say which gang they belong to and whether they are bound. The time counts from when
 this process first saw the gang bound in part; a new process starts again."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -69,7 +71,8 @@ class GangController:
                 del known[key]
         now = self._clock()
         for key, gang in partial.items():
-            if now - self._since.setdefault(key, now) >= gang.terms.timeout_seconds:
+            limit = gang.terms.timeout_seconds
+            if now - self._since.setdefault(key, now) >= (math.inf if limit is None else limit):
                 await self._undo(gang)
                 del self._since[key]
             elif now - self._touched.setdefault(key, now) >= TOUCH_SECONDS:
