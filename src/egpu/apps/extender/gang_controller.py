@@ -64,7 +64,9 @@ class GangController:
                 log.warning("gangs not checked", reason=str(error))
 
     async def look(self) -> None:
-        """Complete or undo gangs that are bound in part. Raises the API server's errors."""
+        """Complete or undo gangs that are bound in part, and end old promises. Raises the API server's errors."""
+        if self._view.cache.promises.expire(time.monotonic()):
+            self._view.made_room()
         partial = {gang.key: gang for gang in self._view.cache.gangs.partial()}
         for known in (self._since, self._touched):
             for key in known.keys() - partial.keys():
