@@ -8,6 +8,7 @@ import pytest
 from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.api.kubernetes import Pod
+from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
 from support.long import or_long
 from support.pod_groups import CARDS, NODES, given, gone, pods_of, run
@@ -20,17 +21,25 @@ ROUNDS = or_long(8, 1000)
 ALL = NODES * CARDS
 
 
+def member(group: str, number: int, core: int, **spec: Any) -> dict[str, Any]:
+    limits = {"resources": {"limits": {names.GPU_CORE: str(core)}}}
+    container = {"name": "app", "image": "any", "command": ["sleep", "1000"], **limits}
+    body = {"containers": [container], "terminationGracePeriodSeconds": 0, **spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{group}-{number}", "labels": {"group": group}},
+        "spec": body,
+    }
+
+
 async def make(client: Client, group: str, count: int, *, least: int, core: int) -> None:
     policy: dict[str, Any] = {"gang": {"minCount": least}} if least else {"basic": {}}
     body = {"kind": "PodGroup", "metadata": {"name": group}, "spec": {"schedulingPolicy": policy}}
     await client.raw("POST", GROUPS, body={"apiVersion": "scheduling.k8s.io/v1alpha2", **body})
     for number in range(count):
-        limits = {"resources": {"limits": {names.GPU_CORE: str(core)}}}
-        container = {"name": "app", "image": "any", "command": ["sleep", "1000"], **limits}
-        spec = {"containers": [container], "schedulingGroup": {"podGroupName": group}}
-        spec |= {"terminationGracePeriodSeconds": 0}
-        metadata = {"name": f"{group}-{number}", "labels": {"group": group}}
-        await client.raw("POST", PODS, body={"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": spec})
+        pod = member(group, number, core, schedulingGroup={"podGroupName": group})
+        await client.raw("POST", PODS, body=pod)
 
 
 async def remove(client: Client, group: str) -> None:
@@ -63,6 +72,21 @@ async def test_a_gang_that_does_not_fit_holds_nothing(client: Client):
     await run(client, "group=small", 2)
     await remove(client, "large")
     await remove(client, "small")
+
+
+async def test_pods_come_after_their_pod_group(client: Client):
+    with pytest.raises(ElasticGPUError, match="the PodGroup absent does not exist; create it before its pods"):
+        await client.raw("POST", PODS, body=member("absent", 0, 50, schedulingGroup={"podGroupName": "absent"}))
+
+
+async def test_a_pod_of_a_kind_that_is_not_installed_runs_alone(client: Client):
+    pod = member("lonely", 0, 50)
+    pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "lonely"
+    await client.raw("POST", PODS, body=pod)
+    (found,) = await run(client, "group=lonely", 1)
+    assert names.GANG not in found.annotations
+    await client.delete(Pod, "lonely-0", namespace="default", grace_period_seconds=0)
+    await gone(client, "group=lonely")
 
 
 async def test_groups_of_any_make_never_share_a_promised_card(running: Cluster, client: Client):

@@ -5,6 +5,7 @@
                         /crds/*.yaml     the definitions of its kinds
                         /webhooks.yaml   its admission webhooks
                         /examples/       manifests of its documentation
+    EGPU_NEIGHBOURS/charts/NAME          an unpacked Helm chart
 
 A controller gets its certificate, its port and a configuration from us, and an administrator's rights.
 """
@@ -105,6 +106,14 @@ class Neighbour:
             "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
             **self.settings,
         }
+
+
+def chart(name: str) -> Path:
+    """Return the folder of an unpacked Helm chart, EGPU_NEIGHBOURS/charts/NAME."""
+    given = os.environ.get(ENVIRONMENT)
+    if not given or not (found := Path(given) / "charts" / name / "Chart.yaml").is_file():
+        pytest.skip(f"{ENVIRONMENT} has no chart charts/{name}")
+    return found.parent
 
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -13,6 +13,14 @@ from egpu_base.api.wire import Resource
 
 Body = Mapping[str, Any]
 
+_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+_VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_LWS: Final = f"{sizes.LWS}/name"
+_JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
+_TRAINING: Final = f"{sizes.TRAINING}/job-name"
+_RAY: Final = "ray.io/cluster"
+_MARKS: Final = frozenset({_POD_GROUP, *_VOLCANO, _LWS, _JOBSET, _TRAINING, _RAY})
+"""Labels and annotations of which a pod of a group has one, if no field of its spec names the group."""
 _LONGEST_NAME: Final = 63
 """A gang's name is the value of a label."""
 _HASH: Final = 8
@@ -73,9 +81,10 @@ class Group(NamedTuple):
 def group_of(pod: Pod) -> Group | None:
     """Return the group that the pod names, or None. The first entry of the table counts: a PodGroup made for a job
     says more than the job."""
-    spec = pod.spec
-    if not (pod.metadata.labels or pod.annotations or spec.scheduling_group or spec.workload_ref):
-        return None
+    spec, labels = pod.spec, pod.metadata.labels
+    marked = (labels and not _MARKS.isdisjoint(labels)) or not _MARKS.isdisjoint(pod.annotations)
+    if not (marked or spec.scheduling_group or spec.workload_ref):
+        return None  # most pods, and every change of each comes here
     for neighbour in NEIGHBOURS:
         named = neighbour.named(pod)
         if named is not None:
@@ -109,14 +118,14 @@ def _workload(pod: Pod) -> Named | None:
 
 def _leader_worker_set(pod: Pod) -> Named | None:
     labels = pod.metadata.labels or {}
-    name, index = labels.get(f"{sizes.LWS}/name"), labels.get(f"{sizes.LWS}/group-index")
+    name, index = labels.get(_LWS), labels.get(f"{sizes.LWS}/group-index")
     return Named(name, index) if name and index else None
 
 
 def _job_of(operator: str) -> Callable[[Pod], Named | None]:
     def named(pod: Pod) -> Named | None:
         labels = pod.metadata.labels or {}
-        name = labels.get(f"{sizes.TRAINING}/job-name")
+        name = labels.get(_TRAINING)
         return Named(name) if name and labels.get(f"{sizes.TRAINING}/operator-name") == operator else None
 
     return named
@@ -155,7 +164,7 @@ NEIGHBOURS: Final = (
         "scheduling.x-k8s.io",
         ("v1alpha1",),
         "podgroups",
-        _by_label("scheduling.x-k8s.io/pod-group"),
+        _by_label(_POD_GROUP),
         sizes.min_member,
         explicit=True,
     ),
@@ -165,7 +174,7 @@ NEIGHBOURS: Final = (
         "scheduling.volcano.sh",
         ("v1beta1",),
         "podgroups",
-        _by_annotation("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"),
+        _by_annotation(*_VOLCANO),
         sizes.min_member,
         explicit=True,
     ),
@@ -184,7 +193,7 @@ NEIGHBOURS: Final = (
         "jobset.x-k8s.io",
         ("v1alpha2",),
         "jobsets",
-        _by_label("jobset.sigs.k8s.io/jobset-name"),
+        _by_label(_JOBSET),
         sizes.job_set,
         on_wish=True,
     ),
@@ -194,6 +203,6 @@ NEIGHBOURS: Final = (
     _training("PaddleJob"),
     _training("JAXJob"),
     _training("MPIJob", version="v2beta1", operator="mpi-operator"),
-    Neighbour("ray", "RayCluster", "ray.io", ("v1",), "rayclusters", _by_label("ray.io/cluster"), sizes.ray_cluster),
+    Neighbour("ray", "RayCluster", "ray.io", ("v1",), "rayclusters", _by_label(_RAY), sizes.ray_cluster),
 )
 """PodGroups stand before the jobs for which they are made."""
