@@ -3,7 +3,7 @@
     EGPU_NEIGHBOURS/NAME/manager         the program
                         /version         the version, as its project writes it
                         /crds/*.yaml     the definitions of its kinds
-                        /webhooks.yaml   its admission webhooks
+                        /webhooks.yaml   its admission webhooks, if it has any
                         /examples/       manifests of its documentation
     EGPU_NEIGHBOURS/charts/NAME          an unpacked Helm chart
 
@@ -39,11 +39,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A neighbour's folder, and the kind of its configuration. `settings` are added to the common ones."""
+    """A neighbour's folder, and the kind of its configuration. `settings` are added to the common ones. A program
+    without a configuration gets `arguments`, with its address for probes in place of {health}."""
 
     name: str
-    api_version: str
+    api_version: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -64,6 +66,7 @@ class Neighbour:
         store(directory / "pki", made)
         definitions = [one for path in sorted((folder / "crds").glob("*.yaml")) for one in _documents(path)]
         webhooks = list(_webhooks(folder / "webhooks.yaml", self.name, port, made.ca_bundle))
+        arguments = [one.format(health=f"127.0.0.1:{health}") for one in self.arguments]
         configuration = directory / "config.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration(port, health, directory / "pki")))
         try:
@@ -75,7 +78,11 @@ class Neighbour:
             log = directory / "manager.log"
             with log.open("wb") as output:
                 program = await asyncio.create_subprocess_exec(
-                    folder / "manager", f"--config={configuration}", env=environment, stdout=output, stderr=output
+                    folder / "manager",
+                    *(arguments or [f"--config={configuration}"]),
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
                 )
                 try:
                     await until(lambda: _ready(health), what=lambda: log.read_text()[-2000:], seconds=SECONDS)
@@ -130,7 +137,7 @@ def _documents(path: Path) -> list[Json]:
 
 def _webhooks(path: Path, name: str, port: int, authority: bytes) -> Iterator[Json]:
     """Read the webhooks, and let the API server call the program on this machine."""
-    for one in _documents(path):
+    for one in _documents(path) if path.exists() else ():
         one["metadata"]["name"] = f"{name}-{one['metadata']['name']}"
         for webhook in one["webhooks"]:
             path_there = webhook["clientConfig"]["service"]["path"]
