@@ -19,7 +19,7 @@ NATIVE_SOURCES := $(shell find native simulator/native -type f \( -name '*.c' -o
 C_FILES = $(shell git ls-files '*.c' '*.h' ':!**/generated/**')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-python test-simulator test-native test-quick test-pythons test-cluster check format generate docs walk-docs excerpt screenshots \
+.PHONY: help demo test test-long test-python test-simulator test-native test-quick test-pythons test-cluster neighbours check format generate docs walk-docs excerpt screenshots \
     bench bench-scheduling sanitize fuzz mutants storm faults technologies torch jax samples gpu-trial wheel release image krew image-root clean
 
 ##@ Start
@@ -93,6 +93,10 @@ test-pythons:  ## test-quick with the other Pythons of PYTHONS that are on this 
 # Without KUBECONFIG these tests run on the simulated cluster, as in `make test`. Other settings are at the top of tests/cluster/conftest.py.
 test-cluster: $(VENV)/.dev $(VENV)/.installed  ## tests/cluster on the cluster of KUBECONFIG, where Elastic GPU is installed
 	@EGPU_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest tests/cluster
+
+# With the programs of EGPU_KUBERNETES and EGPU_NEIGHBOURS: see tests/neighbours/conftest.py. Without them, all is skipped.
+neighbours: $(VENV)/.dev $(VENV)/.installed  ## tests/neighbours: other projects' controllers on Kubernetes' own control plane
+	@$(BIN)/python -m pytest tests/neighbours
 
 ##@ Check and generate
 

@@ -18,6 +18,7 @@ from egpu.adapters.installation import installation, source
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.api.webhooks import MutatingWebhookConfiguration
+from egpu.core.neighbours.table import NEIGHBOURS
 from egpu.core.schedulers import OWN_SCHEDULER
 from egpu.laptop import manifests
 from egpu.laptop.cluster import NAMESPACE, Cluster, ClusterConfig, cluster
@@ -34,6 +35,10 @@ SECONDS = 90.0
 Used = Counter[tuple[str, Wanted]]
 
 UNUSED = {
+    **{
+        ("elastic-gpu-webhook", f"get {one.plural}"): "groups of projects that are not installed here"
+        for one in NEIGHBOURS
+    },
     ("elastic-gpu-agent", "create events"): "a container that stayed over its memory",
     ("elastic-gpu-agent", "list pods"): "whose slots may be swept, every 15 s",
     ("elastic-gpu-agent", "patch elasticgpus"): "a card that is another than it was",

@@ -5,7 +5,7 @@ import contextlib
 import os
 import shlex
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,19 @@ def without_workloads(programs: Path, directory: Path) -> Path:
     script = directory / MANAGER
     script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     script.chmod(0o755)
+    return directory
+
+
+def with_flags(programs: Path, directory: Path, flags: Mapping[str, Sequence[str]]) -> Path:
+    """Make a directory with the same programs, of which some get further flags."""
+    directory.mkdir()
+    for name in PROGRAMS:
+        if name not in flags:
+            (directory / name).symlink_to(programs / name)
+            continue
+        script = directory / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join([str(programs / name), *flags[name]])} "$@"\n')
+        script.chmod(0o755)
     return directory
 
 

@@ -1,6 +1,7 @@
 """Gangs against a pretend API server: bound all or none, whatever is killed, refused or lost in between."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,7 @@ from egpu.api import names
 from egpu.apps.extender import Extender
 from egpu.apps.extender.gang_controller import GangController
 from egpu.core.placement.node_names import NodeNames, chosen
+from egpu.core.placement.promises import PROMISE_SECONDS
 from egpu_base.api.extender import in_words
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
@@ -291,3 +293,90 @@ async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again()
             await one.binder.bind(args(api.get("pods", "a", "ns")))
         assert bound(api, "a", "b2") == []
         assert one.view.cache.ledger.holders() == {}
+
+
+def open_member(name: str, size: int = 2) -> Json:
+    """A member as the webhook reads it from a PodGroup."""
+    obj = member(name, "pod-group.g", size)
+    obj["metadata"]["annotations"] |= {names.GANG_SIZE: f"{size}+", names.GANG_TIMEOUT: names.GANG_NEVER}
+    return obj
+
+
+async def test_an_open_gang_is_placed_in_its_size_and_the_others_follow_alone():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b", "c", "d"):
+            api.put("pods", open_member(name))
+        await shown(one, api)
+        assert await schedule(one, api, "a", "b") == "gang pod-group.g: the scheduler has not asked about pod b yet"
+        assert bound(api, "a", "b", "c", "d") == ["a", "b"]
+        said = await schedule(one, api, "c", "d")
+        assert bound(api, "a", "b", "c", "d") == ["a", "b", "c"]
+        assert said.startswith("gang pod-group.g: all 2 members exist, 3 fit at once; d has no room even alone")
+
+
+async def test_a_group_of_a_neighbour_that_lost_a_member_is_not_undone():
+    """Its controller decides which pods end."""
+    api = cluster(nodes=1, cards=1)
+    now = [0.0]
+    async with extender(api) as one:
+        gangs = GangController(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now[0])
+        api.put("pods", {**open_member("a"), "spec": {**open_member("a")["spec"], "nodeName": "n0"}})
+        api.put("pods", open_member("b"))
+        await shown(one, api)
+        assert [gang.key for gang in one.view.cache.gangs.partial()] == ["ns/pod-group.g"]
+        for now[0] in (0.0, 1e9):
+            await gangs.look()
+        assert len(api.all("pods")) == 2
+
+
+def native_member(name: str, size: int = 2, spec: Json | None = None) -> Json:
+    """A member of a PodGroup of scheduling.k8s.io."""
+    obj = open_member(name, size)
+    obj["metadata"]["annotations"][names.GANG] = "podgroup.g"
+    obj["spec"] |= {"schedulingGroup": {"podGroupName": "g"}, **(spec or {})}
+    return obj
+
+
+async def test_a_scheduler_that_knows_no_groups_binds_a_native_group_with_its_first_member():
+    """It asks about one member and binds it; equal members may go where this one may."""
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b", "c"):
+            api.put("pods", native_member(name, 3))
+        await shown(one, api)
+        assert await schedule(one, api, "a") == ""
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+        assert len(one.view.cache.promises) == 0
+
+
+@pytest.mark.parametrize("spec", [{"nodeSelector": {"disk": "ssd"}}, {"schedulingGates": [{"name": "queue"}]}])
+async def test_a_member_under_other_rules_is_asked_about_itself(spec: Json):
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        api.put("pods", native_member("a"))
+        api.put("pods", native_member("b", spec=spec))
+        await shown(one, api)
+        assert await schedule(one, api, "a") == "gang podgroup.g: the scheduler has not asked about pod b yet"
+
+
+async def test_promised_cards_come_back_with_time_and_wake_waiting_pods():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        now = 0.0
+        one.placing.clock = lambda: now
+        basic = native_member("a")
+        basic["metadata"]["annotations"] = {names.DEMAND: basic["metadata"]["annotations"][names.DEMAND]}
+        api.put("pods", basic)
+        api.put("pods", pod("waits"))
+        await shown(one, api)
+        assert (await ask(one, "a"))[0] == ["n0"]
+        assert (await ask(one, "waits"))[0] == []
+        assert api.get("elasticgpus", "n0-0").get("status", {}).get("heldBy", "") == "", "it is no news for users"
+        rooms: list[bool] = []
+        one.view.on_room(lambda: rooms.append(True))
+        now = time.monotonic() - PROMISE_SECONDS - 1
+        await ask(one, "a")
+        await one.gangs.look()
+        assert rooms == [True]
+        assert (await ask(one, "waits"))[0] == ["n0"]

@@ -182,8 +182,9 @@ OTHERS: Final = (
     *_rows(_HAMI, _V, _NO, "its library reads it, which is not in the container", "ACTIVE_OOM_KILLER LIBCUDA_LOG_LEVEL "
            "CUDA_DEVICE_MEMORY_SHARED_CACHE"),
     Other(_VOLCANO, _A, "volcano.sh/vgpu-mode", _REF, f"ask for {MIGS[0].cards} or {names.MPS}", ("hami-core",)),
-    *_rows(_VOLCANO, _A, _REF, _GANG, "scheduling.k8s.io/group-name scheduling.volcano.sh/group-name "
-           "scheduling.volcano.sh/group-min-member"),
+    *_rows(_VOLCANO, _A, Handling.READ, "a gang, with the size of the PodGroup", "scheduling.k8s.io/group-name "
+           "scheduling.volcano.sh/group-name"),
+    Other(_VOLCANO, _A, "scheduling.volcano.sh/group-min-member", _REF, _GANG),
     *_rows(_VOLCANO, _A, _NO, "queues are Volcano's; a ResourceQuota limits a namespace", "volcano.sh/queue-name "
            "scheduling.volcano.sh/queue-name"),
     *_rows(_VOLCANO, _A, _NO, _RECORD, "volcano.sh/vgpu-time volcano.sh/vgpu-ids-new volcano.sh/devices-to-allocate "

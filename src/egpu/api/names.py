@@ -57,9 +57,16 @@ GANG: Final = f"{GROUP}/gang"
 """On a pod, written by its author: the name of a group of pods that run all together or not at all. Also a label, added
 by the webhook, to list a gang's pods."""
 GANG_SIZE: Final = f"{GANG}-size"
-"""The number of pods of the gang."""
+"""The number of pods of the gang, or of its smallest part that is placed at once, with `+` behind it."""
 GANG_TIMEOUT: Final = f"{GANG}-timeout"
-"""The time that only a part of a gang may be bound before its pods are deleted: seconds, or a number with s, m or h."""
+"""The time that only a part of a gang may be bound before its pods are deleted: seconds, a number with s, m or h, or
+`never`."""
+GANG_FROM: Final = f"{GANG}-from"
+"""On a pod, written by its author: `owner` to place all pods of its JobSet, LeaderWorkerSet, RayCluster or training job
+at once, or none."""
+GANG_FROM_OWNER: Final = "owner"
+GANG_OR_MORE: Final = "+"
+GANG_NEVER: Final = "never"
 
 LINKS: Final = f"{GROUP}/links"
 """On a pod, written by its author: how several cards of one container must be linked."""

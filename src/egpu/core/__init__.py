@@ -24,6 +24,7 @@
     backoff       the wait after a slice was terminated for an overrun
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none
+    neighbours    groups of pods that other projects define, such as JobSets and PodGroups
     placement     the ledger of cards, where a request fits, and its best place
     policies      which of the fitting nodes and cards is preferred
     demand        requests of pods and claims, in one form

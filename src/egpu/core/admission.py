@@ -3,7 +3,7 @@
 Each problem names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -23,7 +23,8 @@ from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.demand.templates import template_problems, with_named_claims
 from egpu.core.gangs.membership import disagreement
 from egpu.core.hiding import hide_cards, may_show_cards
-from egpu.core.json_patch import add, pointer
+from egpu.core.json_patch import add, annotations, pointer
+from egpu.core.neighbours.reading import with_annotations
 from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
@@ -198,17 +199,18 @@ def mutate_pod(
     vocabularies: Collection[str] = (),
     schedulers: Schedulers = ANY,
     token: str = "",
+    joined: Mapping[str, str] | None = None,
 ) -> JSONPatch:
     """Return the JSON patch that makes a pod schedulable. Raises InvalidDemand: all of `validate_pod_create`.
 
     The patch names the scheduler, and the claims of templates (by `token`: see `with_named_claims`). It adds the
-    demand, the gang as a label, and per GPU container one slot, the amounts that a quota counts (`kinds` as in
-    `counted`), requests equal to limits, and the environment that refers to what the Binding writes. Other containers
-    get no card if they name a GPU resource with zero, or if variables from elsewhere might add cards. A second patch is
-    empty.
+    annotations `joined` of the gang that the pod's group makes, the demand, the gang as a label, and per GPU container
+    one slot, the amounts that a quota counts (`kinds` as in `counted`), requests equal to limits, and the environment
+    that refers to what the Binding writes. Other containers get no card if they name a GPU resource with zero, or if
+    variables from elsewhere might add cards. A second patch is empty.
     """
-    before, pod = pod.annotations, with_named_claims(pod, token)
-    patch = [add(claim, "metadata", "annotations", key) for key, claim in pod.annotations.items() if key not in before]
+    before, pod = pod.metadata.annotations, with_annotations(with_named_claims(pod, token), joined)
+    patch: JSONPatch = annotations(before, pod.annotations)
     if found := validate_pod_create(
         pod, claims, classes, largest_mib=largest_mib, gang=gang, vocabularies=vocabularies, schedulers=schedulers
     ):

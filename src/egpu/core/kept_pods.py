@@ -48,6 +48,7 @@ def kept_of_large(text: msgspec.Raw) -> Pod:
         preemption_policy=read.spec.preemption_policy,
         overhead=read.spec.overhead,
         scheduling_gates=read.spec.scheduling_gates,
+        scheduling_group=read.spec.scheduling_group,
         resource_claims=read.spec.resource_claims,
     )
     return _least(Pod(metadata=read.metadata.meta(), spec=spec, status=read.status))
@@ -83,6 +84,7 @@ def _least(pod: Pod) -> Pod:
         overhead=spec.overhead,
         topology_spread_constraints=None if spec.node_name else _UNKNOWN_CONSTRAINTS,
         scheduling_gates=(spec.scheduling_gates or [])[:1] or None,
+        scheduling_group=spec.scheduling_group,
         resource_claims=spec.resource_claims,
     )
     if _bytes(status) > MOST_BYTES:
@@ -124,6 +126,7 @@ class _LargeSpec(Wire, frozen=True, kw_only=True):
     preemption_policy: str = ""
     overhead: dict[str, Quantity] | None = None
     scheduling_gates: list[dict[str, str]] | None = None
+    scheduling_group: dict[str, Any] | None = None
     resource_claims: list[dict[str, Any]] | None = None
 
 

@@ -96,6 +96,10 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     affinity: dict[str, Any] | None = None
     topology_spread_constraints: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, str]] | None = None
+    scheduling_group: dict[str, Any] | None = None
+    """The PodGroup of scheduling.k8s.io that the pod belongs to, as `podGroupName`."""
+    workload_ref: dict[str, Any] | None = None
+    """The same in Kubernetes 1.35: a group of a Workload."""
     volumes: Sequence[Any] | None = None
     resource_claims: Sequence[dict[str, Any]] | None = None
     """Claims of Kubernetes' own dynamic resource allocation."""

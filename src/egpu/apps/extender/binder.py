@@ -23,6 +23,7 @@ from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
 from egpu.apps.extender.claim_writer import ClaimWriter
 from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.view import View
+from egpu.core.gangs.alike import native_group
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.requests import Request, claim_allocations
@@ -104,18 +105,22 @@ class Binder:
         await self._claims.resolve_doubts()
         quotas = await self._claims.quotas.for_pods(pod.namespace)
         # Read before the fence is asked: see rule 1 there.
-        read = {member.uid: member for member in self._members(pod)}
-        alone = self._view.cache.gangs.of(pod) is None
+        promises, group = self._view.cache.promises, native_group(pod)
+        alone = self._binds_alone(pod, node)
+        with promises.lifted(pod.uid, "" if alone else group):
+            read = {member.uid: member for member in ((pod,) if alone else self._members(pod))}
         if not alone:
             await self._fence.check()  # the gang may change meanwhile; cards are chosen for the changed gang
         # There is no await from here to `_assumed`: nothing else can choose between this choice and its assumption.
         chosen: list[tuple[Pod, PodAllocation, dict[str, ClaimAllocation]]] = []
-        with self._view.cache.reservations.lifted(pod):
-            for uid, (request, allocation) in self._choose(pod, node, read).items():
+        with self._view.cache.reservations.lifted(pod), promises.lifted(pod.uid, "" if alone else group):
+            chosen_cards = self._choose_one(pod, node) if alone else self._choose(pod, node, read)
+            for uid, (request, allocation) in chosen_cards.items():
                 chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
         waiting = {name: given.container for _, _, claims in chosen for name, given in claims.items()}
         self._claims.quotas.check_pods(quotas, [member for member, _, _ in chosen], waiting)
         for member, allocation, _ in chosen:
+            promises.release(member.uid)
             self._view.cache.assume_pod(member, allocation)
             self._assume(member, allocation, ())
         # Runs while the API server works.
@@ -137,6 +142,16 @@ class Binder:
             self._assume(member, allocation, written[member.uid])
         await self._post_all([(member, allocation, written[member.uid]) for member, allocation, _ in chosen])
 
+    def _binds_alone(self, pod: Pod, node: str) -> bool:
+        """Return whether only this pod is bound now: it has no gang, or kube-scheduler has asked about as many members
+        as the gang needs, so that it binds them itself."""
+        cache = self._view.cache
+        gang = cache.gangs.of(pod)
+        if gang is None:
+            return True
+        promised = cache.promises.of(pod.uid)
+        return promised is not None and promised.node == node and gang.settled >= gang.terms.size
+
     def _members(self, pod: Pod) -> tuple[Pod, ...]:
         """Return the pod, and the waiting members of its gang."""
         gang = self._view.cache.gangs.of(pod)
@@ -148,14 +163,17 @@ class Binder:
         cache = self._view.cache
         gang = cache.gangs.of(pod)
         if gang is None:
-            request = cache.request(pod)
-            return {pod.uid: (request, cache.ranking.choose(request, node, self._policies))}
+            return self._choose_one(pod, node)
         verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=[node])
         if verdict.reason:
             raise DoesNotFit(verdict.text())
         if verdict.allocations.keys() != read.keys():
             raise Conflict(f"gang {gang.key} changed during the bind; try again")
         return {uid: (cache.request(read[uid]), verdict.allocations[uid]) for uid in read}
+
+    def _choose_one(self, pod: Pod, node: str) -> dict[str, tuple[Request, PodAllocation]]:
+        request = self._view.cache.request(pod)
+        return {pod.uid: (request, self._view.cache.ranking.choose(request, node, self._policies))}
 
     def _assume(self, pod: Pod, allocation: PodAllocation, claims: tuple[ElasticGPUClaim, ...]) -> None:
         self._assumed[pod.uid] = Assumed(pod, allocation, claims, False, time.monotonic())

@@ -82,7 +82,8 @@ def card_status(gpu: ElasticGPU, cache: SchedulerCache) -> ElasticGPUStatus:
     """Return a card's status: health from its agent, use from the ledger."""
     card = gpu.spec.physical_gpu
     assert card is not None
-    held = cache.ledger.card_holders(gpu.spec.node_name, card.uuid)
+    found = cache.ledger.card_holders(gpu.spec.node_name, card.uuid)
+    held = {holder: one for holder, one in found.items() if holder.kind != "promise"}  # it may be over in a moment
     used = [one for holder, one in held.items() if holder.kind != "reservation"]
     core, memory = sum(one.core for one in used), sum(one.memory_mib for one in used)
     holders = sorted(cache.holder_name(holder) for holder in held)

@@ -8,12 +8,14 @@ repaired:
 
 - the waiting members are touched, so that the scheduler asks about them again, and go where there is room;
 - if the gang stays bound in part for its time limit, the bound members are deleted. Their owner (a Job, a StatefulSet)
-  creates them again, and the gang waits as a whole. Kubernetes' own preemption also deletes pods.
+  creates them again, and the gang waits as a whole. Kubernetes' own preemption also deletes pods. Groups of neighbours
+  have no time limit by default: their controllers decide which pods end.
 
 Nothing is stored for this: pods say which gang they belong to and whether they are bound. The time counts from when
 this process first saw the gang bound in part; a new process starts again."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -62,14 +64,17 @@ class GangController:
                 log.warning("gangs not checked", reason=str(error))
 
     async def look(self) -> None:
-        """Complete or undo gangs that are bound in part. Raises the API server's errors."""
+        """Complete or undo gangs that are bound in part, and end old promises. Raises the API server's errors."""
+        if self._view.cache.promises.expire(time.monotonic()):
+            self._view.made_room()
         partial = {gang.key: gang for gang in self._view.cache.gangs.partial()}
         for known in (self._since, self._touched):
             for key in known.keys() - partial.keys():
                 del known[key]
         now = self._clock()
         for key, gang in partial.items():
-            if now - self._since.setdefault(key, now) >= gang.terms.timeout_seconds:
+            limit = gang.terms.timeout_seconds
+            if now - self._since.setdefault(key, now) >= (math.inf if limit is None else limit):
                 await self._undo(gang)
                 del self._since[key]
             elif now - self._touched.setdefault(key, now) >= TOUCH_SECONDS:

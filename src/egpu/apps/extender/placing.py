@@ -1,6 +1,7 @@
 """Filter, prioritize and preempt: requests that read the ledger and change nothing."""
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from egpu.apps.extender.filter_results import FilterResults
 from egpu.apps.extender.sole_answers import has_wishes, is_avoided
 from egpu.apps.extender.view import View
 from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.gangs.alike import native_group
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.ledger import Holder
@@ -25,7 +27,7 @@ from egpu_base.api.extender import (
     MetaVictims,
 )
 from egpu_base.api.kubernetes import Pod
-from egpu_base.errors import CorruptData, InvalidInput, MissingExtra
+from egpu_base.errors import CorruptData, DoesNotFit, InvalidInput, MissingExtra
 
 MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
@@ -63,17 +65,42 @@ class Placing:
         self._policies = policies
         self._filtered = filtered
         self._listeners = (filtered.note, *listeners)
+        self.clock = time.monotonic
+        """Seconds, for promises."""
 
     def filter(self, pod: Pod, nodes: NodeNames) -> Verdict:
         """Return the nodes that have room for the pod, or the best of them (`egpu.apps.extender.sole_answers`). A pod
         without a GPU demand fits everywhere."""
+        group = native_group(pod)
+        if group:
+            self._view.cache.promises.ask(group, pod.uid, self.clock())
         with self._view.cache.reservations.lifted(pod):
             verdict = self._verdict(pod, nodes)
-            if np.count_nonzero(verdict.ok) > 1 and not has_wishes(pod) and not self._filtered.named_one(pod.uid):
+            if group:
+                verdict = self._promise(group, pod, nodes, verdict)
+            elif np.count_nonzero(verdict.ok) > 1 and not has_wishes(pod) and not self._filtered.named_one(pod.uid):
                 verdict = verdict._replace(ok=self._best(pod, nodes, verdict.ok))
         for answered in self._listeners:
             answered(pod.uid, nodes, verdict.ok)
         return verdict
+
+    def _promise(self, group: str, pod: Pod, nodes: NodeNames, verdict: Verdict) -> Verdict:
+        """Name one node for the member of a group that is placed as a whole, and keep its cards there. kube-scheduler
+        asks about the next member before it binds this one."""
+        cache = self._view.cache
+        if cache.pod_allocation(pod.uid) is not None or not verdict.ok.any():
+            return verdict  # just bound, or refused
+        request = cache.request(pod)
+        if not request.demand.containers:
+            return verdict
+        fits = nodes.subset(verdict.ok)
+        try:
+            best = int(self._view.cache.ranking.rated(request, fits, self._policies, all_fit=True).argmax())
+            allocation = cache.ranking.choose(request, fits[best], self._policies)
+        except (MissingExtra, DoesNotFit):
+            return verdict  # the bind reports it
+        cache.promises.give(group, pod.uid, allocation, cache.held_by_pod(pod.namespace, allocation), asked=True)
+        return verdict._replace(ok=_at(nodes, int(verdict.ok.nonzero()[0][best])))
 
     def _verdict(self, pod: Pod, nodes: NodeNames) -> Verdict:
         try:
@@ -133,6 +160,10 @@ class Placing:
         cache.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
         verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=nodes)
         allocation = verdict.allocations.get(pod.uid)
+        if allocation is not None and (group := native_group(pod)):
+            for uid, kept in verdict.allocations.items():
+                cache.promises.give(group, uid, kept, cache.held_by_pod(pod.namespace, kept), asked=False)
+            cache.promises.release(pod.uid)  # it gets its own in a moment
         if allocation is None:
             return _nowhere(nodes, verdict.text()[:MAX_REASON_CHARACTERS])
         ok = _only(nodes, allocation.node)

@@ -104,6 +104,7 @@ class View(FollowedCache):
         else:
             self.population.changed(new)
         if new is None or not awaits_placement(new):
+            self.cache.promises.release(uid)
             self.waiting.pop(uid, None)
             self._read_at.pop(uid, None)
         else:

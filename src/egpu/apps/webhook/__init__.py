@@ -2,6 +2,7 @@
 
     server       AdmissionReview over HTTPS
     admission    from a request to the core's decision, with data from the caches
+    neighbours   reads the objects of other projects' groups of pods
     cards        the kinds of cards in the cluster
     certificate  from the controller's Secret or from files, replaced without a restart
     app          assembles a webhook server

@@ -15,6 +15,7 @@ from egpu.api import names
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.webhook.cards import KnownCards
+from egpu.apps.webhook.neighbours import Joined, Neighbours
 from egpu.apps.webhook.server import refuse
 from egpu.core.admission import (
     Violation,
@@ -34,6 +35,7 @@ from egpu.core.gangs.membership import gang_terms
 from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.mounts import MountingPod, covering_mounts
+from egpu.core.neighbours.reading import with_annotations
 from egpu.core.placement.published import kept_gpu
 from egpu.core.provisioners import provisioner
 from egpu.core.schedulers import ANY, Schedulers
@@ -65,6 +67,7 @@ class Admission:
         schedulers: Schedulers = ANY,
     ) -> None:
         self._client = client
+        self._neighbours = Neighbours(client)
         self._users = frozenset(users)
         self._schedulers = schedulers
         self.caches = Caches(client)
@@ -81,7 +84,9 @@ class Admission:
         try:
             pod = _decode(asked.object, Pod)
             named = with_named_claims(pod, asked.uid)
-            claims, classes, gang = await self._named_by(named, asked.namespace)
+            claims, classes = await self._named_by(named, asked.namespace)
+            joined = await self._join(named, claims, classes, asked.namespace)
+            gang = await self._gang_of(with_annotations(pod, joined.annotations), asked.namespace)
             patch = mutate_pod(
                 pod,
                 claims,
@@ -92,12 +97,15 @@ class Admission:
                 vocabularies=self._vocabularies,
                 schedulers=self._schedulers,
                 token=asked.uid,
+                joined=joined.annotations,
             )
         except InvalidInput as error:
             return refuse(asked, str(error))
+        told = [joined.warning] if joined.warning else None
         if not patch:
-            return AdmissionResponse(uid=asked.uid, allowed=True)
-        return AdmissionResponse(uid=asked.uid, allowed=True, patch=msgspec.json.encode(patch), patch_type="JSONPatch")
+            return AdmissionResponse(uid=asked.uid, allowed=True, warnings=told)
+        content = msgspec.json.encode(patch)
+        return AdmissionResponse(uid=asked.uid, allowed=True, patch=content, patch_type="JSONPatch", warnings=told)
 
     async def validate(self, asked: AdmissionRequest) -> AdmissionResponse:
         """Validate pods, their Bindings and our own three kinds; everything else passes."""
@@ -146,7 +154,8 @@ class Admission:
                 )
             case "pods" if creating:
                 pod = _decode(asked.object, Pod)
-                claims, classes, gang = await self._named_by(pod, asked.namespace)
+                claims, classes = await self._named_by(pod, asked.namespace)
+                gang = await self._gang_of(pod, asked.namespace)
                 found = validate_pod_create(
                     pod,
                     claims,
@@ -179,9 +188,9 @@ class Admission:
             case _:
                 return []
 
-    async def _named_by(self, pod: Pod, namespace: str) -> tuple[Claims, Classes, Sequence[Pod]]:
-        """Return the claims that the pod names (without missing ones, but with those to be made for it), their classes,
-        and the pod's gang. A pod that is refused for what it names costs the API server no questions."""
+    async def _named_by(self, pod: Pod, namespace: str) -> tuple[Claims, Classes]:
+        """Return the claims that the pod names (without missing ones, but with those to be made for it), and their
+        classes. A pod that is refused for what it names costs the API server no questions."""
         wanted: set[str] = set()
         with contextlib.suppress(InvalidDemand):
             if len(pod.all_containers) <= names.MAX_CONTAINERS:
@@ -191,15 +200,21 @@ class Admission:
         )
         with contextlib.suppress(InvalidDemand):  # the pod is refused for that
             claims = {claim.name: claim for claim in own_claims(pod)} | claims
-        return claims, await self._classes_of(claims), await self._gang_of(pod, namespace)
+        return claims, await self._classes_of(claims)
+
+    async def _join(self, pod: Pod, claims: Claims, classes: Classes, namespace: str) -> Joined:
+        """Return the gang of the pod's group. Pods without a GPU belong to no gang, and their objects are not read."""
+        demand, _ = read_pod(pod, claims, classes, vocabularies=self._vocabularies)
+        return await self._neighbours.join(pod, namespace) if demand.containers else Joined()
 
     async def _gang_of(self, pod: Pod, namespace: str) -> Sequence[Pod]:
-        """Return the pods of the gang that the pod names, if the name is valid: they must agree."""
+        """Return the pods of the gang that the pod names, if the name is valid: they must agree. The size of an open
+        gang may change, so its pods are not listed."""
         try:
             terms = gang_terms(pod)
         except InvalidDemand:
             return ()  # the pod is refused for that
-        if terms is None:
+        if terms is None or terms.open:
             return ()
         selected = f"{names.GANG}={terms.name}"
         return await self._client.list(Pod, namespace=namespace, labels=selected, transform=kept, large=kept_of_large)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
+from egpu.core.gangs.alike import is_alike, is_placed_by_group
 from egpu.core.gangs.membership import Gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.hosts import Room
@@ -176,6 +177,17 @@ class GangVerdict:
         return f"{self.reason}: {nodes}" if nodes else self.reason
 
 
+def _offered_alike(cache: SchedulerCache, pod: Pod, gang: Gang) -> Sequence[str] | None:
+    """Return the nodes that the scheduler offered to an equal member, if it places the group as a whole: it asks about
+    all members before it binds one, so nothing is bound that it has not checked."""
+    if not is_placed_by_group(pod):
+        return None
+    for other in (*gang.waiting, *gang.bound):
+        if (offered := cache.gangs.offered(other.uid)) is not None and is_alike(pod, other):
+            return offered
+    return None
+
+
 def place_gang(
     cache: SchedulerCache,
     gang: Gang,
@@ -194,7 +206,7 @@ def place_gang(
     for waiting in gang.waiting:
         offered = nodes if waiting.uid == pod.uid else cache.gangs.offered(waiting.uid)
         if offered is None:
-            offered = default_nodes
+            offered = default_nodes if default_nodes is not None else _offered_alike(cache, waiting, gang)
         if offered is None:
             return GangVerdict({}, f"gang {name}: the scheduler has not asked about pod {waiting.name} yet")
         try:

@@ -3,6 +3,7 @@
 cache         SchedulerCache: objects in, ledger and answers out
 published     published objects as the ledger's values
 published_cards  the cards that agents publish, node by node
+promises      cards kept for pods of a group that kube-scheduler places as a whole
 cards         Card, NodeCards: cards as the scheduler knows them
 ledger        the holders of cards, and what is left, as arrays
 known_needs   what demands take of each kind of card

@@ -32,6 +32,7 @@ from egpu.core.placement import requests
 from egpu.core.placement.fit import Filtered, filter_nodes
 from egpu.core.placement.hosts import Hosts, pod_requests
 from egpu.core.placement.ledger import Holder, Ledger
+from egpu.core.placement.promises import Promises
 from egpu.core.placement.published import pool_node, slice_allocation
 from egpu.core.placement.published_cards import PublishedCards
 from egpu.core.placement.ranking import Ranking
@@ -75,7 +76,8 @@ class SchedulerCache:
         self.device_claims = DeviceClaims(self.ledger)
         self._cards = PublishedCards(self.ledger, self.selection, self._problems, self.device_claims.cards_changed)
         self.reservations = Reservations(self.ledger, self._pods.__contains__)
-        self.gangs = Gangs(self._pods.__contains__)
+        self.promises = Promises(self.ledger)
+        self.gangs = Gangs(lambda uid: uid in self._pods or self.promises.of(uid) is not None)
 
     # --- ElasticGPUs ------------------------------------------------------------------------------------------------
 

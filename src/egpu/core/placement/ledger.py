@@ -31,9 +31,9 @@ _FEWEST_ROWS: Final = 16
 
 class Holder(NamedTuple):
     """A holder: a pod, claim or ResourceClaim by UID, a slice by the name of its ElasticGPU, a lease of the pool by
-    LEASE@SERVER, or a reservation by the UID of the waiting pod."""
+    LEASE@SERVER, or a reservation or a promise by the UID of the waiting pod."""
 
-    kind: Literal["pod", "claim", "resourceclaim", "slice", "lease", "reservation"]
+    kind: Literal["pod", "claim", "resourceclaim", "slice", "lease", "reservation", "promise"]
     id: str
 
 

@@ -1,0 +1,105 @@
+"""Cards promised to the members of a group that kube-scheduler places as a whole, before it binds the first one.
+
+Kubernetes' PodGroups are placed so: kube-scheduler asks about one member after the other, and binds them only when
+enough have a node. The answer about one member must count for the next, so the ledger holds its cards from the answer
+to the binding.
+
+kube-scheduler does not say when it gives a group up. So promises end with time, counted from its last question about
+the group. A second question about a member means that it starts over: then all promises of the group end."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from egpu.api.allocation import PodAllocation
+from egpu.core.placement.ledger import Holder, Ledger
+
+PROMISE_SECONDS: Final = 3.0
+"""Longer than kube-scheduler takes from one question to the next, and to the binding of the last member."""
+
+
+@dataclass(frozen=True)
+class _Promise:
+    group: str
+    allocation: PodAllocation
+    asked: bool
+
+
+@dataclass
+class _Round:
+    """The members that were asked about, refused ones included."""
+
+    asked: set[str] = field(default_factory=set[str])
+    until: float = 0.0
+
+
+class Promises:
+    """Promises by the UIDs of pods. `now` counts seconds. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._by_uid: dict[str, _Promise] = {}
+        self._rounds: dict[str, _Round] = {}
+        """By group."""
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def of(self, uid: str) -> PodAllocation | None:
+        """Return the allocation promised to a pod about which kube-scheduler has asked."""
+        found = self._by_uid.get(uid)
+        return found.allocation if found is not None and found.asked else None
+
+    def ask(self, group: str, uid: str, now: float) -> None:
+        """Prepare a question about a member: promises to members with earlier questions stay, all others end."""
+        self.expire(now)
+        current = self._rounds.setdefault(group, _Round())
+        again = uid in current.asked
+        for other, promise in list(self._by_uid.items()):
+            if promise.group == group and (again or not promise.asked):
+                self.release(other)
+        if again:
+            current.asked.clear()
+        current.asked.add(uid)
+        current.until = now + PROMISE_SECONDS
+
+    def give(self, group: str, uid: str, allocation: PodAllocation, held: PodAllocation, *, asked: bool) -> None:
+        """Promise an allocation; `held` is the part that the pod holds itself. `asked`: kube-scheduler has asked about
+        this pod; others are kept for the rest of the group."""
+        self._by_uid[uid] = _Promise(group, allocation, asked)
+        self._ledger.hold(Holder("promise", uid), held)
+
+    @contextmanager
+    def lifted(self, uid: str, group: str = "") -> Generator[None]:
+        """Lift the promise to a pod, and those that are kept for the rest of `group`. No await inside, so no other
+        reader sees it."""
+        aside = {
+            other: (promise, self._ledger.holding(Holder("promise", other)))
+            for other, promise in self._by_uid.items()
+            if other == uid or (promise.group == group and not promise.asked)
+        }
+        for other in aside:
+            self.release(other)
+        try:
+            yield
+        finally:
+            for other, (promise, held) in aside.items():
+                self._by_uid[other] = promise
+                if held is not None:
+                    self._ledger.hold(Holder("promise", other), held)
+
+    def release(self, uid: str) -> None:
+        """End the promise to a pod, if there is one."""
+        if self._by_uid.pop(uid, None) is not None:
+            self._ledger.release(Holder("promise", uid))
+
+    def expire(self, now: float) -> bool:
+        """End the promises of groups about which nobody asked lately. Return whether cards became free."""
+        over = {group for group, current in self._rounds.items() if current.until <= now}
+        for group in over:
+            del self._rounds[group]
+        ended = [uid for uid, promise in self._by_uid.items() if promise.group in over]
+        for uid in ended:
+            self.release(uid)
+        return bool(ended)

@@ -1,0 +1,146 @@
+"""Kueue with its own controller: quotas in percent and MiB of cards, beside our placement."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.api import names
+from egpu.laptop.cluster import Cluster
+from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
+from support.neighbour_programs import Json, Neighbour
+from support.pod_groups import given, gone, pods_of, run
+from support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+KUEUE = Neighbour(
+    "kueue",
+    "config.kueue.x-k8s.io/v1beta1",
+    {
+        "featureGates": {"VisibilityOnDemand": False},
+        "integrations": {"frameworks": ["batch/job", "pod"]},
+        # Our webhook adds it to pods, and it counts no part of a card.
+        "resources": {"excludeResourcePrefixes": [names.SLOT]},
+    },
+)
+API = "/apis/kueue.x-k8s.io/v1beta1"
+QUEUES = f"{API}/namespaces/default/localqueues"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+async def set_up(client: Client, quotas: dict[str, str]) -> None:
+    """The documentation's queues, with quotas of card resources beside CPU and memory."""
+    flavor, cluster_queue, queue = KUEUE.example("single-clusterqueue-setup.yaml")
+    (group,) = cluster_queue["spec"]["resourceGroups"]
+    group["coveredResources"] += list(quotas)
+    group["flavors"][0]["resources"] += [{"name": name, "nominalQuota": amount} for name, amount in quotas.items()]
+    cluster_queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    await client.raw("POST", f"{API}/resourceflavors", body=flavor)
+    await client.raw("POST", f"{API}/clusterqueues", body=cluster_queue)
+    await client.raw("POST", QUEUES, body=queue)
+
+
+async def take_down(client: Client) -> None:
+    paths = (f"{QUEUES}/user-queue", f"{API}/clusterqueues/cluster-queue", f"{API}/resourceflavors/default-flavor")
+    for path in paths:
+        await client.raw("DELETE", path)
+    for path in paths:  # a finalizer of the controller holds some
+        await until(lambda path=path: _missing(client, path), what=path, seconds=120)
+
+
+async def _missing(client: Client, path: str) -> bool:
+    collection, _, name = path.rpartition("/")
+    found: Any = await client.raw("GET", collection)
+    return name not in [one["metadata"]["name"] for one in found["items"]]
+
+
+def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
+    """The documentation's Job of three pods, with a slice for each."""
+    (body,) = KUEUE.example("sample-job.yaml")
+    body["metadata"] = {"name": name, "labels": body["metadata"]["labels"]}
+    spec = body["spec"]["template"]["spec"]
+    spec["terminationGracePeriodSeconds"] = 0
+    if priority:
+        spec["priorityClassName"] = priority
+    spec["containers"][0]["resources"]["limits"] = limits
+    return body
+
+
+async def suspended(client: Client, name: str) -> bool:
+    found: Any = await client.raw("GET", f"{JOBS}/{name}")
+    return bool(found["spec"]["suspend"])
+
+
+async def remove(client: Client, name: str) -> None:
+    await client.raw("DELETE", f"{JOBS}/{name}", params={"propagationPolicy": "Background"})
+    await gone(client, f"job-name={name}")
+
+
+async def test_jobs_wait_for_quota_in_percent_and_mib(running: Cluster, client: Client, tmp_path: Path):
+    """Two Jobs want 150 % and 12 GiB each; the quota is 200 % and 40 GiB. The second one starts when the first is gone,
+    though there are four free cards."""
+    async with KUEUE.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "200", names.GPU_MEMORY: "40960"})
+        limits = {names.GPU_CORE: "50", names.GPU_MEMORY: "4096"}
+        for name in ("first", "second"):
+            await client.raw("POST", JOBS, body=job(name, limits))
+        pods = await run(client, "job-name=first", 3)
+        assert sum(given(pods).values()) == 150
+        assert await suspended(client, "second")
+        assert await pods_of(client, "job-name=second") == []
+        await remove(client, "first")
+        await run(client, "job-name=second", 3)
+        await remove(client, "second")
+        await take_down(client)
+
+
+async def test_kueue_evicts_a_less_important_job_and_its_cards_are_used_again(
+    running: Cluster, client: Client, tmp_path: Path
+):
+    """Kueue decides who gives quota back; it suspends the whole Job, and no pod is evicted by us."""
+    async with KUEUE.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "400"})
+        urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+        await client.raw("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body={**urgent, "value": 1000})
+        await client.raw("POST", JOBS, body=job("usual", {names.GPU_CORE: "100"}))
+        await run(client, "job-name=usual", 3)
+        await client.raw("POST", JOBS, body=job("rush", {names.GPU_CORE: "100"}, priority="urgent"))
+        pods = await run(client, "job-name=rush", 3)
+        assert list(given(pods).values()) == [100] * 3
+        assert await suspended(client, "usual")
+        events: Any = await client.raw("GET", "/api/v1/namespaces/default/events")
+        assert not [
+            one for one in events["items"] if one["reason"] in ("Preempting", "Preempted") and "card" in one["message"]
+        ]
+        for name in ("rush", "usual"):
+            await remove(client, name)
+        await client.raw("DELETE", "/apis/scheduling.k8s.io/v1/priorityclasses/urgent")
+        await take_down(client)
+
+
+async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Cluster, client: Client, tmp_path: Path):
+    async with KUEUE.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "150"})
+        pods = KUEUE.example("kueue-pod-group.yaml")
+        for at, pod in enumerate(pods):
+            pod["metadata"] |= {"name": f"member-{at}", "generateName": ""}
+            pod["metadata"]["labels"]["group"] = "gated"
+            pod["spec"] |= {"terminationGracePeriodSeconds": 0}
+            container = pod["spec"]["containers"][0]
+            container |= {"command": ["sleep", "1000"], "resources": {"limits": {names.GPU_CORE: "60"}}}
+        await client.raw("POST", "/api/v1/namespaces/default/pods", body=pods[0])
+
+        async def gated() -> bool:
+            (found,) = await pods_of(client, "group=gated")
+            return bool(found.spec.scheduling_gates) and not found.spec.node_name
+
+        await until(gated, seconds=120)
+        await client.raw("POST", "/api/v1/namespaces/default/pods", body=pods[1])
+        found = await run(client, "group=gated", 2)
+        assert sum(given(found).values()) == 120
+        for pod in found:
+            await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
+        await gone(client, "group=gated")
+        await take_down(client)
