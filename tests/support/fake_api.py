@@ -43,6 +43,8 @@ class FakeAPI(httpx2.AsyncBaseTransport):
         self.version = 0
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.log: list[tuple[str, str]] = []
+        self.bindings: list[str] = []
+        """The names of pods to bind, without the tries at a version of the pod that has changed meanwhile."""
         self.history: list[tuple[str, str, Json]] = []
         self.changed = asyncio.Condition()
         self.fault: Fault | None = None
@@ -121,12 +123,14 @@ class FakeAPI(httpx2.AsyncBaseTransport):
         if sub == "binding":
             wanted = body["metadata"]
             if wanted.get("uid", meta["uid"]) != meta["uid"] or obj["spec"].get("nodeName"):
+                self.bindings.append(name)
                 return status(409, "Conflict", "bound or other uid")
             if wanted.get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]:
                 return status(409, "Conflict", "resourceVersion")
             annotations = {**(meta.get("annotations") or {}), **(wanted.get("annotations") or {})}
             patch = {"metadata": {"annotations": annotations}, "spec": {"nodeName": body["target"]["name"]}}
             self.put(plural, merge(obj, patch))
+            self.bindings.append(name)
             return httpx2.Response(201, json={"kind": "Status", "status": "Success"})
         if sub == "eviction":
             options = body["deleteOptions"]
