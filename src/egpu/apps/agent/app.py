@@ -25,6 +25,7 @@ from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.registrar import Registrar
 from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
+from egpu.adapters.shim.amounts import PublishedAmounts
 from egpu.adapters.shim.orders import Shim
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
@@ -106,6 +107,7 @@ class Agent:
         self.metrics = self._metrics(hardware)
         shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
         self._shim = Shim(shim_directory) if shim_directory is not None else None
+        self.amounts = PublishedAmounts(shim_directory.amounts) if shim_directory is not None else None
         parent = self._shim or self._own_children()
         own_executors = ExecutorSupervisor(config.state_dir / "executors", SlotOwner, parent=parent, private=True)
         self.executors = SlotExecutors(own_executors, self.slots)
@@ -138,6 +140,8 @@ class Agent:
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
+        if self.amounts is not None:
+            self.publisher.before_offering = self.amounts.note
         self.sweeper = Sweeper(
             slots=self.slots,
             specs=self.specs,
@@ -331,6 +335,8 @@ class Agent:
         supervisor.add("standing", self.standing.run())
         if self.config.nvml_library is None:
             supervisor.add("driver", self.standing.until_too_old(supervisor.stop), may_end=True)
+        if self.amounts is not None:
+            supervisor.add("amounts", self.amounts.until_end())
         if self._shim is not None:
             shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
             self.metrics.confined(shim.held, shim.lacks)
@@ -383,4 +389,5 @@ async def run(config: AgentConfig) -> None:
         supervisor.add("farewell", farewell.learn(), may_end=True)
         with seldom_searched():
             await agent.run(supervisor)
-        await farewell.end()
+        if await farewell.end() and agent.amounts is not None:
+            agent.amounts.clear()

@@ -4,38 +4,28 @@
 place pods that ask for a GPU on this node, and kubelet would run them without one. So the agent asks at its end
 whether it is removed, or only replaced. If it has no right left to change the node, it tells kubelet instead: it
 registers every name as a device plugin without devices. kubelet then publishes 0 and refuses pods that ask for it.
-kubelet forgets such a plugin after five minutes, and leaves the 0 in the node's status.
+kubelet forgets such a plugin after five minutes, and leaves the 0 in the node's status. If the agent is killed before
+that, the shim does the same at its own end (`egpu.apps.shim.last_words`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, Self
 
 import structlog
 
 from egpu.adapters.kubernetes import node_conditions
+from egpu.adapters.nothing import offer_nothing
 from egpu.apps.agent.config import AgentConfig
 from egpu.core.offered import withdrawn
 from egpu_base.api.kubernetes import Node
-from egpu_base.errors import ElasticGPUError, NotFound, NotSupported, Refused
-from egpu_base.kubelet.deviceplugin import (
-    DIRECTORY,
-    ContainerDevices,
-    PluginDevice,
-    PluginOptions,
-    Registration,
-    register,
-    serve_plugin,
-)
+from egpu_base.errors import ElasticGPUError, NotFound, Refused
 from egpu_base.kubernetes import Client
 
 SECONDS: Final = 15.0
 """kubelet ends a pod after 30 seconds; this leaves time for the rest."""
-LISTED_SECONDS: Final = 5.0
-"""kubelet asks for the devices of a new plugin at once."""
 RETRY_SECONDS: Final = 5.0
-ENDPOINT: Final = "elasticgpu-farewell.sock"
 
 log = structlog.get_logger(__name__)
 
@@ -89,14 +79,17 @@ class Farewell:
                 log.info("not known yet whether this agent may ask about its DaemonSet", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def end(self) -> None:
-        """Withdraw everything if the agent is removed. Never raises: the process ends."""
+    async def end(self) -> bool:
+        """Withdraw everything if the agent is removed. Return whether nothing is left to do. Never raises: the process
+        ends."""
         try:
             async with asyncio.timeout(SECONDS):
                 if self._may_ask and await self._removed():
                     await self._withdraw()
         except (ElasticGPUError, TimeoutError, OSError) as error:
             log.warning("the node's amounts stay; run egpu uninstall", reason=str(error) or "no answer in time")
+            return False
+        return True
 
     async def _removed(self) -> bool:
         try:
@@ -117,45 +110,6 @@ class Farewell:
         except Refused:
             await offer_nothing(self._kubelet_dir, self._offered())
             log.info("removed: kubelet refuses pods that ask for a GPU")
-
-
-class Nothing:
-    """A device plugin without devices. Implements `egpu_base.kubelet.deviceplugin.DevicePlugin`."""
-
-    options = PluginOptions()
-
-    def __init__(self) -> None:
-        self._asked = asyncio.Semaphore(0)
-        self._never = asyncio.Event()
-
-    async def listed(self, times: int, *, seconds: float) -> None:
-        """Wait until kubelet has read the list so many times. Raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            for _ in range(times):
-                await self._asked.acquire()
-
-    async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
-        yield ()
-        self._asked.release()
-        await self._never.wait()
-
-    async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        raise NotSupported("Elastic GPU was removed from this node")
-
-    async def pre_start(self, ids: tuple[str, ...]) -> None:
-        raise NotSupported("Elastic GPU was removed from this node")
-
-
-async def offer_nothing(kubelet_dir: Path, resources: Iterable[str]) -> None:
-    """Have kubelet publish 0 of each resource. Raises Unavailable, and OSError if its directory is not there."""
-    directory, plugin, names = kubelet_dir / DIRECTORY, Nothing(), sorted(resources)
-    server = await serve_plugin(plugin, directory / ENDPOINT)
-    try:
-        for name in names:
-            await register(directory, Registration(name, ENDPOINT, plugin.options))
-        await plugin.listed(len(names), seconds=LISTED_SECONDS)
-    finally:
-        await server.stop(None)
 
 
 def _path(daemon_set: str) -> str:
