@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from egpu.adapters.shim.amounts import PublishedAmounts
 from egpu_base.system.private import private_directory
+
+__all__ = ["MPS_FOLDER", "PublishedAmounts", "ShimDirectory"]
 
 MPS_FOLDER: Final = "mps"
 """The folder with a directory for each card that has an MPS server (`egpu.apps.agent.cards.mps_servers`)."""

@@ -30,13 +30,15 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class PublishedAmounts:
-    """The agent's side. It holds the lock from here on; several agents may, while one replaces the other."""
+    """The agent's side. It holds the lock from here on; several agents may, while one replaces the other. An agent
+    without a shim has no file."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path | None) -> None:
         self._file = file
         self._noted: _Noted | None = None
-        self._lock = _lock_file(file).open("a")
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._lock = None if file is None else _lock_file(file).open("a")
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def note(self, names: Collection[str]) -> None:
         """Write down what is about to be published."""
@@ -53,11 +55,12 @@ class PublishedAmounts:
     def clear(self) -> None:
         """Forget everything: it is withdrawn, or the next agent serves it."""
         self._noted = None
-        self._file.unlink(missing_ok=True)
-        self._lock.close()
+        if self._file is not None and self._lock is not None:
+            self._file.unlink(missing_ok=True)
+            self._lock.close()
 
     def _write(self, noted: _Noted) -> None:
-        if noted != self._noted:
+        if self._file is not None and noted != self._noted:
             write_atomically(self._file, msgspec.json.encode(noted), mode=0o600)
             self._noted = noted
 

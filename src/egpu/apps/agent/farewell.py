@@ -17,6 +17,8 @@ import structlog
 
 from egpu.adapters.kubernetes import node_conditions
 from egpu.adapters.nothing import offer_nothing
+from egpu.adapters.shim import PublishedAmounts
+from egpu.apps.agent.cards.publisher import Publisher
 from egpu.apps.agent.config import AgentConfig
 from egpu.core.offered import withdrawn
 from egpu_base.api.kubernetes import Node
@@ -32,7 +34,8 @@ log = structlog.get_logger(__name__)
 
 class Farewell:
     """`daemon_set` is NAMESPACE/NAME; empty: the agent belongs to none, and never says farewell. `offered` returns the
-    names that this agent publishes, `others` those that kubelet publishes for another device plugin."""
+    names that this agent publishes, `others` those that kubelet publishes for another device plugin. The shim reads
+    `amounts` if this agent is killed."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Farewell:
         kubelet_dir: Path,
         offered: Callable[[], Iterable[str]],
         others: Callable[[], Collection[str]] = frozenset,
+        amounts: PublishedAmounts | None = None,
     ) -> None:
         self._client = client
         self._node = node
@@ -50,6 +54,7 @@ class Farewell:
         self._kubelet_dir = kubelet_dir
         self._offered = offered
         self._others = others
+        self._amounts = PublishedAmounts(None) if amounts is None else amounts
         self._may_ask = False
 
     @classmethod
@@ -57,13 +62,22 @@ class Farewell:
         cls,
         config: AgentConfig,
         client: Client,
+        publisher: Publisher,
         *,
-        offered: Callable[[], Iterable[str]],
         others: Callable[[], Collection[str]],
+        amounts: PublishedAmounts,
     ) -> Self:
         """Return the farewell of an agent with this configuration."""
         own, kubelet_dir = config.daemon_set, config.kubelet_dir
-        return cls(client, config.node, daemon_set=own, kubelet_dir=kubelet_dir, offered=offered, others=others)
+        return cls(
+            client,
+            config.node,
+            daemon_set=own,
+            kubelet_dir=kubelet_dir,
+            offered=lambda: publisher.offered,
+            others=others,
+            amounts=amounts,
+        )
 
     async def learn(self) -> None:
         """Learn that this agent may ask about its DaemonSet: only then does a later refusal mean that its rights are
@@ -79,17 +93,16 @@ class Farewell:
                 log.info("not known yet whether this agent may ask about its DaemonSet", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def end(self) -> bool:
-        """Withdraw everything if the agent is removed. Return whether nothing is left to do. Never raises: the process
-        ends."""
+    async def end(self) -> None:
+        """Withdraw everything if the agent is removed. Never raises: the process ends."""
         try:
             async with asyncio.timeout(SECONDS):
                 if self._may_ask and await self._removed():
                     await self._withdraw()
         except (ElasticGPUError, TimeoutError, OSError) as error:
             log.warning("the node's amounts stay; run egpu uninstall", reason=str(error) or "no answer in time")
-            return False
-        return True
+        else:
+            self._amounts.clear()
 
     async def _removed(self) -> bool:
         try:
