@@ -167,14 +167,16 @@ async def test_a_cluster_is_as_before_after_installation_and_removal(
             assert traces(await client.get(Node, name)) == []
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
 async def test_no_pod_that_asks_for_a_gpu_runs_after_everything_was_deleted_at_once(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """As `kubectl delete -k deploy/` does: rights and webhook go first, and nobody is left to clean up."""
+    """As `kubectl delete -k deploy/` does: rights and webhook go first, and nobody is left to clean up. The agent ends
+    by itself, or is killed: then the shim speaks for it."""
     config = alone(ClusterConfig(nodes=1, cards_per_node=1), tmp_path, monkeypatch)
     async with world.started(config, Later(config)) as running, running.client() as client:
         await client.patch(Node, "node-1", {"metadata": {"labels": {"elasticgpu.io/node": "true"}}})
-        async with played(running, client) as ended:
+        async with played(running, client, killed=killed) as ended:
             code, said, errors = await command(place, running, "install", "--wait", "80", "--no-try")
             assert code == 0, (said, errors)
             await until(lambda: offers(client), "the node's amounts")
@@ -212,9 +214,11 @@ async def refused(client: Client) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerator[asyncio.Event]:
-    """Start the components' processes as soon as Deployments are written, and end agents with their DaemonSet. Yield an
-    event for the end of their processes."""
+async def played(
+    running: world.Cluster[Later], client: Client, *, killed: bool = False
+) -> AsyncGenerator[asyncio.Event]:
+    """Start the components' processes as soon as Deployments are written, and end agents, or kill them, with their
+    DaemonSet. Yield an event for the end of their processes."""
     objects, ended = Objects(client), asyncio.Event()
 
     async def workloads(kind: str) -> int:
@@ -232,7 +236,14 @@ async def played(running: world.Cluster[Later], client: Client) -> AsyncGenerato
             await until(lambda: workloads("DaemonSet"), "the DaemonSets")  # which an agent asks about when it starts
             await running.fleet.start([one for one in specs if on_nodes(one)])
             await until(lambda: gone("DaemonSet"), "the end of the DaemonSets")
-            await running.fleet.stop([one.name for one in specs if on_nodes(one)])
+            agents = [one.name for one in specs if one.name.startswith("agent-")]
+            if killed:
+                for name in agents:
+                    running.fleet.children[name].kill()
+                await running.fleet.stop(agents)
+            await running.fleet.stop(
+                [one.name for one in specs if on_nodes(one) and one.name in running.fleet.children]
+            )
             ended.set()
             await asyncio.Event().wait()
 

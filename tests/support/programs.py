@@ -9,9 +9,9 @@ from typing import Any, Final
 from egpu.adapters import native
 from egpu.adapters.slices.pages import UsageReader
 from egpu.api import names
-from egpu.laptop.cluster import Cluster
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
+from egpu_sim.cluster.cluster import Cluster
 
 SPIN: Final = [str(native.path("samples/egpu-sample-spin")), "--us=1000", "--seconds=100000"]
 WITH_GPUS: Final = {"elasticgpu.io/gpu-count": "2"}
@@ -35,18 +35,18 @@ def steady() -> list[dict[str, Any]]:
     ]
 
 
-def _slices(running: Cluster) -> Iterator[Path]:
+def _slices(running: Cluster[Any]) -> Iterator[Path]:
     for node in running.node_names:
         for folder in ("slots", "executors", "served"):
             yield from (running.node_dir(node) / "agent" / folder).glob("[!.]*/usage")
 
 
-def gpu_seconds(running: Cluster) -> dict[Path, float]:
+def gpu_seconds(running: Cluster[Any]) -> dict[Path, float]:
     """GPU time that each slice of the cluster has used, by its usage file."""
     return {file: sum(one.gpu_ns for one in UsageReader(file).read_totals().devices) / 1e9 for file in _slices(running)}
 
 
-def computing(running: Cluster) -> int:
+def computing(running: Cluster[Any]) -> int:
     """How many slices have computed."""
     return sum(used > 0 for used in gpu_seconds(running).values())
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from egpu.api import names
-from egpu.apps.controller.owed_pods import SECRET
+from egpu.apps.controller.owed_pods import RECORD
 from egpu.core.remaking import delay_seconds, is_refused, remade
 from egpu_base.api.kubernetes import Pod
 from support.fake_api import FakeAPI, Json, status
@@ -162,7 +162,7 @@ async def test_an_api_server_that_fails_in_between_loses_no_pod(monkeypatch: pyt
 
 
 def recorded(api: FakeAPI) -> bool:
-    return any(one["metadata"]["name"] == SECRET and one.get("data") for one in api.all("secrets"))
+    return any(one["metadata"]["name"] == RECORD and one.get("data") for one in api.all("secrets"))
 
 
 class Killing(FakeAPI):

@@ -3,6 +3,7 @@
     cards           the cards of this machine, through NVIDIA's interfaces
     programs        start of programs inside a slice
     kubernetes      the cluster as our components follow it
+    nothing         a device plugin without devices, by which kubelet refuses pods
     registrar       keeps the device plugin registered, also after kubelet's restart
     slices          the two files of a slice: its limits and its use
     executors       processes with a card, for programs without one

@@ -24,7 +24,7 @@ from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.registrar import Registrar
-from egpu.adapters.shim import MPS_FOLDER, ShimDirectory
+from egpu.adapters.shim import MPS_FOLDER, PublishedAmounts, ShimDirectory
 from egpu.adapters.shim.orders import Shim
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
@@ -107,6 +107,7 @@ class Agent:
         self.metrics = self._metrics(hardware)
         shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
         self._shim = Shim(shim_directory) if shim_directory is not None else None
+        self.amounts = PublishedAmounts(None if shim_directory is None else shim_directory.amounts)
         parent = self._shim or self._own_children()
         own_executors = ExecutorSupervisor(config.state_dir / "executors", SlotOwner, parent=parent, private=True)
         self.executors = SlotExecutors(own_executors, self.slots)
@@ -141,6 +142,7 @@ class Agent:
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
+        self.publisher.before_offering = self.amounts.note
         self.sweeper = Sweeper(
             slots=self.slots,
             specs=self.specs,
@@ -340,7 +342,7 @@ class Agent:
             ("sweeper", self.sweeper.run), ("resizer", self.resizer.run), ("parker", self.parker.run),
             ("compute", self.compute.run), ("memory", self.memory.run), ("ended", self.ended.run),
             ("metrics", self.metrics.run), ("time-slices", self.time_slices.run), ("mps", self.mps.run),
-            ("executors", self.executors.run),
+            ("executors", self.executors.run), ("amounts", self.amounts.until_end),
         ):  # fmt: skip
             supervisor.add(name, work())
         taint = StartupTaint(self.client, self.config.node, self.not_ready, self.allocator)
@@ -375,7 +377,7 @@ async def run(config: AgentConfig) -> None:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
-        farewell = Farewell.of(config, client, offered=lambda: agent.publisher.offered, others=agent.standing.others)
+        farewell = Farewell.of(config, client, agent.publisher, others=agent.standing.others, amounts=agent.amounts)
         supervisor = Supervisor()
         supervisor.add("farewell", farewell.learn(), may_end=True)
         with seldom_searched():

@@ -4,45 +4,38 @@
 place pods that ask for a GPU on this node, and kubelet would run them without one. So the agent asks at its end
 whether it is removed, or only replaced. If it has no right left to change the node, it tells kubelet instead: it
 registers every name as a device plugin without devices. kubelet then publishes 0 and refuses pods that ask for it.
-kubelet forgets such a plugin after five minutes, and leaves the 0 in the node's status.
+kubelet forgets such a plugin after five minutes, and leaves the 0 in the node's status. If the agent is killed before
+that, the shim does the same at its own end (`egpu.apps.shim.last_words`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, Self
 
 import structlog
 
 from egpu.adapters.kubernetes import node_conditions
+from egpu.adapters.nothing import offer_nothing
+from egpu.adapters.shim import PublishedAmounts
+from egpu.apps.agent.cards.publisher import Publisher
 from egpu.apps.agent.config import AgentConfig
 from egpu.core.offered import withdrawn
 from egpu_base.api.kubernetes import Node
-from egpu_base.errors import ElasticGPUError, NotFound, NotSupported, Refused
-from egpu_base.kubelet.deviceplugin import (
-    DIRECTORY,
-    ContainerDevices,
-    PluginDevice,
-    PluginOptions,
-    Registration,
-    register,
-    serve_plugin,
-)
+from egpu_base.errors import ElasticGPUError, NotFound, Refused
 from egpu_base.kubernetes import Client
 
 SECONDS: Final = 15.0
 """kubelet ends a pod after 30 seconds; this leaves time for the rest."""
-LISTED_SECONDS: Final = 5.0
-"""kubelet asks for the devices of a new plugin at once."""
 RETRY_SECONDS: Final = 5.0
-ENDPOINT: Final = "elasticgpu-farewell.sock"
 
 log = structlog.get_logger(__name__)
 
 
 class Farewell:
     """`daemon_set` is NAMESPACE/NAME; empty: the agent belongs to none, and never says farewell. `offered` returns the
-    names that this agent publishes, `others` those that kubelet publishes for another device plugin."""
+    names that this agent publishes, `others` those that kubelet publishes for another device plugin. The shim reads
+    `amounts` if this agent is killed."""
 
     def __init__(
         self,
@@ -53,6 +46,7 @@ class Farewell:
         kubelet_dir: Path,
         offered: Callable[[], Iterable[str]],
         others: Callable[[], Collection[str]] = frozenset,
+        amounts: PublishedAmounts | None = None,
     ) -> None:
         self._client = client
         self._node = node
@@ -60,6 +54,7 @@ class Farewell:
         self._kubelet_dir = kubelet_dir
         self._offered = offered
         self._others = others
+        self._amounts = PublishedAmounts(None) if amounts is None else amounts
         self._may_ask = False
 
     @classmethod
@@ -67,13 +62,22 @@ class Farewell:
         cls,
         config: AgentConfig,
         client: Client,
+        publisher: Publisher,
         *,
-        offered: Callable[[], Iterable[str]],
         others: Callable[[], Collection[str]],
+        amounts: PublishedAmounts,
     ) -> Self:
         """Return the farewell of an agent with this configuration."""
         own, kubelet_dir = config.daemon_set, config.kubelet_dir
-        return cls(client, config.node, daemon_set=own, kubelet_dir=kubelet_dir, offered=offered, others=others)
+        return cls(
+            client,
+            config.node,
+            daemon_set=own,
+            kubelet_dir=kubelet_dir,
+            offered=lambda: publisher.offered,
+            others=others,
+            amounts=amounts,
+        )
 
     async def learn(self) -> None:
         """Learn that this agent may ask about its DaemonSet: only then does a later refusal mean that its rights are
@@ -97,6 +101,8 @@ class Farewell:
                     await self._withdraw()
         except (ElasticGPUError, TimeoutError, OSError) as error:
             log.warning("the node's amounts stay; run egpu uninstall", reason=str(error) or "no answer in time")
+        else:
+            self._amounts.clear()
 
     async def _removed(self) -> bool:
         try:
@@ -117,45 +123,6 @@ class Farewell:
         except Refused:
             await offer_nothing(self._kubelet_dir, self._offered())
             log.info("removed: kubelet refuses pods that ask for a GPU")
-
-
-class Nothing:
-    """A device plugin without devices. Implements `egpu_base.kubelet.deviceplugin.DevicePlugin`."""
-
-    options = PluginOptions()
-
-    def __init__(self) -> None:
-        self._asked = asyncio.Semaphore(0)
-        self._never = asyncio.Event()
-
-    async def listed(self, times: int, *, seconds: float) -> None:
-        """Wait until kubelet has read the list so many times. Raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            for _ in range(times):
-                await self._asked.acquire()
-
-    async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
-        yield ()
-        self._asked.release()
-        await self._never.wait()
-
-    async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        raise NotSupported("Elastic GPU was removed from this node")
-
-    async def pre_start(self, ids: tuple[str, ...]) -> None:
-        raise NotSupported("Elastic GPU was removed from this node")
-
-
-async def offer_nothing(kubelet_dir: Path, resources: Iterable[str]) -> None:
-    """Have kubelet publish 0 of each resource. Raises Unavailable, and OSError if its directory is not there."""
-    directory, plugin, names = kubelet_dir / DIRECTORY, Nothing(), sorted(resources)
-    server = await serve_plugin(plugin, directory / ENDPOINT)
-    try:
-        for name in names:
-            await register(directory, Registration(name, ENDPOINT, plugin.options))
-        await plugin.listed(len(names), seconds=LISTED_SECONDS)
-    finally:
-        await server.stop(None)
 
 
 def _path(daemon_set: str) -> str:

@@ -19,7 +19,8 @@ from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import AlreadyExists, Conflict, NotFound
 from egpu_base.kubernetes import Client
 
-SECRET: Final = "elastic-gpu-remade-pods"  # noqa: S105  the name of a Secret
+RECORD: Final = "elastic-gpu-remade-pods"
+"""The name of the Secret."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,13 +48,13 @@ class OwedPods:
 
     async def all(self) -> Sequence[OwedPod]:
         """Return the pods that are owed. An unreadable one is logged and left out."""
-        secret = await self._client.find(Secret, SECRET, namespace=self._namespace)
+        secret = await self._client.find(Secret, RECORD, namespace=self._namespace)
         found: list[OwedPod] = []
         for uid, text in ((secret.data if secret is not None else None) or {}).items():
             try:
                 found.append(msgspec.json.decode(gzip.decompress(base64.b64decode(text)), type=OwedPod))
             except (binascii.Error, EOFError, OSError, msgspec.MsgspecError) as error:
-                log.warning("record of a pod to make again is unreadable", secret=SECRET, uid=uid, reason=str(error))
+                log.warning("record of a pod to make again is unreadable", secret=RECORD, uid=uid, reason=str(error))
         return found
 
     async def note(self, owed: OwedPod) -> None:
@@ -61,17 +62,17 @@ class OwedPods:
         text = base64.b64encode(gzip.compress(msgspec.json.encode(owed))).decode()
         data = {owed.uid: text}
         try:
-            await self._client.patch(Secret, SECRET, {"data": data}, namespace=self._namespace)
+            await self._client.patch(Secret, RECORD, {"data": data}, namespace=self._namespace)
         except NotFound:
-            metadata = ObjectMeta(name=SECRET, namespace=self._namespace, labels=MANAGED)
+            metadata = ObjectMeta(name=RECORD, namespace=self._namespace, labels=MANAGED)
             try:
                 await self._client.create(Secret, Secret(metadata=metadata, type="Opaque", data=data))
             except AlreadyExists as error:
-                raise Conflict(f"secret {SECRET}: it was created meanwhile") from error
+                raise Conflict(f"secret {RECORD}: it was created meanwhile") from error
 
     async def forget(self, uid: str) -> None:
         """Remove a pod that is made, or is not to be made any more."""
         try:
-            await self._client.patch(Secret, SECRET, {"data": {uid: None}}, namespace=self._namespace)
+            await self._client.patch(Secret, RECORD, {"data": {uid: None}}, namespace=self._namespace)
         except NotFound:
             return  # somebody deleted the record

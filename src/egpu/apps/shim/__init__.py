@@ -5,6 +5,7 @@ containerd's shims keep containers while containerd is upgraded.
     config       its settings
     plugin       answers kubelet: slots and Allocate from the agent's last offer, PreStartContainer by asking the agent
     executors    parent of the executors: starts and ends them as the agent orders
+    last_words   its last act: kubelet refuses what a killed agent published
 
 kubelet fails a pod for good when the plugin's socket does not answer, and a container's executor ends with the control
 group that it was started in. So this process does only what rarely changes: it decides nothing, reads nothing of the

@@ -14,6 +14,7 @@ from egpu.adapters.registrar import Registrar
 from egpu.adapters.shim import ShimDirectory
 from egpu.apps.shim.config import ShimConfig
 from egpu.apps.shim.executors import OrderedExecutors
+from egpu.apps.shim.last_words import last_words
 from egpu.apps.shim.plugin import HeldPlugin
 from egpu_base.runtime.supervisor import Supervisor
 
@@ -25,7 +26,7 @@ class NodeShim:
 
     def __init__(self, config: ShimConfig) -> None:
         """Read the configuration. Raises InvalidInput, NotPrivate, Unavailable."""
-        directory = ShimDirectory.of(config.state_dir)
+        self.directory = directory = ShimDirectory.of(config.state_dir)
         self.confinement = Confinement(config.confinement)
         self.images = Images(config.state_dir / "images", config.image_cache_mib)
         self.libraries = library_path(config.library_path, config.driver_dir)
@@ -72,4 +73,6 @@ class NodeShim:
 
 async def run(config: ShimConfig) -> None:
     """Run a shim until SIGTERM or SIGINT. Raises errors that end it."""
-    await NodeShim(config).run(Supervisor())
+    shim = NodeShim(config)
+    await shim.run(Supervisor())
+    await last_words(shim.directory, config.kubelet_dir)

@@ -114,6 +114,8 @@ class Publisher:
         self.published = 0
         self.offered: frozenset[str] = frozenset()
         """The resource names that this node publishes."""
+        self.before_offering: Callable[[frozenset[str]], None] = lambda _: None
+        """Gets them before the API server does."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -242,6 +244,7 @@ class Publisher:
         if self._standing is not None:
             capacity, allocatable = (self._standing.limited(one, node) for one in (capacity, allocatable))
         self.offered = frozenset(capacity)
+        self.before_offering(self.offered)
         labels = node_labels(cards) if not contested else {}
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
