@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     u = (struct egpu_usage){.magic = EGPU_USAGE_MAGIC, .abi_version = EGPU_ABI_VERSION, .size = EGPU_USAGE_SIZE,
         .slot_count = EGPU_USAGE_SLOTS, .device_capacity = EGPU_MAX_DEVICES};
     u.devices[1] = (struct egpu_usage_device){.memory_bytes = 1, .peak_bytes = 2, .refusals = 3, .reaped_bytes = 4,
-        .spill_bytes = 44,
+        .spill_bytes = 44, .room_asked_ns = 45,
         .bucket_ns = -5, .bucket_time_ns = 6, .gpu_ns = 7, .throttled_ns = 8, .launches = 9};
     u.slots[1023] = (struct egpu_usage_slot){.state = EGPU_SLOT_LIVE, .device = 1, .pid = 10, .start_time = 11,
         .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99,
@@ -50,6 +50,9 @@ int main(int argc, char **argv) {
     printf("checksum_ok %d\n", b->checksum == egpu_policy_checksum(b) && b->generation == p.generation);
     printf("parkable %d\n", b->flags == EGPU_POLICY_PARKABLE);
     printf("request %lu\n", (unsigned long)b->park_request);
+    printf("room %lu\n", (unsigned long)b->room_bytes);
+    printf("until %lu\n", (unsigned long)b->room_until_ns);
+    printf("hold %lu\n", (unsigned long)b->park_hold_ns);
     printf("last_answer %d\n", EGPU_PARK_NO_ROOM);
     printf("limit %lu\n", (unsigned long)b->devices[1].memory_limit_bytes);
     printf("uuid_ok %d\n", strcmp(b->devices[1].uuid, "GPU-two") == 0 && b->device_count == 2);
@@ -73,6 +76,8 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
     lines = [device(), device("GPU-two", memory=77 << 20)]
     write_policy(tmp_path / "policy", lines, parking=pages.Parking())
     assert pages.ask_to_park(tmp_path / "policy", park=True) == 1
+    assert pages.set_room(tmp_path / "policy", room_bytes=5, until_ns=6, park_hold_ns=7) == 3
+    write_policy(tmp_path / "policy", lines)  # keeps all of it
 
     output = subprocess.run(
         [program, tmp_path / "usage", tmp_path / "policy"], check=True, capture_output=True, text=True
@@ -101,7 +106,10 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         "egpu_usage.slots": 4096 + 16 * 1024,
         "checksum_ok": 1,
         "parkable": 1,
-        "request": 1,
+        "request": 3,
+        "room": 5,
+        "until": 6,
+        "hold": 7,
         "last_answer": max(ParkAnswer),
         "limit": 77 << 20,
         "uuid_ok": 1,
@@ -114,6 +122,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         refusals=3,
         reaped_bytes=4,
         spill_bytes=44,
+        room_asked_ns=45,
         bucket_ns=-5,
         refilled_ns=6,
         gpu_ns=7,
