@@ -51,7 +51,7 @@ def test_one_decision(slices: tuple[Tenant, ...], known: list[Turn], spare: int)
     assert sum(after(one, decision).committed_bytes for one in slices) <= held + spare * GIB
     waits = {one.name for one in slices if one.waits}
     if not waits:
-        assert not decision.rooms and not decision.parks
+        assert (decision.rooms, decision.parks) == ({}, {})
     for one in slices:
         room = decision.rooms.get(one.name, one.room_bytes)
         assert one.floor_bytes <= room <= max(one.limit_bytes, one.on_card_bytes)
@@ -61,7 +61,8 @@ def test_one_decision(slices: tuple[Tenant, ...], known: list[Turn], spare: int)
 
 def check_victim(one: Tenant, slices: tuple[Tenant, ...], known: Turn, *, holds: bool) -> None:
     """A victim has something to give, may be parked, and its turn is over or it is less important."""
-    assert one.movable_bytes > 0 and not one.stays
+    assert one.movable_bytes > 0
+    assert not one.stays
     assert known.leaves_since is None or one.answered or NOW - known.leaves_since > 15
     assert known.refused_until <= NOW
     had, idle = NOW - known.since, NOW - one.active_at
@@ -147,9 +148,7 @@ def test_a_small_one_is_not_behind_a_large_one_for_ever() -> None:
     busy = tenant("a", 60)
     large, small = tenant("b", 0, wants=60), tenant("c", 0, wants=10)
     turns = {"a": Turn(NOW - 60), "b": Turn(NOW, NOW - 9), "c": Turn(NOW, NOW - 1)}
-    assert decided(busy, large, small, turns=turns).rooms == {"c": 10 * GIB}, (
-        "free, and the large one has no use for it"
-    )
+    assert decided(busy, large, small, turns=turns).rooms == {"c": 10 * GIB}, "free, and of no use to the large one"
     turns = {"a": Turn(NOW - 1), "b": Turn(NOW, NOW - 130), "c": Turn(NOW, NOW - 1)}
     assert decided(busy, large, small, turns=turns).rooms == {}, "it has waited for a turn's length: it is next"
 
@@ -257,7 +256,8 @@ def test_everybody_gets_a_turn(sizes: list[tuple[int, bool]]) -> None:
     programs = [program(str(at), gib, work=5.0 if rests else 1e9, pause=20.0) for at, (gib, rests) in enumerate(sizes)]
     Simulation(programs, 80 * GIB).run(200)
     for one in programs:
-        assert one.worked >= 1 and one.longest_wait < 100, f"{one.tenant.name} of {sizes}"
+        assert one.worked >= 1, f"{one.tenant.name} of {sizes}"
+        assert one.longest_wait < 100, f"{one.tenant.name} of {sizes}"
 
 
 @pytest.mark.parametrize("small", [1, 5])
