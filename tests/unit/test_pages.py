@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpu.adapters.slices import pages
+from egpu.adapters.slices.asking import ask_to_park, set_room
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
 from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
 from egpu_base.errors import CorruptData, InvalidInput
@@ -75,8 +76,8 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
     subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", "-o", program, source], check=True)
     lines = [device(), device("GPU-two", memory=77 << 20)]
     write_policy(tmp_path / "policy", lines, parking=pages.Parking())
-    assert pages.ask_to_park(tmp_path / "policy", park=True) == 1
-    assert pages.set_room(tmp_path / "policy", room_bytes=5, until_ns=6, park_hold_ns=7) == 3
+    assert ask_to_park(tmp_path / "policy", park=True) == 1
+    assert set_room(tmp_path / "policy", room_bytes=5, until_ns=6, park_hold_ns=7) == 3
     write_policy(tmp_path / "policy", lines)  # keeps all of it
 
     output = subprocess.run(
@@ -156,7 +157,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
 def test_requests_to_park_are_numbered_and_survive_new_limits(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     write_policy(path, [device()], parking=pages.Parking())
-    numbers = [pages.ask_to_park(path, park=park) for park in (True, True, False, False, True)]
+    numbers = [ask_to_park(path, park=park) for park in (True, True, False, False, True)]
     assert numbers == [1, 3, 4, 6, 7]
     write_policy(path, [device(memory=5 << 20)])
     pages.amend_policy(path, "GPU-one", grant_ppm=1)
@@ -167,7 +168,7 @@ def test_requests_to_park_are_numbered_and_survive_new_limits(tmp_path: Path) ->
 def test_a_slice_that_is_not_parkable_is_not_asked(tmp_path: Path) -> None:
     write_policy(tmp_path / "policy", [device()])
     with pytest.raises(InvalidInput, match="parking"):
-        pages.ask_to_park(tmp_path / "policy", park=True)
+        ask_to_park(tmp_path / "policy", park=True)
 
 
 def test_a_policy_reads_back_and_changes_in_place(tmp_path: Path) -> None:

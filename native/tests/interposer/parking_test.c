@@ -8,7 +8,13 @@
 
 #include "../../interposer/parking/parking.h"
 
-enum { PIECES = 3, BYTES = 2 * PHYSICAL_PAGE, ROOM = 4 * BYTES, MOST_CALLS = 64 };
+enum {
+    PIECES = 3,
+    MOST_PIECES = 256,
+    BYTES = 2 * PHYSICAL_PAGE,
+    ROOM = 4 * BYTES,
+    MOST_CALLS = 64
+};
 
 /* ---- a driver: physical memory is a block, an address is reserved memory of nobody's ---- */
 
@@ -18,13 +24,13 @@ static size_t used, room = ROOM;
 static struct mapping {
     CUdeviceptr address;
     unsigned char *block;
-} mappings[PIECES + 1];
+} mappings[MOST_PIECES + 1];
 
 #define MAY_FAIL() \
     if (calls_left >= 0 && calls_left-- == 0) return failure
 
 static struct mapping *mapping_at(CUdeviceptr address) {
-    for (int i = 0; i <= PIECES; i++)
+    for (int i = 0; i <= MOST_PIECES; i++)
         if (mappings[i].address == address) return &mappings[i];
     return NULL;
 }
@@ -91,13 +97,16 @@ static CUresult attribute(int *out, CUdevice_attribute which, CUdevice ordinal) 
     *out = 1;
     return CUDA_SUCCESS;
 }
+static void take_time(size_t bytes);
 static CUresult down(void *to, CUdeviceptr from, size_t bytes) {
     MAY_FAIL();
+    take_time(bytes);
     memcpy(to, mapping_at(from)->block, bytes);
     return CUDA_SUCCESS;
 }
 static CUresult up(CUdeviceptr to, const void *from, size_t bytes) {
     MAY_FAIL();
+    take_time(bytes);
     memcpy(mapping_at(to)->block, from, bytes);
     return CUDA_SUCCESS;
 }
@@ -145,6 +154,10 @@ void account_reap(int device) { (void)device; }
 #define slot usage.slots[0]
 static uint64_t clock_ns;
 static void (*meanwhile)(void); /* while somebody sleeps */
+static double link;             /* bytes per nanosecond; 0: copies take no time */
+static void take_time(size_t bytes) {
+    if (link != 0) clock_ns += (uint64_t)((double)bytes / link);
+}
 uint64_t now_ns(void) { return clock_ns; }
 void sleep_ns(uint64_t duration_ns) {
     clock_ns += duration_ns;
@@ -311,7 +324,24 @@ static void an_allocation_waits(void) {
     meanwhile = NULL;
 }
 
-int main(void) {
+/* Prints how long a park and a wake of so many bytes take over a link of so many GB/s. */
+static void print_times(uint64_t bytes, double gigabytes) {
+    CUdeviceptr pointer;
+    uint64_t count = bytes / BYTES, charged_bytes;
+    assert(count <= MOST_PIECES);
+    room = bytes;
+    for (uint64_t i = 0; i < count; i++)
+        assert(managed_alloc(&pointer, BYTES, (CUcontext)1, 0, &charged_bytes) == CUDA_SUCCESS);
+    link = gigabytes;
+    uint64_t began = clock_ns;
+    assert(park_try(UINT64_MAX, false) == EGPU_PARK_DONE && used == 0);
+    uint64_t parked = clock_ns;
+    assert(park_wake() == CUDA_SUCCESS && used == count * BYTES);
+    printf("%.6f %.6f\n", (double)(parked - began) / 1e9, (double)(clock_ns - parked) / 1e9);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3) return print_times(strtoull(argv[1], NULL, 10), strtod(argv[2], NULL)), 0;
     failure = CUDA_ERROR_UNKNOWN;
     whatever_fails(true);
     whatever_fails(false);

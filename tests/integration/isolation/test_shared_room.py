@@ -9,47 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.slices.pages import Parking, UsageReader, read_policy, set_room
-from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice
+from egpu.adapters.slices.asking import set_room
+from egpu.adapters.slices.pages import Parking, UsageReader, read_policy
 from egpu_sim.machines.machine import Machine
-from integration.isolation.test_parking import MIB, WORKER, Slice, filler, used
+from integration.isolation.test_parking import WORKER
 from support.long import or_long
-from support.simulated_gpu import Program
+from support.parking_slices import CARD, CONTEXT, SIZE, Arbiter, Slice, ends_right, filler, shared, start, used
 from support.waiting import wait_until
 
 CARDS = ("A100-80G", 1)
-CARD = 80 * MIB
-"""The room that the programs share: GiB of the card as MiB, and the rest of the card is full."""
-SIZE = 60 * MIB
-CONTEXT = 4 * MIB
-"""More than a program's context and code."""
-
-
-class Arbiter:
-    """Runs as in the agent, in a thread."""
-
-    def __init__(self, slices: list[SharedSlice], budget: int) -> None:
-        self.rooms = Rooms(lambda: {"GPU": SharedCard(budget, slices)})
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        while not self._over.wait(self.rooms.step()):
-            pass
-
-    def __enter__(self) -> "Arbiter":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-def shared(one: Slice, **more: object) -> SharedSlice:
-    terms = {"limit_bytes": SIZE + CONTEXT, "floor_bytes": CONTEXT, "idle_seconds": 0.1} | more
-    set_room(one.directory / "policy", room_bytes=CONTEXT, until_ns=time.monotonic_ns() + 10**10)
-    return SharedSlice(key=one.directory.name, policy=one.directory / "policy", usage=one.directory / "usage", **terms)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture
@@ -62,39 +30,6 @@ def make(sim: Machine, tmp_path: Path) -> Iterator[Callable[[], Slice]]:
 
     yield new
     assert used(sim) == 0, "nothing is left on the card"
-
-
-PROGRAM = """
-import random
-random.seed(SEED)
-ADD = function(VECTOR_ADD, "add")
-N, PART = SIZE // 12, 4096
-say("ready")
-wait()
-host = [numbers(SEED + k, N).astype(np.float32) for k in range(3)]
-A, B, C = map(upload, host)
-def right():
-    return all(bool((download(p, want) == want).all()) for p, want in zip((A, B, C), host))
-for turn in range(TURNS):
-    at = random.randrange(N - PART)
-    ok(launch(ADD, PART // 256, 256, int(A) + 4 * at, int(B) + 4 * at, int(C) + 4 * at, (PART, ctypes.c_uint32)))
-    host[2][at : at + PART] = host[0][at : at + PART] + host[1][at : at + PART]
-    ok(d.cuMemcpyDtoD(int(A), int(C), 4 * PART))
-    host[0][:PART] = host[2][:PART]
-    ok(d.cuCtxSynchronize())
-    say(turn)
-    time.sleep(random.random() * PAUSE)
-say(right())
-"""
-
-
-def start(one: Slice, seed: int, *, turns: int, pause: float) -> Program:
-    values = {"SEED": seed, "TURNS": turns, "PAUSE": pause, "SIZE": SIZE}
-    return one.start("".join(f"{name} = {value}\n" for name, value in values.items()) + PROGRAM)
-
-
-def ends_right(program: Program, turns: int) -> bool:
-    return [program.hear() for _ in range(turns + 1)] == [*range(turns), True]
 
 
 def test_ten_programs_of_sixty_on_a_card_of_eighty(sim: Machine, make: Callable[[], Slice]) -> None:

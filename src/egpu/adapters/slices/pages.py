@@ -9,7 +9,7 @@ container and read as a claim: any bytes give a `Usage`, clamped to possible val
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -192,7 +192,7 @@ def write_policy(
 ) -> int:
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
 
-    `parking` is for a new page; an existing one keeps its own (`ask_to_park`, `set_room`).
+    `parking` is for a new page; an existing one keeps its own (`amend_parking`).
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
     first, the generation that activates it last. So a reader sees the old limits or the new ones, and a writer killed
@@ -251,8 +251,8 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
     raise InvalidInput("uuid", f"{path} has no device {uuid}")
 
 
-def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
-    """Ask the processes of a slice to park, or to wake; returns the number that they answer to, at least `least`.
+def amend_parking(path: Path, change: Callable[[Parking], Parking]) -> Parking:
+    """Change what a page says of parking; returns it as it is now.
 
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: the slice cannot be parked.
@@ -263,33 +263,9 @@ def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
             raise InvalidInput(
                 "parking", "the slice is not parkable; use `egpu run --parkable` or a class with parking"
             )
-        asked = _asked(policy.parking, park=park, least=least)
-        _write_policy(path, policy.devices, replace(asked, hold_ns=0), ask=True)
-    return asked.request
-
-
-def set_room(path: Path, *, room_bytes: int, until_ns: int, park_hold_ns: int | None = None) -> int:
-    """Say how much of a slice may be on its card, and until when; returns its last request to park or to wake.
-
-    `park_hold_ns`: ask the slice to park as well, for which calls may be held for so long (0: only if it is idle).
-
-    Raises:
-        FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: the slice cannot be parked.
-    """
-    with writing.alone(path):
-        policy = read_policy(path)
-        if policy.parking is None:
-            raise InvalidInput("parking", f"{path} is of a slice that is not parkable")
-        terms = replace(policy.parking, room_bytes=room_bytes, room_until_ns=until_ns)
-        if park_hold_ns is not None:
-            terms = replace(_asked(terms, park=True), hold_ns=park_hold_ns)
-        _write_policy(path, policy.devices, terms, ask=True)
-    return terms.request
-
-
-def _asked(parking: Parking, *, park: bool, least: int = 0) -> Parking:
-    request = max(parking.request + 1, least)
-    return replace(parking, request=request + (request % 2 != park))
+        parking = change(policy.parking)
+        _write_policy(path, policy.devices, parking, ask=True)
+    return parking
 
 
 def _create_policy(path: Path, devices: Sequence[DevicePolicy], parking: Parking | None) -> int:

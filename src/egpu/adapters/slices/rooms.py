@@ -19,7 +19,8 @@ from typing import Final
 
 import structlog
 
-from egpu.adapters.slices.pages import Parking, UsageReader, read_policy, set_room
+from egpu.adapters.slices.asking import set_room
+from egpu.adapters.slices.pages import Parking, UsageReader, read_policy
 from egpu.adapters.slices.reaping import reap
 from egpu.adapters.slices.usage import ProcessUsage, Usage
 from egpu.core.arbiter import Decision, Tenant, Turn, decide
@@ -68,12 +69,17 @@ class SharedCard:
     slices: Sequence[SharedSlice]
 
 
+def first_room(room_bytes: int) -> Parking:
+    """Return the terms of a new slice: its own room, until the arbiter sees it."""
+    return Parking(room_bytes=room_bytes, room_until_ns=time.monotonic_ns() + int(TERM_SECONDS * 1e9))
+
+
 @dataclass
 class Totals:
     """What happened so far: by slice, and by the card's UUID."""
 
-    parked_seconds: Counter[Hashable] = field(default_factory=Counter[Hashable])
-    contended_seconds: Counter[str] = field(default_factory=Counter[str])
+    parked_seconds: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
+    contended_seconds: dict[str, float] = field(default_factory=dict[str, float])
     parks: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -184,10 +190,11 @@ class Rooms:
             log.info("slice asked to park for another", slice=str(key), busy=decision.parks[key])
 
     def _count(self, uuid: str, tenants: Sequence[Tenant], decision: Decision, elapsed: float) -> None:
+        parked, contended = self.totals.parked_seconds, self.totals.contended_seconds
         for one in tenants:
             if one.away_bytes:
-                self.totals.parked_seconds[one.name] += elapsed
-        self.totals.contended_seconds[uuid] += elapsed * decision.contended
+                parked[one.name] = parked.get(one.name, 0.0) + elapsed
+        contended[uuid] = contended.get(uuid, 0.0) + elapsed * decision.contended
 
     def _forget(self, cards: Mapping[str, SharedCard]) -> None:
         self._turns = {uuid: turns for uuid, turns in self._turns.items() if uuid in cards}

@@ -18,8 +18,16 @@ BY_CLAIMS: Final = "is given out by ResourceClaims only"
 CONTESTED: Final = "is given out by another program, too (see the node's condition ElasticGPUReady)"
 _BY_ALLOCATOR: Final[Mapping[str, str]] = {names.DRA: BY_CLAIMS, names.OTHER_PLUGIN: CONTESTED}
 _NO_LINKS: Final[Mapping[str, str]] = {}
+MOST_DIGITS: Final = 9
+"""Of MiB in a node's annotation."""
 MAX_LINK_MBPS: Final = 10**9
 """Larger link speeds in a node's annotation count as this."""
+
+
+def parking_memory(node: Node) -> int:
+    """Return how many MiB of a node's own memory parked slices may take; 0 for none, or for no valid number."""
+    text = node.annotations.get(names.PARKING_MEMORY, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else 0
 
 
 def pool_node(node: Node) -> PoolNode | None:
