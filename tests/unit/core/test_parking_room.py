@@ -3,12 +3,17 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaimStatus
 from egpu.core.admission import validate_class
+from egpu.core.claims.lifecycle import claim_slices
 from egpu.core.demand.claims import claim_demand, claim_resources
 from egpu.core.explain_node import explain_node
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.card_usage import card_usage
+from egpu.core.placement.published import slice_allocation
 from egpu.core.provisioners import provisioner
 from egpu_base.api.kubernetes import Node
 from egpu_base.api.objects import ObjectMeta
@@ -59,6 +64,23 @@ def test_the_largest_slice_still_fits_beside_what_is_always_there() -> None:
     place(cache, ask(cache, "a"))
     assert "needed" in why_not(cache, ask(cache, "b")), "60 and 19 and 1.8 more are more than 80"
     place(cache, ask(cache, "c", {names.GPU_CORE: 5, names.GPU_MEMORY: 20 * GIB}))
+
+
+def test_a_card_that_is_too_small_for_the_largest_is_over_committed() -> None:
+    cache = on_one_card()
+    place(cache, ask(cache, "a"))
+    place(cache, ask(cache, "b"))
+    cache.gpu_changed(card("n0", 0, memory_mib=61 * GIB))
+    (found,) = cache.ledger.overcommits()
+    assert "MiB are allocated" in found.reason
+
+
+def test_a_retained_slice_counts_as_its_claim_did() -> None:
+    cache = on_one_card()
+    given = place(cache, ask(cache, "a"))
+    status = ElasticGPUClaimStatus(allocation=ClaimAllocation(node="n0", container=given.containers["app"]))
+    (made,) = claim_slices(replace(claim("a", SIXTY, "shares"), status=status), "Retain")
+    assert list(card_usage(slice_allocation(made)).values()) == list(card_usage(given).values())
 
 
 def test_host_memory_is_never_promised_twice() -> None:

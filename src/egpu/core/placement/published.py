@@ -106,6 +106,7 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         minor=source.minor,
         core=source.core,
         memory_mib=source.memory_mib,
+        resident_mib=source.resident_mib,
         model=source.model,
         instance=source.instance,
     )
