@@ -1,5 +1,6 @@
 """Classes whose slices share room: many are placed on a card and on its host's memory, and no more than fit."""
 
+import random
 from typing import Any
 
 import pytest
@@ -124,3 +125,20 @@ def test_terms_that_are_refused_by_name(terms: dict[str, str], field: str) -> No
     assert [one.field for one in validate_class(klass, None)] == [f"parameters[{field}]"]
     with pytest.raises(InvalidDemand):
         claim_demand(claim("c", SIXTY, "shares"), klass)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_placed_in_any_order_fits(seed: int) -> None:
+    """Cards and host are never promised twice, and a node that passed the filter can be bound."""
+    chance = random.Random(seed)
+    cache = on_one_card(host_mib=300 * GIB)
+    for at in range(12):
+        kind = chance.choice(["shares", "plain"])
+        amounts: dict[str, Any] = {names.GPU_CORE: 3, names.GPU_MEMORY: chance.randint(1, 40) * GIB}
+        pod = ask(cache, f"c{at}", amounts, kind)
+        if cache.filter(cache.request(pod), ["n0"]).fits:
+            place(cache, pod)
+        else:
+            assert "needed" in why_not(cache, pod) or "host" in why_not(cache, pod)
+        assert cache.ledger.overcommits() == []
+        assert cache.ledger.host_memory("n0")[1] >= 0
