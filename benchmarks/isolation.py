@@ -60,7 +60,7 @@ def run(report: Report) -> dict[str, Any]:
     """Measure, print, and return everything as plain values."""
     with tempfile.TemporaryDirectory(prefix="egpu-bench-") as scratch:
         folder = Path(scratch)
-        programs = _build(folder)
+        programs = build(folder)
         machine = create_machine(folder / "machine", "A100-80G", 1)
         try:
             _costs(report, folder, programs, machine)
@@ -78,18 +78,18 @@ def run(report: Report) -> dict[str, Any]:
 # ---- building -------------------------------------------------------------------------------------------------------
 
 
-def _include() -> Path:
+def include() -> Path:
     for entry in sys.path:
         for header in Path(entry).glob("nvidia/*/include/cuda.h"):
             return header.parent
     raise SystemExit("cuda.h was not found: install requirements/dev.txt")
 
 
-def _build(folder: Path) -> Path:
+def build(folder: Path) -> Path:
     """Build the measuring programs, and in `empty/` the driver that does nothing."""
     programs = folder / "programs"
     (programs / "empty").mkdir(parents=True)
-    common = [shutil.which("gcc") or "cc", "-O2", f"-I{_include()}", "-pthread"]
+    common = [shutil.which("gcc") or "cc", "-O2", f"-I{include()}", "-pthread"]
     shared = ["-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]
     subprocess.run([*common, *shared, "-o", programs / "empty/libcuda.so.1", PACE / "fake_libcuda.c"], check=True)
     subprocess.run([*common, "-o", programs / "probe", HERE / "isolation_probe.c"], check=True)
@@ -142,7 +142,7 @@ def _write_slice(place: Path, uuid: str, core: int) -> None:
     create_usage(place / "usage")
 
 
-def _probe(programs: Path, environment: Mapping[str, str], *arguments: object) -> float:
+def probe(programs: Path, environment: Mapping[str, str], *arguments: object) -> float:
     command = [str(programs / "probe"), *map(str, arguments)]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode:
@@ -167,7 +167,7 @@ def _costs(report: Report, folder: Path, programs: Path, machine: Machine) -> No
             measured: dict[str, list[float]] = {rival: [] for rival in bed.rivals()}
             for _ in range(rounds):  # in turn, so that a slow minute affects all
                 for rival in bed.rivals():
-                    measured[rival].append(_probe(programs, bed.environment(rival, core), *arguments))
+                    measured[rival].append(probe(programs, bed.environment(rival, core), *arguments))
             row: dict[str, Any] = {"driver": driver, "what": what, "goal_ns": goal, "bare_ns": median(measured["bare"])}
             for rival in bed.rivals()[1:]:
                 # Of pairs that ran next to each other: cores are in a fast or a slow state for minutes.

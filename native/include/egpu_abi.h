@@ -138,7 +138,15 @@ struct egpu_policy_bank {
     /* Of a parkable slice. A new odd number asks every process to park once, a new even number to
      * wake; a process answers in its slot. Nothing is asked of processes that begin later. */
     uint64_t park_request;
-    uint64_t spare[4];
+    /* Of a parkable slice that shares room on its card with others: the bytes that it may have on
+     * the card at the same time, until room_until_ns (CLOCK_MONOTONIC). After that nobody
+     * arbitrates, and the driver alone decides. Both are 0 in a slice whose room is its own. */
+    uint64_t room_bytes;
+    uint64_t room_until_ns;
+    /* Of the request: for how long calls may be held to park a busy program. 0: only an idle one
+     * is parked. */
+    uint64_t park_hold_ns;
+    uint64_t spare[1];
     struct egpu_policy_device devices[EGPU_MAX_DEVICES];
 };
 
@@ -172,7 +180,8 @@ struct egpu_usage_device {
     uint64_t queued_until_ns;
     /* what the last context took on this device; the next one is expected to take as much */
     uint64_t context_bytes;
-    uint64_t spare0;
+    /* CLOCK_MONOTONIC: when a process last looked in vain for room on the card (room_bytes) */
+    uint64_t room_asked_ns;
     int64_t bucket_ns;       /* usable GPU time; negative: debt */
     uint64_t bucket_time_ns; /* CLOCK_MONOTONIC of the last refill */
     uint64_t gpu_ns;         /* GPU time charged, of all processes so far */
@@ -209,10 +218,11 @@ struct egpu_usage_slot {
     uint32_t park_answer;   /* enum egpu_park_answer */
     uint64_t start_time;    /* field 22 of /proc/<pid>/stat, clock ticks since boot */
     uint64_t pid_namespace; /* inode of /proc/<pid>/ns/pid */
-    uint64_t heartbeat_ns;  /* CLOCK_MONOTONIC of the last sign of life */
-    uint64_t parked_bytes;  /* charged, and not on the card */
-    uint32_t parks, wakes;  /* since the process began */
-    uint64_t wake_wait_ns;  /* time that calls waited for their memory */
+    /* CLOCK_MONOTONIC of the last sign of life; in a parkable slice, of the last call */
+    uint64_t heartbeat_ns;
+    uint64_t parked_bytes; /* charged, and not on the card: parked, or waits for room */
+    uint32_t parks, wakes; /* since the process began */
+    uint64_t wake_wait_ns; /* time that calls waited for their memory */
 
     uint64_t sequence;      /* odd: between two stores */
     uint64_t park_answered; /* the park_request that park_answer is of */

@@ -10,9 +10,12 @@
 uint64_t charge_of(uint64_t bytes) { return round_up(bytes, EGPU_ALLOCATION_GRANULARITY); }
 
 bool memory_reserve(int device, enum egpu_memory_class class, uint64_t bytes) {
-    if (__builtin_expect(account_reserve(device, class, bytes), 1)) return true;
     /* Pools may hold memory that nothing uses: the driver, too, takes it back before it says no. */
-    if (device >= 0 && pools_reclaim(device) && account_reserve(device, class, bytes)) return true;
+    if (__builtin_expect(!account_reserve(device, class, bytes), 0) &&
+        !(device >= 0 && pools_reclaim(device) && account_reserve(device, class, bytes)))
+        return false;
+    if (__builtin_expect(!room_is_shared(), 1) || room_admit(bytes)) return true;
+    account_release(device, class, bytes);
     return false;
 }
 
@@ -68,11 +71,15 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
     /* it has the right error */
     if (context == NULL || pointer == NULL || size == 0) return REAL(cuMemAlloc_v2)(pointer, size);
     uint64_t charged = charge_of(size);
-    if (gate_is_on && managed_alloc(pointer, size, context, device, &charged) == CUDA_SUCCESS) {
+    CUresult managed = gate_is_on ? managed_alloc(pointer, size, context, device, &charged)
+                                  : CUDA_ERROR_NOT_SUPPORTED;
+    if (managed == CUDA_SUCCESS) {
         struct holding mapped = pointer_to(*pointer, charged, context, EGPU_MEMORY_DEVICE, device);
         return settle(CUDA_SUCCESS, &mapped, undo_pointer);
     }
-    if (!memory_reserve(device, EGPU_MEMORY_DEVICE, charged))
+    /* It has waited for room already. */
+    bool waited = managed == CUDA_ERROR_OUT_OF_MEMORY && room_is_shared();
+    if (waited || !memory_reserve(device, EGPU_MEMORY_DEVICE, charged))
         return spill(pointer, size, CU_MEM_ATTACH_GLOBAL, context, device);
     CUresult result = REAL(cuMemAlloc_v2)(pointer, size);
     struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context,

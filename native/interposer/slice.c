@@ -31,7 +31,7 @@ static const uint64_t nothing_announced;
 const uint64_t *policy_announced = &nothing_announced;
 uint64_t policy_seen;
 uint32_t policy_unmetered, policy_free_run;
-uint64_t park_asked;
+uint64_t park_asked, park_hold_ns, room_bytes, room_until_ns;
 /* a context was made on a device that the policy does not name: it gets nothing */
 static uint32_t foreign_devices;
 
@@ -82,6 +82,7 @@ void fork_check(void) {
     gate_forget();
     managed_forget();
     park_forget();
+    room_forget();
     asked_forget();
     __atomic_store_n(gate, GATE_OPEN, __ATOMIC_RELEASE);
 }
@@ -208,7 +209,10 @@ static void take_limits(const struct egpu_policy_bank *bank) {
             (device->mode == EGPU_MODE_CAP && device->core_ppm >= EGPU_PPM))
             unmetered |= 1u << i;
     }
-    SET(park_asked, bank->park_request);
+    SET(room_bytes, bank->room_bytes);
+    SET(room_until_ns, bank->room_until_ns);
+    SET(park_hold_ns, bank->park_hold_ns); /* before the request that it is of */
+    __atomic_store_n(&park_asked, bank->park_request, __ATOMIC_RELEASE);
     SET(policy_unmetered, unmetered);
     SET(policy_free_run, unmetered == (1u << bank->device_count) - 1 && !foreign_devices);
     __atomic_store_n(&policy_seen, bank->generation, __ATOMIC_RELEASE);

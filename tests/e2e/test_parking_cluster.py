@@ -1,4 +1,5 @@
-"""A class with `parking`, from its YAML to a pod that is parked by its annotation and goes on with its next call."""
+"""A class with `parking`, from its YAML to a pod that is parked by its annotation and goes on with its next call. Its
+memory is more than its own room, so it has it from the agent."""
 
 import sys
 import textwrap
@@ -9,7 +10,7 @@ import yaml
 from egpu.api import names
 from egpu.laptop import manifests
 from egpu.laptop.cluster import ClusterConfig, cluster
-from egpu_base.api.kubernetes import Event, Pod
+from egpu_base.api.kubernetes import Event, Node, Pod
 from egpu_base.kubernetes import Client
 from support.waiting import until
 
@@ -18,7 +19,7 @@ apiVersion: elasticgpu.io/v1alpha1
 kind: ElasticGPUClass
 metadata: {name: parkable}
 provisioner: elasticgpu.io/vcuda
-parameters: {parking: "true"}
+parameters: {parking: "true", parkingResident: 1%, parkingIdle: 1h}
 eGPUBindingMode: WaitForFirstConsumer
 ---
 apiVersion: elasticgpu.io/v1alpha1
@@ -63,6 +64,10 @@ async def log_of(client: Client) -> list[str]:
     return text.split()
 
 
+async def offering(client: Client) -> list[Node]:
+    return [one for one in await client.list(Node) if names.PARKING_MEMORY in one.annotations]
+
+
 async def events_of(client: Client) -> dict[str, str]:
     found = await client.list(Event, namespace="default")
     return {one.reason: one.message for one in found if one.involved_object.name == "sleeper"}
@@ -85,6 +90,8 @@ async def test_a_pod_is_parked_by_its_annotation_and_woken_by_its_next_call() ->
     program = textwrap.dedent(PROGRAM).replace("SECONDS", "15")
     documents[-1]["spec"]["containers"][0]["command"] = [sys.executable, "-c", program]
     async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as running, running.client() as client:
+        node, *_ = await until(lambda: offering(client), "a node with memory for parked slices")
+        assert int(node.annotations[names.PARKING_MEMORY]) > 1024
         await manifests.create(client, documents)
 
         async def says(count: int) -> bool:

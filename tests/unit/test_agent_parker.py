@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from egpu.adapters.slices.pages import DevicePolicy, Mode, Parking, ask_to_park, create_usage, read_policy, write_policy
+from egpu.adapters.slices.asking import ask_to_park
+from egpu.adapters.slices.pages import DevicePolicy, Mode, Parking, create_usage, read_policy, write_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots

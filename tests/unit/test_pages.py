@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpu.adapters.slices import pages
+from egpu.adapters.slices.asking import ask_to_park, set_room
 from egpu.adapters.slices.pages import (
     USAGE_ROW,
     USAGE_ROWS_OFFSET,
@@ -49,7 +50,7 @@ int main(int argc, char **argv) {
     u = (struct egpu_usage){.magic = EGPU_USAGE_MAGIC, .abi_version = EGPU_ABI_VERSION, .size = EGPU_USAGE_SIZE,
         .slot_count = EGPU_USAGE_SLOTS, .device_capacity = EGPU_MAX_DEVICES};
     u.devices[1] = (struct egpu_usage_device){.memory_bytes = 1, .peak_bytes = 2, .refusals = 3, .reaped_bytes = 4,
-        .spill_bytes = 44,
+        .spill_bytes = 44, .room_asked_ns = 45,
         .bucket_ns = -5, .bucket_time_ns = 6, .gpu_ns = 7, .throttled_ns = 8, .launches = 9};
     u.slots[1023] = (struct egpu_usage_slot){.state = EGPU_SLOT_LIVE, .device = 1, .pid = 10, .start_time = 11,
         .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99,
@@ -64,6 +65,9 @@ int main(int argc, char **argv) {
     printf("checksum_ok %d\n", b->checksum == egpu_policy_checksum(b) && b->generation == p.generation);
     printf("parkable %d\n", b->flags == EGPU_POLICY_PARKABLE);
     printf("request %lu\n", (unsigned long)b->park_request);
+    printf("room %lu\n", (unsigned long)b->room_bytes);
+    printf("until %lu\n", (unsigned long)b->room_until_ns);
+    printf("hold %lu\n", (unsigned long)b->park_hold_ns);
     printf("last_answer %d\n", EGPU_PARK_NO_ROOM);
     printf("limit %lu\n", (unsigned long)b->devices[1].memory_limit_bytes);
     printf("uuid_ok %d\n", strcmp(b->devices[1].uuid, "GPU-two") == 0 && b->device_count == 2);
@@ -86,7 +90,9 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
     subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", "-o", program, source], check=True)
     lines = [device(), device("GPU-two", memory=77 << 20)]
     write_policy(tmp_path / "policy", lines, parking=pages.Parking())
-    assert pages.ask_to_park(tmp_path / "policy", park=True) == 1
+    assert ask_to_park(tmp_path / "policy", park=True) == 1
+    assert set_room(tmp_path / "policy", room_bytes=5, until_ns=6, park_hold_ns=7) == 3
+    write_policy(tmp_path / "policy", lines)  # keeps all of it
 
     output = subprocess.run(
         [program, tmp_path / "usage", tmp_path / "policy"], check=True, capture_output=True, text=True
@@ -115,7 +121,10 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         "egpu_usage.slots": 4096 + 16 * 1024,
         "checksum_ok": 1,
         "parkable": 1,
-        "request": 1,
+        "request": 3,
+        "room": 5,
+        "until": 6,
+        "hold": 7,
         "last_answer": max(ParkAnswer),
         "limit": 77 << 20,
         "uuid_ok": 1,
@@ -128,6 +137,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         refusals=3,
         reaped_bytes=4,
         spill_bytes=44,
+        room_asked_ns=45,
         bucket_ns=-5,
         refilled_ns=6,
         gpu_ns=7,
@@ -162,7 +172,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
 def test_requests_to_park_are_numbered_and_survive_new_limits(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     write_policy(path, [device()], parking=pages.Parking())
-    numbers = [pages.ask_to_park(path, park=park) for park in (True, True, False, False, True)]
+    numbers = [ask_to_park(path, park=park) for park in (True, True, False, False, True)]
     assert numbers == [1, 3, 4, 6, 7]
     write_policy(path, [device(memory=5 << 20)])
     pages.amend_policy(path, "GPU-one", grant_ppm=1)
@@ -173,7 +183,7 @@ def test_requests_to_park_are_numbered_and_survive_new_limits(tmp_path: Path) ->
 def test_a_slice_that_is_not_parkable_is_not_asked(tmp_path: Path) -> None:
     write_policy(tmp_path / "policy", [device()])
     with pytest.raises(InvalidInput, match="parking"):
-        pages.ask_to_park(tmp_path / "policy", park=True)
+        ask_to_park(tmp_path / "policy", park=True)
 
 
 def test_a_policy_reads_back_and_changes_in_place(tmp_path: Path) -> None:

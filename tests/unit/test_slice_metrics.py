@@ -37,7 +37,7 @@ SHARE = CardShare(uuid="GPU-1", index=1, minor=1, core=50, memory_mib=512)
 
 def write_usage(path: Path, *, used: int, peak: int = 0, refusals: int = 0, gpu_ns: int = 0, held_ns: int = 0) -> None:
     create_usage(path)
-    figures = (used, peak, refusals, 0, 0, 0, 0, gpu_ns, held_ns, 0)
+    figures = (used, peak, refusals, 0, 0, 0, 0, 0, gpu_ns, held_ns, 0)
     with path.open("r+b") as file:
         file.seek(USAGE_HEADER.size)
         file.write(USAGE_DEVICE.pack(*figures))

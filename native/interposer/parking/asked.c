@@ -12,17 +12,23 @@ enum {
 };
 /* How long a request to park waits for such a moment. */
 static const uint64_t IDLE_PATIENCE_NS = 2000000000u;
+/* The most that calls wait for an attempt to park a busy program. */
+static const uint64_t LONGEST_HOLD_NS = 10000000000u;
 
 static uint32_t listening;
 
 void asked_forget(void) { listening = 0; }
 
 static enum egpu_park_answer park(void) {
+    uint64_t hold = __atomic_load_n(&park_hold_ns, __ATOMIC_RELAXED);
+    if (hold > LONGEST_HOLD_NS) hold = LONGEST_HOLD_NS;
+    if (hold != 0) return park_try(now_ns() + hold, true);
     uint64_t deadline = now_ns() + IDLE_PATIENCE_NS;
     for (;;) {
         uint64_t calls = gate_calls();
         sleep_ns(QUIET_NS);
-        enum egpu_park_answer answer = gate_calls() == calls ? park_try(deadline) : EGPU_PARK_BUSY;
+        enum egpu_park_answer answer =
+            gate_calls() == calls ? park_try(deadline, false) : EGPU_PARK_BUSY;
         if ((answer != EGPU_PARK_BUSY && answer != EGPU_PARK_CAPTURING) || now_ns() >= deadline)
             return answer;
     }
@@ -38,13 +44,23 @@ static enum egpu_park_answer wake(void) {
 
 static uint64_t asked(void) {
     policy_look();
-    return __atomic_load_n(&park_asked, __ATOMIC_RELAXED);
+    return __atomic_load_n(&park_asked, __ATOMIC_ACQUIRE);
+}
+
+/* The arbiter parks those first that have been idle for longest. */
+static void show_call(uint64_t *before) {
+    uint64_t calls = gate_calls();
+    struct egpu_usage_slot *slot = slot_of(0);
+    if (slot != NULL && (calls != *before || gate_is_used()))
+        __atomic_store_n(&slot->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
+    *before = calls;
 }
 
 static void *listen(void *answered) {
-    uint64_t last = (uint64_t)(uintptr_t)answered;
+    uint64_t last = (uint64_t)(uintptr_t)answered, calls = 0;
     for (;;) {
         uint64_t request = asked();
+        show_call(&calls);
         if (request != last) park_answer(request, request & 1 ? park() : wake());
         last = request;
         sleep_ns(LOOK_NS);

@@ -19,6 +19,7 @@ enum {
     MOST_THREADS = 2048,
     DRAIN_NS = 5000000, /* a call that lasts longer is work, and no moment to park */
     LOOK_NS = 50000,
+    LONGEST_LOOK_NS = 2000000,             /* of a call that waits for memory */
     MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, /* <linux/membarrier.h> */
     MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4,
 };
@@ -27,7 +28,8 @@ uint32_t gate_is_on, gate_state;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 static struct gate_thread threads[MOST_THREADS];
 static struct gate_thread unseen; /* of threads beyond them: then nothing can be parked */
-static uint32_t overflowed, registered;
+static uint32_t overflowed, registered, joined; /* the entries of `threads` ever used */
+static uint64_t hold_until;                     /* of an attempt that holds calls */
 static egpu_lock joining;
 
 static bool is_gone(uint32_t tid) {
@@ -45,6 +47,8 @@ struct gate_thread *gate_join(void) {
     if (found != NULL) {
         __atomic_store_n(&found->left, found->entered, __ATOMIC_RELEASE);
         __atomic_store_n(&found->tid, tid, __ATOMIC_RELEASE);
+        uint32_t count = (uint32_t)(found - threads) + 1;
+        if (count > joined) __atomic_store_n(&joined, count, __ATOMIC_RELEASE);
     } else {
         __atomic_store_n(&overflowed, 1, __ATOMIC_RELEASE);
         found = &unseen;
@@ -64,12 +68,12 @@ bool gate_can_close(void) {
 void gate_forget(void) {
     for (int i = 0; i < MOST_THREADS; i++) threads[i] = (struct gate_thread){0};
     gate_self = NULL;
-    joining.word = gate_state = registered = overflowed = 0;
+    joining.word = gate_state = registered = overflowed = joined = 0;
 }
 
 uint64_t gate_calls(void) {
     uint64_t calls = 0;
-    for (int i = 0; i < MOST_THREADS; i++)
+    for (uint32_t i = 0; i < __atomic_load_n(&joined, __ATOMIC_ACQUIRE); i++)
         calls += __atomic_load_n(&threads[i].entered, __ATOMIC_RELAXED);
     return calls;
 }
@@ -80,17 +84,25 @@ static bool is_inside(const struct gate_thread *one) {
 }
 
 static bool is_empty(void) {
-    for (int i = 0; i < MOST_THREADS; i++)
+    /* after the fence of whoever closes the gate: a thread beyond them sees it closed */
+    for (uint32_t i = 0; i < __atomic_load_n(&joined, __ATOMIC_ACQUIRE); i++)
         if (is_inside(&threads[i]) && !is_gone(threads[i].tid)) return false;
     return true;
 }
 
-bool gate_try(void) {
-    __atomic_store_n(&gate_state, GATE_TRIES, __ATOMIC_SEQ_CST);
+bool gate_is_used(void) { return !is_empty(); }
+
+bool gate_is_trying(void) {
+    uint32_t state = __atomic_load_n(&gate_state, __ATOMIC_SEQ_CST);
+    return state == GATE_TRIES || state == GATE_HOLDS;
+}
+
+bool gate_try(uint64_t hold_until_ns) {
+    __atomic_store_n(&hold_until, hold_until_ns, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&gate_state, hold_until_ns != 0 ? GATE_HOLDS : GATE_TRIES, __ATOMIC_SEQ_CST);
     bool fenced = syscall(SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0) == 0, empty = false;
-    uint64_t deadline = now_ns() + DRAIN_NS;
-    while (fenced && !(empty = is_empty()) && now_ns() < deadline &&
-           __atomic_load_n(&gate_state, __ATOMIC_ACQUIRE) == GATE_TRIES)
+    uint64_t deadline = hold_until_ns != 0 ? hold_until_ns : now_ns() + DRAIN_NS;
+    while (fenced && !(empty = is_empty()) && now_ns() < deadline && gate_is_trying())
         sleep_ns(LOOK_NS);
     if (empty) return true;
     gate_release(GATE_LETS_IN);
@@ -98,9 +110,27 @@ bool gate_try(void) {
 }
 
 bool gate_hold(void) {
-    uint32_t tries = GATE_TRIES;
-    return __atomic_compare_exchange_n(&gate_state, &tries, GATE_MOVES, false, __ATOMIC_SEQ_CST,
+    uint32_t tries = __atomic_load_n(&gate_state, __ATOMIC_SEQ_CST);
+    return (tries == GATE_TRIES || tries == GATE_HOLDS) &&
+           __atomic_compare_exchange_n(&gate_state, &tries, GATE_MOVES, false, __ATOMIC_SEQ_CST,
                                        __ATOMIC_SEQ_CST);
+}
+
+bool gate_step_out(void) {
+    struct gate_thread *self = gate_self;
+    if (self == NULL || self == &unseen || self->entered - self->left != 1) return false;
+    __atomic_store_n(&self->left, self->entered, __ATOMIC_RELEASE);
+    return true;
+}
+
+bool gate_step_in(void) {
+    struct gate_thread *self = gate_self;
+    __atomic_store_n(&self->entered, self->entered + 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gate_state, __ATOMIC_SEQ_CST) == GATE_LETS_IN) return true;
+    bool awake = gate_wait(self, false) == CUDA_SUCCESS;
+    /* The caller leaves in either case. */
+    if (!awake) __atomic_store_n(&self->entered, self->entered + 1, __ATOMIC_RELEASE);
+    return awake;
 }
 
 void gate_release(enum gate_state state) { __atomic_store_n(&gate_state, state, __ATOMIC_SEQ_CST); }
@@ -108,14 +138,20 @@ void gate_release(enum gate_state state) { __atomic_store_n(&gate_state, state, 
 CUresult gate_wait(struct gate_thread *self, bool within) {
     /* a call within a call, as of a callback: the outer one is seen */
     if (within && self != &unseen) return CUDA_SUCCESS;
+    uint64_t look = LOOK_NS;
     for (;;) {
         __atomic_store_n(&self->left, self->entered, __ATOMIC_RELEASE);
-        uint32_t state = __atomic_load_n(&gate_state, __ATOMIC_ACQUIRE), tries = GATE_TRIES;
+        uint32_t state = __atomic_load_n(&gate_state, __ATOMIC_ACQUIRE), tries = state;
         CUresult result = CUDA_SUCCESS;
-        if (state == GATE_TRIES)
+        bool held =
+            state == GATE_HOLDS && now_ns() < __atomic_load_n(&hold_until, __ATOMIC_ACQUIRE);
+        if (state == GATE_TRIES || (state == GATE_HOLDS && !held))
             __atomic_compare_exchange_n(&gate_state, &tries, GATE_LETS_IN, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST);
-        if (state == GATE_MOVES) sleep_ns(LOOK_NS);
+        if (state == GATE_MOVES || held) {
+            sleep_ns(look);
+            if (look < LONGEST_LOOK_NS) look *= 2;
+        }
         if (state == GATE_PARKED) result = park_wake();
         if (result != CUDA_SUCCESS) return result;
         __atomic_store_n(&self->entered, self->entered + 1, __ATOMIC_SEQ_CST);

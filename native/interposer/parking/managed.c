@@ -127,6 +127,23 @@ static CUresult make(struct managed *one) {
     return result;
 }
 
+/* The slice has the room, and the card does not yet: others are leaving it. */
+static CUresult make_later(struct managed *one) {
+    struct room_wait wait;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    room_begin(&wait, one->bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && room_pause(&wait)) {
+        if (!room_claim(&wait)) continue;
+        result = make(one);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) room_unclaim(&wait);
+    }
+    if (room_end(&wait) || result != CUDA_SUCCESS) return result;
+    /* Parked meanwhile, and it does not wake. */
+    managed_unmap(one);
+    REAL(cuMemAddressFree)(one->address, one->bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Gives everything back; the device is through with it. */
 static CUresult unmake(struct managed *one) {
     CUresult result = one->handle != 0 ? managed_unmap(one) : CUDA_SUCCESS;
@@ -183,12 +200,13 @@ CUresult managed_alloc(CUdeviceptr *pointer, uint64_t bytes, CUcontext context, 
                             .device = device};
     *charged = one->bytes;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    asked_listen(); /* whoever waits for room can be parked */
     if (memory_reserve(device, EGPU_MEMORY_DEVICE, one->bytes)) {
         result = make(one);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && room_is_shared()) result = make_later(one);
         if (result == CUDA_SUCCESS) {
             *pointer = one->address;
             put(one);
-            asked_listen();
             return CUDA_SUCCESS;
         }
         account_release(device, EGPU_MEMORY_DEVICE, one->bytes);

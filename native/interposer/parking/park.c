@@ -22,13 +22,7 @@ enum {
     MOST_CONTEXTS = 16,
     SPARE_HOST_BYTES = 64 << 20, /* of the host's memory, left to others */
     WAIT_LOOK_NS = 100000,
-    FIRST_RETRY_NS = 1000000,
-    LONGEST_RETRY_NS = 50000000,
 };
-/* How long a call waits for room on the card, before it fails and the memory stays where it is. */
-#ifndef EGPU_WAKE_PATIENCE_NS
-#define EGPU_WAKE_PATIENCE_NS 120000000000u
-#endif
 
 uint32_t park_asks;
 static uint32_t pinned;
@@ -60,7 +54,7 @@ static uint64_t parked_bytes(void) {
 static void show(void) {
     struct egpu_usage_slot *slot = slot_of(0);
     if (slot == NULL) return;
-    SHOW(slot->parked_bytes, parked_bytes());
+    room_show_parked(parked_bytes());
     SHOW(slot->parks, (uint32_t)parks);
     SHOW(slot->wakes, (uint32_t)wakes);
     SHOW(slot->wake_wait_ns, wait_ns);
@@ -144,14 +138,14 @@ static enum egpu_park_answer move_all_away(void) {
 }
 
 /* True: the device is idle, nobody puts anything on it, and calls wait from now on. */
-static enum egpu_park_answer hold_idle(uint64_t deadline) {
+static enum egpu_park_answer hold_idle(uint64_t deadline, bool hold) {
     CUcontext contexts[MOST_CONTEXTS];
-    if (!gate_try()) return EGPU_PARK_BUSY;
+    if (!gate_try(hold ? deadline : 0)) return EGPU_PARK_BUSY;
     enum egpu_park_answer answer = EGPU_PARK_BUSY;
     /* Whoever begins a capture or ends a context ends the attempt first, and then waits for this.
      */
     __atomic_store_n(&park_asks, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&gate_state, __ATOMIC_SEQ_CST) != GATE_TRIES) {
+    if (!gate_is_trying()) {
         /* somebody came */
     } else if (__atomic_load_n(&capturing, __ATOMIC_SEQ_CST) != 0) {
         answer = EGPU_PARK_CAPTURING;
@@ -172,13 +166,14 @@ static enum egpu_park_answer hold_idle(uint64_t deadline) {
     return answer;
 }
 
-enum egpu_park_answer park_try(uint64_t deadline) {
+enum egpu_park_answer park_try(uint64_t deadline, bool hold) {
     if (!gate_can_close()) return EGPU_PARK_NOT_POSSIBLE;
     if (__atomic_load_n(&pinned, __ATOMIC_ACQUIRE)) return EGPU_PARK_PINNED;
-    lock_take(&moving);
+    /* Somebody wakes it, and may wait for room: that is its answer, too. */
+    if (__atomic_exchange_n(&moving.word, 1, __ATOMIC_ACQUIRE) != 0) return EGPU_PARK_BUSY;
     enum egpu_park_answer answer = EGPU_PARK_DONE;
     if (__atomic_load_n(&gate_state, __ATOMIC_ACQUIRE) != GATE_PARKED) {
-        answer = hold_idle(deadline);
+        answer = hold_idle(deadline, hold);
         if (answer == EGPU_PARK_DONE) {
             answer = move_all_away();
             gate_release(parked_bytes() != 0 ? GATE_PARKED : GATE_LETS_IN);
@@ -209,15 +204,17 @@ static CUresult make_room(void) {
     return CUDA_SUCCESS;
 }
 
-static CUresult wait_for_room(uint64_t deadline) {
-    uint64_t retry = FIRST_RETRY_NS;
-    for (;;) {
-        CUresult result = make_room();
-        if (result != CUDA_ERROR_OUT_OF_MEMORY || now_ns() >= deadline) return result;
-        /* Not in step with another that waits for the same room. */
-        sleep_ns(retry + (uint64_t)getpid() % 16 * (retry / 16));
-        if (retry < LONGEST_RETRY_NS) retry *= 2;
-    }
+static CUresult wait_for_room(void) {
+    struct room_wait wait;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    room_begin(&wait, 0);
+    do {
+        if (!room_claim(&wait)) continue;
+        result = make_room();
+        if (result != CUDA_SUCCESS) room_unclaim(&wait);
+    } while (result == CUDA_ERROR_OUT_OF_MEMORY && room_pause(&wait));
+    room_end(&wait);
+    return result;
 }
 
 static CUresult move_back(struct managed *one) {
@@ -239,7 +236,7 @@ static CUresult move_back(struct managed *one) {
 }
 
 static CUresult move_all_back(uint64_t began) {
-    CUresult result = wait_for_room(began + EGPU_WAKE_PATIENCE_NS);
+    CUresult result = wait_for_room();
     MANAGED_EACH(one)
     if (one->copy != NULL && result == CUDA_SUCCESS) result = move_back(one);
     if (result == CUDA_SUCCESS)

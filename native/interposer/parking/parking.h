@@ -3,6 +3,7 @@
  *   gate.c     the way into every call that may use memory; closed while the memory is away
  *   managed.c  allocations that we map ourselves, so that they can leave and keep their addresses
  *   park.c     moves their contents to the host, and back
+ *   room.c     waits for room on a card that several slices share
  *   asked.c    the thread that waits for the policy page to ask for either
  *   shown.c    calls that would tell a mapping of ours from an allocation of the driver's
  *
@@ -25,6 +26,7 @@
 enum gate_state {
     GATE_LETS_IN,
     GATE_TRIES, /* to park: the next call ends the attempt */
+    GATE_HOLDS, /* likewise, but the call waits for a while before it ends the attempt */
     GATE_MOVES, /* memory leaves or comes back: calls wait */
     GATE_PARKED /* the next call brings the memory back */
 };
@@ -57,15 +59,31 @@ static inline void gate_leave(struct gate_thread *self) {
 
 /* How many calls have come in so far. */
 uint64_t gate_calls(void);
-/* Closes the gate for an attempt. False: somebody is inside, or came meanwhile. */
-bool gate_try(void);
-/* The attempt is still alone; from now on calls wait. False: it is over. */
+/* Whether a call is inside now. */
+bool gate_is_used(void);
+/* Around a wait inside a call, where the driver has nothing of it: meanwhile the process can be
+ * parked. False: it cannot, as this is a call within a call. */
+bool gate_step_out(void);
+/* The memory is back. Otherwise the call may only clean up and fail. */
+bool gate_step_in(void);
+/* Closes the gate for an attempt. False: somebody is inside, or came meanwhile. Calls wait until
+ * `hold_until_ns` before they end it; 0: they end it at once. */
+bool gate_try(uint64_t hold_until_ns);
+/* The attempt is still alone. */
+bool gate_is_trying(void);
+/* Likewise, and from now on calls wait. False: it is over. */
 bool gate_hold(void);
 /* Lets calls in, or leaves the gate parked. */
 void gate_release(enum gate_state state);
 /* False: this process cannot, on this kernel or with so many threads. */
 bool gate_can_close(void);
 void gate_forget(void);
+
+/* ---- of others ---- */
+extern uint32_t capturing; /* compute/batches.c */
+/* slice.c: as in the policy's bank, where they have other names */
+extern uint64_t park_asked, park_hold_ns, room_bytes, room_until_ns;
+void *process_symbol(const char *symbol); /* resolve.c */
 
 /* ---- managed.c ---- */
 struct managed {
@@ -101,8 +119,9 @@ CUresult managed_unmap(struct managed *one); /* and gives the physical memory ba
 void managed_forget(void);
 
 /* ---- park.c ---- */
-/* Returns EGPU_PARK_DONE, or the reason why not: kernels that run past the deadline are one. */
-enum egpu_park_answer park_try(uint64_t deadline);
+/* Returns EGPU_PARK_DONE, or the reason why not: kernels that run past the deadline are one.
+ * `hold`: calls wait until the deadline, rather than end the attempt. */
+enum egpu_park_answer park_try(uint64_t deadline, bool hold);
 CUresult park_wake(void);
 /* Around a call that gives memory back: true, and nobody moves memory, where it is away. */
 bool park_keep(void);
@@ -119,6 +138,32 @@ static inline void park_wait(void) {
 void park_answer(uint64_t request, enum egpu_park_answer answer);
 void park_forget(void);
 
+/* ---- room.c ---- */
+struct room_wait {
+    uint64_t bytes; /* of an allocation, charged already; 0: of what is parked */
+    uint64_t retry_ns;
+    uint64_t held_ns, alone_ns; /* waited so far: while the arbiter held it, and otherwise */
+    bool claimed, refused, out; /* refused: by the arbiter, at the last look */
+};
+/* Other slices may have the room of this one: an arbiter says when it has it. */
+static inline bool room_is_shared(void) {
+    return __builtin_expect(__atomic_load_n(&room_until_ns, __ATOMIC_RELAXED) != 0, 0);
+}
+/* Waits until so many bytes, charged already, may be on the card. False: they may not. */
+bool room_admit(uint64_t bytes);
+/* The parts of a wait: between begin and end the bytes count as not on the card, but while they
+ * are claimed. */
+void room_begin(struct room_wait *wait, uint64_t bytes);
+bool room_claim(struct room_wait *wait);
+void room_unclaim(struct room_wait *wait);
+/* Sleeps. False: it has waited for long enough. */
+bool room_pause(struct room_wait *wait);
+/* False: the process was parked meanwhile, and its memory does not come back. */
+bool room_end(struct room_wait *wait);
+/* Sets how many bytes are parked, where others look. */
+void room_show_parked(uint64_t bytes);
+void room_forget(void);
+
 /* ---- asked.c ---- */
 /* Starts the thread. Once. */
 void asked_listen(void);
@@ -127,11 +172,6 @@ void asked_forget(void);
 /* ---- shown.c ---- */
 /* The mapping around an address. False: it is none of ours. */
 bool mapping_around(CUdeviceptr pointer, struct managed *out);
-
-/* ---- of others ---- */
-extern uint32_t capturing;                /* compute/batches.c */
-extern uint64_t park_asked;               /* slice.c: park_request of the policy */
-void *process_symbol(const char *symbol); /* resolve.c */
 
 #pragma GCC visibility pop
 

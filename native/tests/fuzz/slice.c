@@ -65,6 +65,7 @@ uint32_t gate_is_on;
 void gate_forget(void) {}
 void managed_forget(void) {}
 void park_forget(void) {}
+void room_forget(void) {}
 void asked_forget(void) {}
 void table_forget(void) {}
 void contexts_forget(void) {}

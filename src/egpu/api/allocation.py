@@ -43,6 +43,8 @@ class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """The model of the card."""
     card_memory_mib: int = 0
     """The whole memory of the card, in MiB."""
+    resident_mib: int = 0
+    """MiB of `memory_mib` that have their own room on the card; the rest shares room with others. 0: all of it."""
     instance: InstancePlace | None = None
     """The MIG instance of the share, if it is one."""
 
@@ -74,6 +76,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """"driver" if the driver limits the container's memory by its pod's control group; otherwise empty."""
     parkable: bool = False
     """Whether the memory of the container's idle programs may leave the card."""
+    park_idle_seconds: float = 0.0
+    """The time without a call after which programs that share room count as idle."""
     cards: tuple[CardShare, ...]
     """The shares of the container, card by card."""
     revision: int = 0
@@ -147,7 +151,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     preferred), see `egpu.core.links`. `select`: what each card must be. `prefer`: "strongest", "weakest", or "" for the
     policy's choice. `alike`: a property that all slices of the cards must share. `memory_isolation`: "driver" if the
     driver must limit memory. `repartition`: whether a card may be repartitioned for it. `parkable`:
-    memory of idle programs may leave the card.
+    memory of idle programs may leave the card; `resident_percent` of it then have their own room on the card (0: all),
+    and programs count as idle after `park_idle_seconds`.
     """
 
     provisioner: str
@@ -171,6 +176,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     memory_isolation: str = ""
     repartition: bool = True
     parkable: bool = False
+    resident_percent: int = 0
+    park_idle_seconds: float = 0.0
 
 
 class Role(NamedTuple):

@@ -78,6 +78,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """Percent of the card's compute. 0: no compute share of its own."""
     memory_mib: Annotated[int, Meta(ge=0)] = 0
     """MiB of the card's memory."""
+    resident_mib: Annotated[int, Meta(ge=0)] = 0
+    """MiB of `memoryMiB` that have their own room on the card; the rest shares room with others. 0: all of it."""
     model: str = ""
     """The model of the card."""
     class_name: str = ""

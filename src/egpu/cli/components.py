@@ -11,6 +11,7 @@ import uvloop
 
 from egpu.api.vocabularies import OPTIONAL
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
+from egpu.cli.park import ParkingMemory
 from egpu_base.errors import ElasticGPUError, InvalidInput
 
 C = TypeVar("C")
@@ -109,6 +110,8 @@ MpsShm = Annotated[
         "must see the mount. 0: not shared.",
     ),
 ]
+SlotsPerCard = Annotated[int, typer.Option("--tokens-per-card", min=1, help="Maximum GPU containers per card.")]
+SlotsStateDir = Annotated[Path, typer.Option(help="Directory in which slots are prepared.")]
 MountUsage = Annotated[
     bool,
     typer.Option(
@@ -211,17 +214,13 @@ def agent(
     node: Annotated[str, typer.Option(help="Name of this node.", envvar="NODE_NAME")],
     kubeconfig: Kubeconfig = None,
     kubelet_dir: Annotated[Path, typer.Option(help="Directory of kubelet.")] = Path("/var/lib/kubelet"),
-    state_dir: Annotated[Path, typer.Option(help="Directory in which slots are prepared.")] = Path(
-        "/var/lib/elasticgpu"
-    ),
+    state_dir: SlotsStateDir = Path("/var/lib/elasticgpu"),
     device_root: Annotated[Path, typer.Option(help="Directory of nvidia0, nvidia1, …")] = Path("/dev"),
     nvml_library: Annotated[Path | None, typer.Option(help="NVML library file. Default: the system's library.")] = None,
     cgroup_root: CgroupRoot = Path("/sys/fs/cgroup"),
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
-    slots_per_card: Annotated[
-        int, typer.Option("--tokens-per-card", min=1, help="Maximum GPU containers per card.")
-    ] = 48,
+    slots_per_card: SlotsPerCard = 48,
     pool_pki: PoolPki = None,
     pool_listen: Annotated[str, typer.Option(help="HOST:PORT for other nodes' agents.")] = "127.0.0.1:0",
     pool_advertise: PoolAdvertise = "",
@@ -239,6 +238,7 @@ def agent(
     shim: HasShim = False,
     hardware_metrics: HardwareMetrics = False,
     mps_shm_mib: MpsShm = 0,
+    parking_memory: ParkingMemory = None,
     daemon_set: DaemonSet = "",
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -279,6 +279,7 @@ def agent(
         shim=shim,
         hardware_metrics=hardware_metrics,
         mps_shm_mib=mps_shm_mib,
+        parking_memory_mib=parking_memory,
         daemon_set=daemon_set,
     )
     run_component("agent", run, config, (log_level, log_format))

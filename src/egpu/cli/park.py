@@ -28,6 +28,17 @@ StateDir = Annotated[
     list[Path] | None,
     typer.Option(help="State directory of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all."),
 ]
+ParkingMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--parking-memory",
+        min=0,
+        max=999_999_999,
+        help="Memory of the node for slices that are parked for others (classes with parkingResident), in MiB. "
+        "Default: half of the node's memory.",
+        show_default=False,
+    ),
+]
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")]
 
 
@@ -42,7 +53,7 @@ def wake(what: Slice, state_dir: StateDir = None, output: Output = Format.TABLE)
 
 
 def _ask(what: str, state_dir: list[Path] | None, output: Format, *, parks: bool) -> None:
-    from egpu.adapters.slices.pages import ask_to_park
+    from egpu.adapters.slices.asking import ask_to_park
     from egpu.cli import inspection
 
     try:

@@ -21,6 +21,7 @@
     leasing       the pool's leases: which program gets which cards, and for how long
     contexts      the memory of an empty context, by card model
     overruns      when memory beyond a slice's limit has a consequence
+    arbiter       which slices have their memory on a card that has too little for all
     backoff       the wait after a slice was terminated for an overrun
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none

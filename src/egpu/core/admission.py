@@ -30,7 +30,7 @@ from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.isolation import memory_isolation
 from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu.core.provisioners.parking import is_parkable
+from egpu.core.provisioners.parking import parking_terms
 from egpu.core.provisioners.shareable import is_shareable
 from egpu.core.resizing import check_edit, refused_size, unsized
 from egpu.core.schedulers import ANY, Schedulers
@@ -337,7 +337,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         found.append(Violation("provisioner", str(error)))
         checks.insert(0, partial(memory_limit_percent, technology=None))
     else:
-        own = (memory_limit_percent, is_shareable, memory_isolation, is_parkable)
+        own = (memory_limit_percent, is_shareable, memory_isolation, parking_terms)
         checks = [*(partial(check, technology=technology) for check in own), *checks, technology.profiles]
     for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
         value = parameters.get(parameter)

@@ -21,6 +21,7 @@ def explain_node(node: Node, cache: SchedulerCache, pods: Iterable[Pod]) -> Expl
     """Explain `node` from the objects that `cache` was shown. `state`: "open" or "closed" to new GPU pods."""
     why = _why_closed(node, cache)
     details = [_card(card, node.name, cache) for card in cache.ledger.cards(node.name)]
+    details += _host_memory(node.name, cache)
     waiting = [pod for pod in pods if awaits_placement(pod)]
     details += [f"pod {pod.key} waits: {_fit(pod, node.name, cache)}" for pod in waiting[:MOST_PODS]]
     if len(waiting) > MOST_PODS:
@@ -51,6 +52,12 @@ def _card(card: Card, node: str, cache: SchedulerCache) -> str:
     holders = sorted(map(cache.holder_name, ledger.card_holders(node, card.uuid)))
     by = f"; held by {', '.join(holders)}" if holders else ""
     return f"card {card.index} {card.model} ({card.uuid}): {free}{shared}{state}{by}"
+
+
+def _host_memory(node: str, cache: SchedulerCache) -> list[str]:
+    total, left = cache.ledger.host_memory(node)
+    said = f"the node's own memory for parked slices: {format_mib(max(0, left))} of {format_mib(total)} free"
+    return [said] if total else []
 
 
 def _fit(pod: Pod, node: str, cache: SchedulerCache) -> str:

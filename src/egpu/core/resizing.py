@@ -125,6 +125,8 @@ def check_resizable(container: ContainerAllocation) -> None:
         raise NotSupported("it has whole cards, whose size is fixed")
     if not provisioner(container.provisioner).resizable:
         raise NotSupported(f"{container.provisioner} provides slices of fixed sizes")
+    if any(share.resident_mib for share in container.cards):
+        raise NotSupported("it shares room on its card with other slices (parkingResident), which fixes its size")
     if container.memory_isolation:
         raise NotSupported("the driver limits its memory and cannot change the limit of a running container")
 

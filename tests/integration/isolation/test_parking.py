@@ -1,78 +1,23 @@
 """Parking on the simulated card: the memory of an idle program leaves the card, others use the room, and its next call
 finds every byte where it was."""
 
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from egpu.adapters import native
-from egpu.adapters.slices.pages import (
-    DevicePolicy,
-    Mode,
-    Parking,
-    UsageReader,
-    ask_to_park,
-    create_usage,
-    write_policy,
-)
-from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
+from egpu.adapters.slices.asking import ask_to_park
+from egpu.adapters.slices.pages import UsageReader
+from egpu.adapters.slices.usage import ParkAnswer
 from egpu_sim.machines.machine import Machine
 from support.long import or_long
-from support.simulated_gpu import STORE, Program, run
+from support.parking_slices import MIB, Slice, filler, used
+from support.simulated_gpu import STORE
 from support.waiting import wait_until
 
 CARDS = ("A100-40G", 1)
-MIB = 1 << 20
-LIBRARY = "libegpu-interposer.so"
-
-PRELUDE = """
-MIB = 1 << 20
-
-def numbers(seed, count):
-    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
-
-context()
-"""
-
-
-class Slice:
-    """A slice of the machine's one card, and the programs in it."""
-
-    def __init__(self, machine: Machine, directory: Path, *, limit: int, parkable: bool = True) -> None:
-        directory.mkdir()
-        self.machine, self.directory = machine, directory
-        (directory / LIBRARY).symlink_to(native.path(LIBRARY))
-        card = machine.cards[0]
-        line = DevicePolicy(
-            uuid=card.uuid, minor=card.minor, mode=Mode.CAP, core_ppm=1_000_000, memory_limit_bytes=limit
-        )
-        write_policy(directory / "policy", [line], parking=Parking() if parkable else None)
-        create_usage(directory / "usage")
-        self.environment = {"LD_PRELOAD": str(directory / LIBRARY)}
-
-    def run(self, code: str) -> Any:
-        return run(self.machine, PRELUDE + textwrap.dedent(code), self.environment)
-
-    def start(self, code: str) -> Program:
-        return Program(self.machine, PRELUDE + textwrap.dedent(code), self.environment)
-
-    def parking(self) -> ProcessParking:
-        (process,) = UsageReader(self.directory / "usage").read().processes
-        return process.parking
-
-    def ask(self, *, park: bool) -> ParkAnswer:
-        request = ask_to_park(self.directory / "policy", park=park)
-        wait_until(lambda: self.parking().answered == request, "an answer")
-        return self.parking().answer
-
-    def state(self) -> tuple[int, int, int]:
-        said = self.parking()
-        return said.parked_bytes, said.parks, said.wakes
 
 
 @pytest.fixture
@@ -86,18 +31,6 @@ def make(sim: Machine, tmp_path: Path) -> Iterator[Callable[..., Slice]]:
 
     yield new
     assert used(sim) == 0, "nothing is left on the card"
-
-
-def used(sim: Machine) -> int:
-    """Bytes of the card in use, seen from outside of all slices."""
-    return run(sim, "n.nvmlInit(); say(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used)")
-
-
-def filler(sim: Machine, left: int) -> Program:
-    """Takes the card, but for so many bytes."""
-    program = Program(sim, f"context(); ok(d.cuMemAlloc(ok(d.cuMemGetInfo())[0] - {left})); say('full'); wait()")
-    assert program.hear() == "full"
-    return program
 
 
 # Keeps what frameworks keep: pointers, a function, a stream, an executable graph. Each line that it hears is a step.

@@ -90,7 +90,7 @@ def a_slice() -> inspection.Inspection:
         uuid=SHARE.uuid, minor=0, mode=Mode.CAP, core_ppm=333_333, memory_limit_bytes=16 << 30, grant_ppm=666_667,
         spill_limit_bytes=8 << 30, overhead_bytes=512 << 20, window=window,
     )  # fmt: skip
-    used = DeviceUsage(17179869184, 17179869184, 1234, 0, 4096, -5_000_000, 1, 3600 * 10**9, 1800 * 10**9, 12345678)
+    used = DeviceUsage(17179869184, 17179869184, 1234, 0, 4096, 0, -5_000_000, 1, 3600 * 10**9, 1800 * 10**9, 12345678)
     process = ProcessUsage(
         0, 1234567, 1, 1, 1, 1 << 30, 1 << 30, 1 << 30, 5, 7, 0, 4096, 0, 3600 * 10**9, 1800 * 10**9, 12345678
     )

@@ -10,7 +10,7 @@ container and read as a claim: any bytes give a `Usage`, clamped to possible val
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -32,7 +32,7 @@ MEMORY_UNLIMITED: Final = 2**64 - 1
 _POLICY_MAGIC: Final = b"EGPUPOL1"
 _POLICY_SIZE: Final = 8192
 _POLICY_HEADER: Final = struct.Struct("<8sIIQ40x")
-_BANK_HEADER: Final = struct.Struct("<QQIIQ32x")
+_BANK_HEADER: Final = struct.Struct("<QQIIQQQQ8x")
 _POLICY_DEVICE: Final = struct.Struct("<48sIIIIIIQQQQIII12x")
 _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
@@ -43,7 +43,7 @@ _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
 USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
 USAGE_ROWS_OFFSET: Final = 4096 + MAX_DEVICES * 128 * 8  # the totals' page, and the loaded code
-USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
+USAGE_DEVICE: Final = struct.Struct("<QQQQQ16xQqQQQQ24x")
 USAGE_ROW: Final = struct.Struct("<IIIIQQQQIIQQQQQQ24x8Q8Q")
 USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
 _USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
@@ -122,9 +122,20 @@ class DevicePolicy:
 @dataclass(frozen=True)
 class Parking:
     """The memory of the slice's idle programs may leave the card. A new odd `request` asks its processes to park, a new
-    even one to wake."""
+    even one to wake; `hold_ns`: for how long it may hold calls of a busy program.
+
+    If several slices share the card's room, `room_bytes` of the slice may be on the card at the same time, until
+    `room_until_ns` (CLOCK_MONOTONIC). Then the arbiter is gone, and the driver alone decides. Both are 0 in a slice
+    whose room is its own."""
 
     request: int = 0
+    room_bytes: int = 0
+    room_until_ns: int = 0
+    hold_ns: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        return self.room_until_ns != 0
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,9 @@ def _encode_line(d: DevicePolicy) -> bytes:
 
 def _encode_bank(generation: int, devices: Sequence[DevicePolicy], parking: Parking | None) -> bytes:
     lines = b"".join(map(_encode_line, devices)).ljust(MAX_DEVICES * _POLICY_DEVICE.size, b"\0")
-    rest = (len(devices), 0, 0) if parking is None else (len(devices), _PARKABLE, parking.request)
+    terms = Parking() if parking is None else parking
+    times = terms.request, terms.room_bytes, terms.room_until_ns, terms.hold_ns
+    rest = (len(devices), 0 if parking is None else _PARKABLE, *times)
     draft = _BANK_HEADER.pack(generation, 0, *rest) + lines
     return _BANK_HEADER.pack(generation, _checksum(draft), *rest) + lines
 
@@ -159,7 +172,7 @@ def _encode_bank(generation: int, devices: Sequence[DevicePolicy], parking: Park
 @lru_cache(maxsize=256)  # pages are read far more often than they change, and to check one takes 0.05 ms
 def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     """Return the bank's policy, or None unless it is a whole bank of that generation."""
-    found, checksum, count, flags, request = _BANK_HEADER.unpack_from(bank)
+    found, checksum, count, flags, *terms = _BANK_HEADER.unpack_from(bank)
     if found != generation or count > MAX_DEVICES or checksum != _checksum(bank):
         return None
     devices: list[DevicePolicy] = []
@@ -174,7 +187,7 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
             overhead_bytes=overhead, window=Window(**times) if period_us else None,
         )  # fmt: skip
         devices.append(device)
-    return Policy(generation, tuple(devices), Parking(request) if flags & _PARKABLE else None)
+    return Policy(generation, tuple(devices), Parking(*terms) if flags & _PARKABLE else None)
 
 
 def write_policy(
@@ -182,7 +195,7 @@ def write_policy(
 ) -> int:
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
 
-    `parking` is for a new page; an existing one keeps its own (`ask_to_park`).
+    `parking` is for a new page; an existing one keeps its own (`amend_parking`).
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
     first, the generation that activates it last. So a reader sees the old limits or the new ones, and a writer killed
@@ -215,8 +228,8 @@ def _write_policy(path: Path, devices: Sequence[DevicePolicy], parking: Parking 
         bank_offset = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
         if not ask:
             active = os.pread(handle, _BANK_HEADER.size, _POLICY_HEADER.size + (before & 1) * _BANK_SIZE)
-            flags, request = _BANK_HEADER.unpack(active)[3:]
-            parking = Parking(request) if flags & _PARKABLE else None
+            flags, *terms = _BANK_HEADER.unpack(active)[3:]
+            parking = Parking(*terms) if flags & _PARKABLE else None
         _pwrite_all(handle, _encode_bank(generation, devices, parking), bank_offset)
         _pwrite_all(handle, struct.pack("<Q", generation), _GENERATION_OFFSET)
     finally:
@@ -241,8 +254,8 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
     raise InvalidInput("uuid", f"{path} has no device {uuid}")
 
 
-def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
-    """Ask the processes of a slice to park, or to wake; returns the number that they answer to, at least `least`.
+def amend_parking(path: Path, change: Callable[[Parking], Parking]) -> Parking:
+    """Change what a page says of parking; returns it as it is now.
 
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: the slice cannot be parked.
@@ -253,10 +266,9 @@ def ask_to_park(path: Path, *, park: bool, least: int = 0) -> int:
             raise InvalidInput(
                 "parking", "the slice is not parkable; use `egpu run --parkable` or a class with parking"
             )
-        request = max(policy.parking.request + 1, least)
-        request += request % 2 != park
-        _write_policy(path, policy.devices, Parking(request), ask=True)
-    return request
+        parking = change(policy.parking)
+        _write_policy(path, policy.devices, parking, ask=True)
+    return parking
 
 
 def _create_policy(path: Path, devices: Sequence[DevicePolicy], parking: Parking | None) -> int:

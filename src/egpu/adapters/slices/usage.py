@@ -48,13 +48,15 @@ def park_answer(number: int) -> ParkAnswer:
 @dataclass(frozen=True)
 class DeviceUsage:
     """A container's own account of its use of one device, in the order of the policy's devices and of the file. Bytes
-    and nanoseconds; `refilled_ns` is the time of the last request to launch (CLOCK_MONOTONIC)."""
+    and nanoseconds; `refilled_ns` is the time of the last request to launch, `room_asked_ns` that of the last look for
+    room in vain (CLOCK_MONOTONIC)."""
 
     memory_bytes: int
     peak_bytes: int
     refusals: int
     reaped_bytes: int
     spill_bytes: int
+    room_asked_ns: int
     bucket_ns: int
     refilled_ns: int
     gpu_ns: int

@@ -41,6 +41,7 @@ from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.limits.ended_programs import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
+from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.node_pods import NodePods
 from egpu.apps.agent.serving.bridges import SlotBridges
@@ -139,6 +140,7 @@ class Agent:
         self.resizer = self._resizer()
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
+        self.rooms = CardRooms(self.slots, self.resizer.pods)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
@@ -155,15 +157,11 @@ class Agent:
 
     def _metrics(self, hardware: Callable[[], Mapping[str, CardHardware]] | None) -> AgentMetrics:
         return AgentMetrics(
-            node=self.config.node,
-            node_ip=self.config.node_ip,
-            slots=self.slots,
-            inventory=self.inventory,
-            demand=self.compute.demand,
-            findings=lambda: self.memory.findings,
+            node=self.config.node, node_ip=self.config.node_ip, slots=self.slots, inventory=self.inventory,
+            demand=self.compute.demand, findings=lambda: self.memory.findings,
             served=lambda: [] if self.serving is None else self.serving.executors(),
-            hardware=hardware,
-        )
+            hardware=hardware, rooms=lambda: self.rooms.totals,
+        )  # fmt: skip
 
     def _mps(self, events: EventRecorder) -> MpsServers:
         starter = None if self._shim is None else self._shim.start_mps
@@ -286,6 +284,7 @@ class Agent:
             allocator=self.allocator,
             standing=self.standing,
             slots_first=True,
+            parking_memory_mib=parking_memory_mib(self.config.parking_memory_mib),
         )
 
     def _standing(self, events: EventRecorder, kubelet: PodResources) -> NodeStanding:
@@ -342,7 +341,7 @@ class Agent:
             ("sweeper", self.sweeper.run), ("resizer", self.resizer.run), ("parker", self.parker.run),
             ("compute", self.compute.run), ("memory", self.memory.run), ("ended", self.ended.run),
             ("metrics", self.metrics.run), ("time-slices", self.time_slices.run), ("mps", self.mps.run),
-            ("executors", self.executors.run), ("amounts", self.amounts.until_end),
+            ("executors", self.executors.run), ("amounts", self.amounts.until_end), ("rooms", self.rooms.run),
         ):  # fmt: skip
             supervisor.add(name, work())
         taint = StartupTaint(self.client, self.config.node, self.not_ready, self.allocator)

@@ -37,6 +37,7 @@ class AgentConfig:
     belong to this process, and end with it. `hardware_metrics`: publish temperature and the like, for nodes without
     DCGM. `library_path`: further folders of NVIDIA's libraries for executors. `mps_shm_mib`: the size of the /dev/shm
     that a card's MPS daemon shares with its programs, mounted as the files of slots are; 0: they share none.
+    `parking_memory_mib`: the node's own memory for slices that are parked for others (None: half of it).
     `daemon_set`: NAMESPACE/NAME of the agent's own, whose removal ends what the node offers."""
 
     node: str
@@ -67,6 +68,7 @@ class AgentConfig:
     shim: bool = False
     hardware_metrics: bool = False
     mps_shm_mib: int = 0
+    parking_memory_mib: int | None = None
     daemon_set: str = ""
 
     def slots(self, cards: int) -> int:

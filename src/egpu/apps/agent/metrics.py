@@ -15,6 +15,7 @@ from egpu.adapters.cards.hardware import CardHardware
 from egpu.adapters.executors.confinement import LAYERS
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.slices.overruns import Finding
+from egpu.adapters.slices.rooms import Totals
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import Key
 from egpu.apps.agent.serving.pod_service import ServedContainer
@@ -35,6 +36,10 @@ _HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
     "memory_used_bytes": ("memory_driver_bytes", "Memory in use, including the driver's own, by the driver."),
 }
 """The gauges by field of CardHardware."""
+_ROOMS: Final[Mapping[str, str]] = {
+    "parks": "Slices that were asked to leave the card for another one.",
+    "contended_seconds": "Time for which busy slices waited for each other's room. A card where it grows thrashes.",
+}
 SAMPLE_SECONDS: Final = 5.0
 _CARD_LABELS = ("node", "node_ip", "device_index", "device_uuid", "model")
 
@@ -53,10 +58,12 @@ class AgentMetrics(Collector):
         findings: Callable[[], Mapping[Key, Finding]] = dict,
         served: Callable[[], list[Executor[ServedContainer]]] = list,
         hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
+        rooms: Callable[[], Totals] = Totals,
     ) -> None:
         """`demand` returns how much of a card's time its containers use together, by UUID. `findings` returns the
         driver's figures for containers' memory, `served` the executors for other nodes' containers, `hardware` the
-        driver's figures for the cards (None: another exporter has them)."""
+        driver's figures for the cards (None: another exporter has them), `rooms` the arbiter's totals."""
+        self._rooms = rooms
         self._read_hardware = hardware
         self._hardware: Mapping[str, CardHardware] = {}
         self._demand = demand
@@ -64,7 +71,13 @@ class AgentMetrics(Collector):
         self._node_ip = node_ip
         self._inventory = inventory
         self._slices = SliceMetrics(
-            slots, node=node, node_ip=node_ip, served=served, findings=findings, cards=lambda: inventory.cards
+            slots,
+            node=node,
+            node_ip=node_ip,
+            served=served,
+            findings=findings,
+            cards=lambda: inventory.cards,
+            parked_seconds=lambda: rooms().parked_seconds,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -138,13 +151,18 @@ class AgentMetrics(Collector):
         demand = _gauge(
             "elasticgpu_card_demand_ratio", "Use of the card's time by all its containers together.", _CARD_LABELS
         )
-        used = self._demand()
+        parks, contended = (
+            CounterMetricFamily(f"elasticgpu_card_{name}", text, labels=_CARD_LABELS) for name, text in _ROOMS.items()
+        )
+        used, rooms = self._demand(), self._rooms()
         for card in self._inventory.cards.values():
             labels = [self._node, self._node_ip, str(card.index), card.uuid, card.model]
             memory.add_metric(labels, card.memory_mib * MIB_BYTES)
             healthy.add_metric(labels, int(card.healthy))
             demand.add_metric(labels, used.get(card.uuid, 0.0))
-        yield from (memory, healthy, demand)
+            parks.add_metric(labels, rooms.parks[card.uuid])
+            contended.add_metric(labels, rooms.contended_seconds.get(card.uuid, 0.0))
+        yield from (memory, healthy, demand, parks, contended)
 
     def _of_hardware(self) -> Iterator[Metric]:
         for field, (name, text) in _HARDWARE.items():

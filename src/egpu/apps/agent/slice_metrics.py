@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,10 @@ _COUNTERS: Final = {
     "gpu_seconds": "Time for which the card worked for the container; 1 a second is a whole card.",
     "throttled_seconds": "Time for which its launches were delayed.",
     "memory_refusals": "Allocations refused at the limit.",
+    "parked_seconds": "Time for which memory of the slice was parked or waited for room on its card.",
+    "parks": "Times that running programs of the container left the card.",
+    "wakes": "Times that running programs of the container came back to the card.",
+    "wake_wait_seconds": "Time for which calls of running programs waited until their memory was back.",
 }
 _OF_PROCESSES: Final = (
     ("memory_mismatch_bytes", "Card memory of a process by the driver, less what it counted itself.", "pid"),
@@ -96,9 +100,11 @@ class SliceMetrics:
         served: Callable[[], list[Executor[ServedContainer]]],
         findings: Callable[[], Mapping[Key, Finding]],
         cards: Callable[[], Mapping[str, CardReading]],
+        parked_seconds: Callable[[], Mapping[Hashable, float]] = dict,
     ) -> None:
         """Take where to read. `served`: executors for other nodes' containers; `findings`: the driver's figures for
-        containers' memory; `cards`: this node's, by UUID."""
+        containers' memory; `cards`: this node's, by UUID; `parked_seconds`: of slices that share room, by key."""
+        self._parked_seconds = parked_seconds
         self._slots = slots
         self._where = [node, node_ip]
         self._served = served
@@ -129,7 +135,7 @@ class SliceMetrics:
             GaugeMetricFamily(f"elasticgpu_process_{name}", text, labels=(*LABELS, label))
             for name, text, label in _OF_PROCESSES
         )
-        findings = self._findings()
+        findings, parked_seconds = self._findings(), self._parked_seconds()
         for use in self._uses(UsageReader.read):
             for position, share in enumerate(use.cards):
                 labels = self._labels(use, share)
@@ -142,6 +148,8 @@ class SliceMetrics:
                     mismatch.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
                 for pid, used_bytes in _largest(use.usage, position):
                     process.add_metric([*labels, str(pid)], used_bytes)
+                if use.key in parked_seconds:
+                    values["parked_seconds"] = parked_seconds[use.key]
                 if key in self._rates:
                     values["core_used_ratio"] = self._rates[key]
                 if used is not None:
@@ -206,11 +214,16 @@ def _values(use: ContainerUse, share: CardShare, used: DeviceUsage | None, findi
 
 
 def _parked(usage: Usage, position: int) -> dict[str, float]:
-    """Return the value that only the processes know; nothing for a damaged file."""
+    """Return the values that only the processes know; nothing for a damaged file."""
     if usage.problem:
         return {}
-    found = sum(process.parking.parked_bytes for process in usage.processes if process.device == position)
-    return {"memory_parked_bytes": found}
+    found = [process.parking for process in usage.processes if process.device == position]
+    return {
+        "memory_parked_bytes": sum(one.parked_bytes for one in found),
+        "parks": sum(one.parks for one in found),
+        "wakes": sum(one.wakes for one in found),
+        "wake_wait_seconds": sum(one.wait_ns for one in found) / 1e9,
+    }
 
 
 def _history(

@@ -79,13 +79,17 @@ class View(FollowedCache):
             self.made_room()  # claims may have waited for it
 
     def _node(self, change: Change[Node]) -> None:
-        known = self.cache.ledger.pool.get(change.subject.name)
+        before = self._offered(change.subject.name)
         self._usable.discard(change.subject.name)
         if change.new is not None and not change.new.spec.unschedulable and _ready(change.new):
             self._usable.add(change.new.name)
         super()._node(change)
-        if self.cache.ledger.pool.get(change.subject.name) != known:
+        if self._offered(change.subject.name) != before:
             self.made_room()
+
+    def _offered(self, node: str) -> object:
+        ledger = self.cache.ledger
+        return ledger.pool.get(node), ledger.host_memory(node)[0]
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         super()._gpu(change)

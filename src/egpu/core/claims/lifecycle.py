@@ -304,6 +304,7 @@ def _shares(claim: ElasticGPUClaim) -> dict[str, Slice]:
             minor=share.minor,
             core=share.core,
             memory_mib=share.memory_mib,
+            resident_mib=share.resident_mib,
             instance=share.instance,
             model=share.model,
             class_name=container.class_name,

@@ -27,7 +27,7 @@ from egpu.core.demand.classes import (
 )
 from egpu.core.provisioners import Profile, Provisioner, isolation, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
-from egpu.core.provisioners.parking import parking_problem
+from egpu.core.provisioners.parking import parking_problem, resident_mib
 from egpu_base.api.quantities import Quantity, parse_claim_memory, parse_count
 from egpu_base.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
@@ -75,7 +75,7 @@ def demand_under(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
     if demand.exclusive and terms.memory_limit_percent:
         reason = f"class {terms.name} sets {MEMORY_OVERSUBSCRIPTION}, which does not apply to whole cards"
         raise InvalidDemand(_REQUESTS, f"{reason}; ask for a share of a card, or use another class")
-    if terms.parkable and (problem := parking_problem(demand)):
+    if terms.parking.parkable and (problem := parking_problem(demand)):
         raise InvalidDemand(_REQUESTS, f"class {terms.name} {problem}, or use another class")
     if problem := terms.technology.problem(demand):
         raise InvalidDemand(_REQUESTS, problem)
@@ -96,7 +96,9 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         precision=parameters.get(PRECISION, "fp32"),
         core_limit=limits.of_class(parameters),
         memory_limit_percent=terms.memory_limit_percent,
-        parkable=terms.parkable,
+        parkable=terms.parking.parkable,
+        resident_percent=terms.parking.resident_percent,
+        park_idle_seconds=terms.parking.idle_seconds,
     )
     profiles = terms.technology.profiles(parameters)
     if asked.keys() & profiles.keys():
@@ -192,7 +194,8 @@ def claim_resources(demand: ContainerDemand, technology: Provisioner) -> dict[st
         return {}
     vocabulary = technology.claim_vocabulary
     core = 100 if demand.exclusive else demand.core
-    memory = demand.memory_mib // vocabulary.memory_unit_mib
+    # Kubernetes counts what is always on the card.
+    memory = (resident_mib(demand, demand.memory_mib) or demand.memory_mib) // vocabulary.memory_unit_mib
     each = {vocabulary.core: core, vocabulary.memory: memory, vocabulary.tflops: demand.tflops}
     return {resource: amount * demand.cards for resource, amount in each.items() if resource and amount}
 

@@ -14,7 +14,7 @@ from egpu.core.demand.limits import CAP, COMPUTE_MODE, SHARE
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu.core.provisioners.parking import PARKING, is_parkable
+from egpu.core.provisioners.parking import PARKING, ParkingTerms, parking_terms
 from egpu.core.provisioners.shareable import SHAREABLE, VALUES, is_shareable
 
 Parameters = Mapping[str, str]
@@ -43,7 +43,7 @@ class ClassTerms:
     bounds: Bounds
     shareable: bool
     memory_isolation: str
-    parkable: bool
+    parking: ParkingTerms
 
 
 def class_terms(klass: ElasticGPUClass) -> ClassTerms:
@@ -57,7 +57,7 @@ def class_terms(klass: ElasticGPUClass) -> ClassTerms:
         bounds=class_bounds(parameters),
         shareable=is_shareable(parameters, technology),
         memory_isolation=isolation.memory_isolation(parameters, technology),
-        parkable=is_parkable(parameters, technology),
+        parking=parking_terms(parameters, technology),
     )
 
 

@@ -15,6 +15,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.vocabularies import ELASTIC, profile_of
 from egpu.core.provisioners import CardTotals, Provisioner
+from egpu.core.provisioners.parking import resident_mib
 from egpu_base.api.quantities import Quantity
 
 COUNTED = (ELASTIC.core, ELASTIC.memory)
@@ -36,7 +37,7 @@ def counted(demand: ContainerDemand, technology: Provisioner, kinds: CardTotals 
         if needs.possible.any():
             core = int(needs.core[needs.possible].min())
             memory = memory or (int(needs.memory_mib[needs.possible].min()) if relative else 0)
-    each = {ELASTIC.core: core, ELASTIC.memory: memory}
+    each = {ELASTIC.core: core, ELASTIC.memory: resident_mib(demand, memory) or memory}
     return {resource: amount * demand.cards for resource, amount in each.items() if amount}
 
 

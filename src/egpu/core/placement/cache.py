@@ -33,7 +33,7 @@ from egpu.core.placement.fit import Filtered, filter_nodes
 from egpu.core.placement.hosts import Hosts, pod_requests
 from egpu.core.placement.ledger import Holder, Ledger
 from egpu.core.placement.promises import Promises
-from egpu.core.placement.published import pool_node, slice_allocation
+from egpu.core.placement.published import parking_memory, pool_node, slice_allocation
 from egpu.core.placement.published_cards import PublishedCards
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.requests import CLAIM_CONTAINER, Request
@@ -195,6 +195,7 @@ class SchedulerCache:
         """Record a node's other resources, and whether it is part of the pool."""
         self.hosts.node_changed(node)
         self.selection.node_changed(node)
+        self.ledger.set_host_memory(node.name, parking_memory(node))
         known = pool_node(node)
         if known is None:
             self.ledger.pool.pop(node.name, None)
@@ -204,6 +205,7 @@ class SchedulerCache:
     def node_deleted(self, name: str) -> None:
         self.hosts.node_deleted(name)
         self.selection.node_deleted(name)
+        self.ledger.set_host_memory(name, 0)
         self.ledger.pool.pop(name, None)
 
     # --- pods -------------------------------------------------------------------------------------------------------

@@ -58,19 +58,31 @@ class CardKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage of one card by one holder. `mode` as in the ledger's arrays."""
+    """The usage of one card by one holder. `mode` as in the ledger's arrays. `memory_mib` are always there for it. It
+    may have `shared_mib` more, in room that it shares with others, and `host_mib` of the host's memory while it is
+    parked."""
 
     core: int
     memory_mib: int
     mode: int
     instances: tuple[InstancePlace, ...] = ()
     """The instances of a card in MIG mode."""
+    shared_mib: int = 0
+    host_mib: int = 0
 
 
 @lru_cache(maxsize=4096)
-def _usage(core: int, memory_mib: int, mode: int, instances: tuple[InstancePlace, ...]) -> Usage:
+def _usage(
+    core: int,
+    memory_mib: int,
+    mode: int,
+    instances: tuple[InstancePlace, ...],
+    *,
+    shared_mib: int,
+    host_mib: int,
+) -> Usage:
     """Return one shared object for equal slices."""
-    return Usage(core, memory_mib, mode, instances)
+    return Usage(core, memory_mib, mode, instances, shared_mib, host_mib)
 
 
 def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
@@ -88,7 +100,9 @@ def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
     instances = [place for usage in held for place in usage.instances]
     if overlapping(instances):
         return "has instances that do not fit beside each other: " + ", ".join(sorted(map(str, instances)))
-    core, memory = sum(usage.core for usage in held), sum(usage.memory_mib for usage in held)
+    core = sum(usage.core for usage in held)
+    # The slices that share room have it one after the other: it is as large as the largest.
+    memory = sum(usage.memory_mib for usage in held) + max(usage.shared_mib for usage in held)
     if core > 100:
         return f"has 100 % of compute, {core} % are allocated"
     if total_mib is not None and memory > total_mib:
@@ -128,7 +142,9 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
     for share in container.counted:
         key = CardKey(container.cards_node(node), share.uuid)
         instances = () if share.instance is None else (share.instance,)
-        usage = _usage(share.core, share.memory_mib, mode, instances)
+        own = share.resident_mib or share.memory_mib
+        shared = share.memory_mib - own
+        usage = _usage(share.core, own, mode, instances, shared_mib=shared, host_mib=share.memory_mib if shared else 0)
         known = usages.get(key)
         if known is None:
             usages[key] = usage
@@ -139,7 +155,14 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
 
 
 def _sum(one: Usage, other: Usage, mode: int) -> Usage:
-    return _usage(one.core + other.core, one.memory_mib + other.memory_mib, mode, one.instances + other.instances)
+    return _usage(
+        one.core + other.core,
+        one.memory_mib + other.memory_mib,
+        mode,
+        one.instances + other.instances,
+        shared_mib=max(one.shared_mib, other.shared_mib),
+        host_mib=one.host_mib + other.host_mib,
+    )
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
@@ -149,4 +172,11 @@ def _larger(one: Usage, other: Usage) -> Usage:
     owned = EXCLUSIVE in modes and CONFLICT not in modes
     mode = EXCLUSIVE if owned else one.mode if len(modes) == 1 else CONFLICT
     instances = tuple(dict.fromkeys(one.instances + other.instances))
-    return _usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode, instances)
+    return _usage(
+        max(one.core, other.core),
+        max(one.memory_mib, other.memory_mib),
+        mode,
+        instances,
+        shared_mib=max(one.shared_mib, other.shared_mib),
+        host_mib=max(one.host_mib, other.host_mib),
+    )

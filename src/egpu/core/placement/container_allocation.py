@@ -5,6 +5,7 @@ from egpu.api.mig import InstancePlace
 from egpu.core.placement import instances
 from egpu.core.placement.ledger import Ledger
 from egpu.core.provisioners import provisioner
+from egpu.core.provisioners.parking import resident_mib
 
 
 def container_allocation(
@@ -13,7 +14,7 @@ def container_allocation(
     """Return the allocation of a container on these columns of a node's cards, and in a MIG `instance`."""
     row = ledger.row(node)
     assert row is not None
-    needs = ledger.needs(demand, row)
+    needs = ledger.whole_needs(demand, row)
     cards = ledger.cards(node)
     shares = {column: (int(needs.core[column]), int(needs.memory_mib[column])) for column in sorted(columns)}
     if instance is not None:
@@ -30,6 +31,7 @@ def container_allocation(
         memory_isolation=demand.memory_isolation,
         vocabulary=demand.vocabulary,
         parkable=demand.parkable,
+        park_idle_seconds=demand.park_idle_seconds,
         cards=tuple(
             CardShare(
                 uuid=cards[column].uuid,
@@ -37,6 +39,7 @@ def container_allocation(
                 minor=cards[column].minor,
                 core=core,
                 memory_mib=memory_mib,
+                resident_mib=resident_mib(demand, memory_mib),
                 model=cards[column].model,
                 card_memory_mib=cards[column].memory_mib,
                 instance=instance,

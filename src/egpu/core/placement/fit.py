@@ -29,7 +29,7 @@ from egpu.core.placement.card_usage import card_mode
 from egpu.core.placement.container_allocation import container_allocation
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.node_names import chosen
-from egpu.core.placement.refusal import Refusal, refusal
+from egpu.core.placement.refusal import Refusal, has_host_memory, refusal
 from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
 from egpu.core.placement.requests import Request
 from egpu.core.provisioners import provisioner
@@ -178,6 +178,9 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
             keep = allowed[places]
             rows, places = rows[keep], places[keep]
         answer[places] = _fits_locally(request, ledger, rows)
+        if any(demand.resident_percent for demand in request.local.values()):
+            for place in np.flatnonzero(answer).tolist():
+                answer[place] = has_host_memory(request, ledger, nodes[place])
     else:
         answer = allowed
     return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled else answer
@@ -318,6 +321,8 @@ def _chosen(
     """Return the columns of the node's own cards, and those of the pool: as preferred, or else as `fits` finds them;
     None if it finds none."""
     if request.waiting or not _allowed_by_claims(request, ledger, [node])[0]:
+        return None
+    if not has_host_memory(request, ledger, node):
         return None
     row = ledger.row(node)
     columns: dict[str, tuple[int, ...]] | None = {}

@@ -8,7 +8,7 @@ Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
@@ -65,6 +65,8 @@ class Ledger:
         self.memory_mib: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.core_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.memory_free: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.shared_mib: IntArray = np.zeros((0, 0), dtype=np.int64)
+        """The room that parkable slices share on each card, as large as the largest of them needs."""
         self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kind: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kinds: list[CardKind] = []
@@ -75,6 +77,7 @@ class Ledger:
         self.cards_version = 0
         self.pool: dict[str, PoolNode] = {}
         """The nodes of the pool, with cards or without."""
+        self._host_mib: dict[str, int] = {}
         self.links: dict[int, Ranks] = {}
         """The links between the cards of a row; rows without known links are absent."""
         self.names: list[str] = []
@@ -160,10 +163,33 @@ class Ledger:
         figures = {precision: every[rows] for precision, every in self.tflops.items()}
         return CardTotals(self.memory_mib[rows], figures, self.kind[rows], self.kinds)
 
-    def needs(self, demand: ContainerDemand, rows: IntArray | int) -> Needs:
-        """Return what `demand` takes of each card of these rows; undefined where no card is `present`."""
+    def whole_needs(self, demand: ContainerDemand, rows: IntArray | int) -> Needs:
+        """Return the slice that `demand` gets of each card of these rows; undefined where no card is `present`."""
         each, kind = self._needs.of(demand, self.kinds), self.kind[rows]
         return Needs(each.core[kind], each.memory_mib[kind], each.possible[kind], each.instances)
+
+    def needs(self, demand: ContainerDemand, rows: IntArray | int) -> Needs:
+        """Return what `demand` takes of what is free of each card of these rows: less than the slice that it gets if it
+        shares room that others there share already."""
+        whole = self.whole_needs(demand, rows)
+        if not demand.resident_percent:
+            return whole
+        own = -(-whole.memory_mib * demand.resident_percent // 100)
+        more = np.maximum(whole.memory_mib - own - self.shared_mib[rows], 0)
+        return replace(whole, memory_mib=own + more)
+
+    def set_host_memory(self, node: str, memory_mib: int) -> None:
+        """Record how much of a node's own memory parked slices may take."""
+        if self._host_mib.get(node, 0) != memory_mib:
+            self._host_mib[node] = memory_mib
+            if (row := self.row(node)) is not None:
+                self.changes.note(row)
+
+    def host_memory(self, node: str) -> tuple[int, int]:
+        """Return how much of a node's own memory parked slices may take, and how much of it is left."""
+        total = self._host_mib.get(node, 0)
+        held = (usage for card in self.cards(node) for _, usage in self._by_card.get(CardKey(node, card.uuid), ()))
+        return total, total - sum(usage.host_mib for usage in held)
 
     def nodes(self) -> list[str]:
         return list(self._rows)
@@ -263,6 +289,8 @@ class Ledger:
         full = bool(reason) or mode in (EXCLUSIVE, CONFLICT)
         self.mode[cell] = mode
         core, memory = sum(usage.core for usage in usages), sum(usage.memory_mib for usage in usages)
+        self.shared_mib[cell] = max((usage.shared_mib for usage in usages), default=0)
+        memory += int(self.shared_mib[cell])
         self.core_free[cell] = 0 if full else max(0, 100 - core)
         self.memory_free[cell] = 0 if full else max(0, int(self.memory_mib[cell]) - memory)
         self.changes.note(cell[0])
@@ -297,6 +325,7 @@ class Ledger:
         self.memory_mib = np.pad(self.memory_mib, pad)
         self.core_free = np.pad(self.core_free, pad)
         self.memory_free = np.pad(self.memory_free, pad)
+        self.shared_mib = np.pad(self.shared_mib, pad)
         self.mode = np.pad(self.mode, pad)
         self.kind = np.pad(self.kind, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
@@ -307,7 +336,14 @@ class Ledger:
         self.links.pop(row, None)
         for card in self._cards.get(name, ()):
             self._cells.pop(CardKey(name, card.uuid), None)
-        for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, *self.tflops.values()):
+        for array in (
+            self.memory_mib,
+            self.core_free,
+            self.memory_free,
+            self.shared_mib,
+            self.mode,
+            *self.tflops.values(),
+        ):
             array[row] = 0
         self.present[row] = False
         self.healthy[row] = False

@@ -28,8 +28,16 @@ MOST_CHARACTERS: Final = 1024
 MOST_IN_FORCE: Final = 512
 MOST_GIVEN: Final = 64
 _encoder: Final = msgspec.msgpack.Encoder()
+MOST_DIGITS: Final = 9
+"""Of MiB in a node's annotation."""
 MAX_LINK_MBPS: Final = 10**9
 """Larger link speeds in a node's annotation count as this."""
+
+
+def parking_memory(node: Node) -> int:
+    """Return how many MiB of a node's own memory parked slices may take; 0 for none, or for no valid number."""
+    text = node.annotations.get(names.PARKING_MEMORY, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else 0
 
 
 def pool_node(node: Node) -> PoolNode | None:
@@ -142,6 +150,7 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         minor=source.minor,
         core=source.core,
         memory_mib=source.memory_mib,
+        resident_mib=source.resident_mib,
         model=source.model,
         instance=source.instance,
     )

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from egpu.api.allocation import ContainerDemand
 from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
@@ -73,6 +75,8 @@ def describe(demand: ContainerDemand) -> str:
         parts.append(format_mib(demand.memory_mib))
     if demand.memory_percent:
         parts.append(f"{demand.memory_percent} % of the memory")
+    if demand.resident_percent:
+        parts[-1] += f" ({demand.resident_percent} % of it always on the card)"
     return " and ".join(parts) + (f" of each of {many}" if demand.cards > 1 else f" of {many}") + links
 
 
@@ -108,6 +112,8 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
     cards = ledger.cards(node)
     if not cards and todo:
         return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
+    if not has_host_memory(request, ledger, node):
+        return Refusal(node, _host_refusal(request, ledger, node), resolvable=False)
     tried: set[tuple[ContainerDemand, bool]] = set()
     for name, one in todo.items():
         kind = one, name in demand.init
@@ -117,6 +123,29 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
     asked = describe_all({**todo, **pooled})
     where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
     return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
+
+
+def has_host_memory(request: Request, ledger: Ledger, node: str) -> bool:
+    """Return whether the node's own memory has room for all slices of the request that may be parked for others."""
+    needed = _host_needed(request, ledger, node)
+    return not needed or needed <= ledger.host_memory(node)[1]
+
+
+def _host_needed(request: Request, ledger: Ledger, node: str) -> int:
+    demands = [one for one in request.local.values() if one.resident_percent]
+    row = ledger.row(node)
+    if row is None or not demands:
+        return 0
+    present = ledger.present[row]
+    return sum(int(np.where(present, ledger.whole_needs(one, row).memory_mib, 0).max()) for one in demands)
+
+
+def _host_refusal(request: Request, ledger: Ledger, node: str) -> str:
+    total, left = ledger.host_memory(node)
+    asked = f"asks for {format_mib(_host_needed(request, ledger, node))} of the host's memory for parked slices"
+    if not total:
+        return f"{asked}; the node offers none (--parking-memory)"
+    return f"{asked}; {format_mib(max(0, left))} of {format_mib(total)} are left"
 
 
 def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | None:
@@ -194,7 +223,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
     """Return, per refusing card, why, and whether it would refuse even when empty."""
     row = ledger.row(node)
     assert row is not None
-    needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
+    needs = ledger.needs(demand, row)
     reasons: list[tuple[CardReason, bool]] = []
     for column, card in enumerate(ledger.cards(node)):
         cell = (row, column)

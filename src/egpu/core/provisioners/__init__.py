@@ -3,6 +3,7 @@
     base              the questions to a technology, and default answers
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
+    parameters        class parameters that are true or false
     shareable         whether several pods may use one claim of a class
     parking           whether memory of idle programs may leave the card
     isolation         whether the driver limits programs to their memory

@@ -1,31 +1,67 @@
 """`parameters: {parking: "true"}` of a class: the memory of its idle programs may leave the card.
 
-The technology keeps the contents in the host's memory, and brings them back with the program's next call. The scheduler
-counts the whole share, as without parking.
+The technology keeps the contents in the host's memory, and brings them back with the program's next call. With
+`parkingResident: 25%`, only this part of a slice's memory is its own on the card. It shares the room for the rest with
+other such slices, and an arbiter on the node decides which of them have it (`egpu.core.arbiter`). With
+`parkingIdle: 60s` a slice counts as idle after this time without a call.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.allocation import ContainerDemand
-from egpu.core.provisioners import PROVISIONERS, Provisioner
+from egpu.core.provisioners import Provisioner
+from egpu.core.provisioners.parameters import TRUE_OR_FALSE, is_true
 from egpu_base.errors import InvalidDemand
 
 PARKING: Final = "parking"
-VALUES: Final = ("true", "false")
+RESIDENT: Final = "parkingResident"
+IDLE: Final = "parkingIdle"
+VALUES: Final = TRUE_OR_FALSE
+IDLE_SECONDS: Final = 10.0
+"""Longer than most pauses within a computation."""
+_MOST_IDLE_SECONDS: Final = 86_400
+_PERCENT: Final = re.compile(r"([1-9][0-9]?)%")
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,4})(s|m|h)")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
-def is_parkable(parameters: Mapping[str, str], technology: Provisioner) -> bool:
-    """Return whether slices of the class can be parked.
+@dataclass(frozen=True)
+class ParkingTerms:
+    """How far slices of a class may be parked. `resident_percent` 0: all of their memory has its own room."""
 
-    Raises InvalidDemand, naming the parameter, for a technology that does not support it.
-    """
-    if parameters.get(PARKING) != "true":
-        return False
-    if not technology.parks:
-        able = ", ".join(entry.name for entry in PROVISIONERS.values() if entry.parks)
-        raise InvalidDemand(f"parameters[{PARKING}]", f"{technology.name} does not support parking; use {able}")
-    return True
+    parkable: bool = False
+    resident_percent: int = 0
+    idle_seconds: float = 0.0
+
+
+def parking_terms(parameters: Mapping[str, str], technology: Provisioner) -> ParkingTerms:
+    """Read how far slices of the class may be parked. Raises InvalidDemand, naming the parameter."""
+    parkable = is_true(parameters, PARKING, technology, supports=lambda one: one.parks, what=PARKING)
+    for name in (RESIDENT, IDLE):
+        if name in parameters and not parkable:
+            raise InvalidDemand(f"parameters[{name}]", f'needs {PARKING}: "true"')
+    if RESIDENT not in parameters:
+        if IDLE in parameters:
+            raise InvalidDemand(f"parameters[{IDLE}]", f"needs {RESIDENT}: slices with their own room are not parked")
+        return ParkingTerms(parkable)
+    percent = _PERCENT.fullmatch(parameters[RESIDENT])
+    if percent is None:
+        reason = f"{parameters[RESIDENT]!r} is not a percentage from 1% to 99%"
+        raise InvalidDemand(f"parameters[{RESIDENT}]", reason)
+    return ParkingTerms(parkable, int(percent[1]), _idle_seconds(parameters))
+
+
+def _idle_seconds(parameters: Mapping[str, str]) -> float:
+    if IDLE not in parameters:
+        return IDLE_SECONDS
+    found = _DURATION.fullmatch(parameters[IDLE])
+    if found is None or (seconds := int(found[1]) * _UNITS[found[2]]) > _MOST_IDLE_SECONDS:
+        reason = f"{parameters[IDLE]!r} is not a time up to 24h, such as 60s, 5m or 1h"
+        raise InvalidDemand(f"parameters[{IDLE}]", reason)
+    return float(seconds)
 
 
 def parking_problem(demand: ContainerDemand) -> str:
@@ -35,3 +71,8 @@ def parking_problem(demand: ContainerDemand) -> str:
     if demand.cards > 1:
         return f"sets {PARKING}, which supports slices of one card; ask for one card"
     return ""
+
+
+def resident_mib(demand: ContainerDemand, memory_mib: int) -> int:
+    """Return how much of a slice's memory has its own room on the card; 0: all of it."""
+    return -(-memory_mib * demand.resident_percent // 100)

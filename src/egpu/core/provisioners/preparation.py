@@ -75,7 +75,8 @@ class Preparation:
     policy page; empty if nothing in the process is limited (whole cards, a technology that trusts the program, or an
     executor that is limited in its place). `libraries`: preloaded, file beside the policy page → artefact. `executor`:
     where a process has the cards in the container's place. `instance`: its only MIG instance of the card. `served`: its
-    programs are clients of the card's MPS server. `parkable`: memory of its idle programs may leave the card."""
+    programs are clients of the card's MPS server. `parkable`: memory of its idle programs may leave the card;
+    `room_bytes` of it have their own room there (None: all of it)."""
 
     minors: tuple[int, ...] = ()
     policy: tuple[DeviceLimit, ...] = ()
@@ -84,6 +85,7 @@ class Preparation:
     instance: CardInstance | None = None
     served: ServedSlice | None = None
     parkable: bool = False
+    room_bytes: int | None = None
 
 
 def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:

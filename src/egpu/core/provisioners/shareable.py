@@ -8,11 +8,11 @@ GPU, and nothing is read-only.
 from collections.abc import Mapping
 from typing import Final
 
-from egpu.core.provisioners import PROVISIONERS, Provisioner
-from egpu_base.errors import InvalidDemand
+from egpu.core.provisioners import Provisioner
+from egpu.core.provisioners.parameters import TRUE_OR_FALSE, is_true
 
 SHAREABLE: Final = "shareable"
-VALUES: Final = ("true", "false")
+VALUES: Final = TRUE_OR_FALSE
 
 
 def is_shareable(parameters: Mapping[str, str], technology: Provisioner) -> bool:
@@ -20,10 +20,7 @@ def is_shareable(parameters: Mapping[str, str], technology: Provisioner) -> bool
 
     Raises InvalidDemand, naming the parameter, for a technology that does not support it.
     """
-    if parameters.get(SHAREABLE) != "true":
-        return False
-    if not technology.shareable:
-        able = ", ".join(entry.name for entry in PROVISIONERS.values() if entry.shareable)
-        reason = f"{technology.name} does not support several pods on one slice; use one of {able}"
-        raise InvalidDemand(f"parameters[{SHAREABLE}]", f"{reason}, or give each pod a claim of its own")
-    return True
+    return is_true(
+        parameters, SHAREABLE, technology, supports=lambda one: one.shareable, what="several pods on one slice",
+        instead=", or give each pod a claim of its own",
+    )  # fmt: skip

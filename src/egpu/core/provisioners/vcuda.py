@@ -4,6 +4,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.base import Provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, Preparation, device_limit
+from egpu_base.api.quantities import MIB_BYTES
 
 
 class VCUDA(Provisioner):
@@ -19,6 +20,11 @@ class VCUDA(Provisioner):
         if allocation.exclusive:
             return super()._plan(allocation, minors)  # no other programs to isolate from
         granted = zip(allocation.cards, minors, strict=True)
+        resident = [share.resident_mib * MIB_BYTES for share in allocation.cards if share.resident_mib]
         return Preparation(
-            minors, tuple(device_limit(*each, allocation) for each in granted), INTERPOSER, parkable=allocation.parkable
+            minors,
+            tuple(device_limit(*each, allocation) for each in granted),
+            INTERPOSER,
+            parkable=allocation.parkable,
+            room_bytes=resident[0] if resident else None,
         )

@@ -65,7 +65,7 @@ class Publisher:
     returns the MIG instances of this node's containers. `mps` returns READY if a card can have an MPS server, or why
     not. `pods` follows the node's pods, and another part runs it: the capacity grows by what they ask for and do not
     hold. `allocator` learns the Node's label, and says who may give out the cards. `standing` says whether another
-    program gives them out, too: then nothing is published but what pods have.
+    program gives them out, too: then nothing is published but what pods have. `parking_memory_mib`: for parked slices.
     `slots_first`: amounts wait until kubelet gives out slots, because kubelet would run a pod by amounts alone."""
 
     def __init__(
@@ -85,7 +85,9 @@ class Publisher:
         pods: Reflector[Pod] | None = None,
         allocator: Allocator | None = None,
         standing: NodeStanding | None = None,
+        parking_memory_mib: int = 0,
     ) -> None:
+        self._parking_memory_mib = parking_memory_mib
         self._standing = standing
         self._instances = instances
         self._given = given
@@ -246,7 +248,8 @@ class Publisher:
         self.offered = frozenset(capacity)
         self.before_offering(self.offered)
         labels = node_labels(cards) if not contested else {}
-        annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
+        parking = str(self._parking_memory_mib) if self._parking_memory_mib else None
+        annotations = {**pool_annotations(self.pool), names.INJECTION: injection, names.PARKING_MEMORY: parking}
         said = {key: node.annotations.get(key) for key in annotations}
         patch: dict[str, Any] = {}
         new = not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable)

@@ -10,7 +10,8 @@ from typing import Final
 
 import structlog
 
-from egpu.adapters.slices.pages import UsageReader, ask_to_park, read_policy
+from egpu.adapters.slices.asking import ask_to_park
+from egpu.adapters.slices.pages import UsageReader, read_policy
 from egpu.adapters.slices.usage import ANSWERS, ParkAnswer
 from egpu.api import names
 from egpu.apps.agent.slots.directories import SlotRecord, Slots

@@ -22,6 +22,7 @@ from egpu.adapters.cards.mps import Shown
 from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.programs.preloading import check_file_system
 from egpu.adapters.slices import pages
+from egpu.adapters.slices.rooms import first_room
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
@@ -314,6 +315,8 @@ class Preparer:
             if plan.policy:
                 lines = [policy_line(limit) for limit in plan.policy]
                 parking = pages.Parking() if plan.parkable else None
+                if plan.room_bytes is not None:
+                    parking = first_room(plan.room_bytes)
                 pages.write_policy(slot / layout.POLICY_FILE, lines, fresh=True, parking=parking)
             self._slots.create_usage(slot)
         for file, copy in libraries.items():

@@ -1,0 +1,186 @@
+"""The cost of parking: of a call in a slice that can be parked, of a park and a wake, and ten programs on one card.
+
+Calls are measured as processor time on a driver that does nothing. Copies are those of a simulated card, in memory of
+this computer: a park and a wake stand beside plain copies of the same run, into memory that is as new as theirs.
+The link of a real card is in virtual time, under the real code of the interposer
+(native/tests/interposer/parking_test.c).
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import isolation
+from benchmarks.report import Report, median
+from egpu.adapters import native
+from egpu.adapters.slices.pages import DevicePolicy, Mode, Parking, create_usage, write_policy
+from egpu_sim.machines.machine import create_machine, destroy
+from support.parking_slices import CARD, CONTEXT, MIB, SIZE, Arbiter, Slice, ends_right, filler, shared, start
+
+CALL_GOAL_NS: Final = 5.0
+COPY_GOAL: Final = 0.9
+ASIDE_GOAL_SECONDS: Final = 0.05
+"""A park or a wake reaches this part of the copy bandwidth, beside this time."""
+WAKE_GOAL_SECONDS: Final = 0.1
+GIB: Final = 1 << 30
+LINK_GB: Final = 25
+PROGRAMS: Final = 10
+PAUSE_SECONDS: Final = 1.0
+
+
+def run(report: Report) -> dict[str, Any]:
+    """Measure, print, and return everything as plain values."""
+    with tempfile.TemporaryDirectory(prefix="egpu-bench-") as scratch:
+        _calls(report, Path(scratch))
+        _link(report, Path(scratch))
+        _copies(report, Path(scratch))
+        _programs(report, Path(scratch))
+    return report.figures
+
+
+def _calls(report: Report, scratch: Path) -> None:
+    rounds = 5 if report.options.quick else 15
+    programs = isolation.build(scratch)
+    kinds = {"plain": _slice(scratch / "plain", None), "parkable": _slice(scratch / "parkable", Parking())}
+    kinds["shares room"] = _slice(scratch / "shares", Parking(room_bytes=1 << 40, room_until_ns=(1 << 63) - 1))
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for at in range(rounds):
+        report.progress(f"calls, round {at + 1} of {rounds}")
+        for kind, place in kinds.items():  # in turn, so that a slow minute affects all
+            environment = {"LD_LIBRARY_PATH": str(programs / "empty"), "LD_PRELOAD": str(place / isolation.LIBRARY)}
+            found[kind].append(isolation.probe(programs, os.environ | environment, "launch"))
+    added: Mapping[str, float] = {
+        kind: median(one - plain for one, plain in zip(found[kind], found["plain"], strict=True)) for kind in kinds
+    }
+    rows = [(kind, median(found[kind]), added[kind]) for kind in kinds]
+    report.table(f"a launch, ns of processor time ({rounds} rounds)", ("slice", "launch", "more"), rows)
+    for kind in ("parkable", "shares room"):
+        report.verdict(
+            f"a launch, {kind}", f"{added[kind]:+.1f} ns", f"≤ {CALL_GOAL_NS:g} ns", added[kind] <= CALL_GOAL_NS
+        )
+    report.figures["launch_ns"] = {kind: median(found[kind]) for kind in kinds}
+
+
+def _slice(place: Path, parking: Parking | None) -> Path:
+    place.mkdir()
+    (place / isolation.LIBRARY).symlink_to(native.path(isolation.LIBRARY))
+    line = DevicePolicy(
+        uuid=isolation.FAKE_UUID, minor=0, mode=Mode.CAP, core_ppm=1_000_000, memory_limit_bytes=4 * GIB
+    )
+    write_policy(place / "policy", [line], parking=parking)
+    create_usage(place / "usage")
+    return place
+
+
+def _link(report: Report, scratch: Path) -> None:
+    """Park and wake over a link in virtual time."""
+    report.progress("a link in virtual time")
+    program, sources = scratch / "parking_test", isolation.ROOT / "native"
+    parts = [
+        isolation.PACE / "parking_test.c",
+        *(isolation.INTERPOSER / "parking" / name for name in ("managed.c", "park.c", "room.c")),
+        *(sources / "common" / name for name in ("file.c", "descriptor.c")),
+    ]
+    include = [f"-I{isolation.include()}", f"-I{sources}", f"-I{sources / 'include'}", f"-I{sources / 'driver'}"]
+    subprocess.run([shutil.which("gcc") or "cc", "-O2", *include, "-o", program, *parts, "-lpthread"], check=True)
+    done = subprocess.run([program, str(GIB), str(LINK_GB)], check=True, capture_output=True, text=True)
+    park, wake = map(float, done.stdout.split())
+    report.table(f"1 GiB at {LINK_GB} GB/s, virtual time, s", ("", "seconds"), [("park", park), ("wake", wake)])
+    goal = f"< {WAKE_GOAL_SECONDS} s"
+    report.verdict("a wake of 1 GiB in virtual time", f"{wake:.3f} s", goal, wake < WAKE_GOAL_SECONDS)
+    report.figures["virtual"] = {"park_seconds": park, "wake_seconds": wake}
+
+
+COPIES = """
+BYTES = {bytes}
+data = numbers(1, BYTES // 4)
+mine = upload(data)
+say(0)
+def plain():
+    import mmap
+    host = np.frombuffer(mmap.mmap(-1, BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
+    began = time.monotonic()
+    ok(d.cuMemcpyDtoH(host.ctypes.data, mine, BYTES))
+    down = time.monotonic()
+    other = ok(d.cuMemAlloc(BYTES))
+    ok(d.cuMemcpyHtoD(other, host.ctypes.data, BYTES))
+    up = time.monotonic()
+    ok(d.cuMemFree(other))
+    return [down - began, up - down]
+while True:
+    wait()
+    times = plain()
+    say(times)
+    wait()
+    ok(d.cuMemsetD8(mine, 1, 4096))
+    say(0)
+"""
+
+
+def _copies(report: Report, scratch: Path) -> None:
+    """Park and wake beside plain copies, in turn."""
+    rounds, size = (3, 128 * MIB) if report.options.quick else (7, 512 * MIB)
+    machine = create_machine(scratch / "copies", "A100-40G", 1, context_mib=0, driver_mib=0)
+    found: dict[str, list[float]] = {what: [] for what in ("down", "park", "up", "wake")}
+    try:
+        one = Slice(machine, scratch / "copied", limit=3 * size)
+        with one.start(COPIES.replace("{bytes}", str(size))) as program:
+            program.hear()
+            for at in range(rounds):
+                report.progress(f"copies, round {at + 1} of {rounds}")
+                program.go()
+                down, up = program.hear()
+                began, waited = time.monotonic(), one.parking().wait_ns
+                one.ask(park=True)
+                parked = time.monotonic() - began
+                program.go()
+                program.hear()
+                wake = (one.parking().wait_ns - waited) / 1e9
+                for what, seconds in (("down", down), ("park", parked), ("up", up), ("wake", wake)):
+                    found[what].append(seconds)
+    finally:
+        destroy(machine)
+    times = {what: median(seconds) for what, seconds in found.items()}
+    rows = [(what, seconds, size / 1e9 / seconds) for what, seconds in times.items()]
+    report.table(f"{size // MIB} MiB ({rounds} rounds)", ("", "seconds", "GB/s"), rows)
+    for copy, move in (("down", "park"), ("up", "wake")):
+        most = times[copy] / COPY_GOAL + ASIDE_GOAL_SECONDS
+        report.verdict(f"{move} beside a copy", f"{times[move]:.2f} s", f"≤ {most:.2f} s", times[move] <= most)
+    report.figures["copies"] = {"bytes": size, "seconds": times}
+
+
+def _programs(report: Report, scratch: Path) -> None:
+    """Ten programs of 60 on a card of 80, GiB scaled to MiB: the rest of a simulated A100-80G is full."""
+    turns = 4 if report.options.quick else 20
+    report.progress(f"{PROGRAMS} programs of {SIZE // MIB} MiB on {CARD // MIB} MiB")
+    machine = create_machine(scratch / "ten", "A100-80G", 1, context_mib=0, driver_mib=0)
+    try:
+        slices = [Slice(machine, scratch / f"slice-{at}", limit=SIZE + CONTEXT) for at in range(PROGRAMS)]
+        with ExitStack() as stack:
+            programs = [
+                stack.enter_context(start(one, at, turns=turns, pause=PAUSE_SECONDS)) for at, one in enumerate(slices)
+            ]
+            for program in programs:
+                program.hear()
+            stack.enter_context(filler(machine, CARD))
+            terms = [shared(one) for one in slices]
+            arbiter = stack.enter_context(Arbiter(terms, PROGRAMS * CONTEXT + CARD))
+            began = time.monotonic()
+            for program in programs:
+                program.go()
+            right = sum(ends_right(program, turns) for program in programs)
+            seconds = time.monotonic() - began
+            totals = arbiter.rooms.totals
+    finally:
+        destroy(machine)
+    parks, contended = totals.parks["GPU"], totals.contended_seconds.get("GPU", 0.0)
+    columns = ("", "seconds", "parks", "s contended", "right")
+    report.table(f"{PROGRAMS} programs, {turns} steps each", columns, [("", seconds, parks, contended, right)])
+    report.verdict("programs with every bit right", f"{right}", f"{PROGRAMS}", right == PROGRAMS)
+    report.figures["programs"] = {"seconds": seconds, "parks": parks, "contended_seconds": contended, "right": right}

@@ -1,0 +1,79 @@
+"""Decides which slices of this node's cards have their memory on the card, where several share room.
+
+It reads slots and policy pages only, so a new agent goes on where the last one stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
+from egpu.api import names
+from egpu.api.allocation import CardShare
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.kubernetes.reflector import Reflector
+from egpu_base.runtime.looking import looking
+
+HOST_PART: Final = 0.5
+"""Of the node's memory, for parked slices, unless the administrator says otherwise."""
+
+
+class CardRooms:
+    """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays."""
+
+    def __init__(self, slots: Slots, pods: Reflector[Pod]) -> None:
+        self._slots = slots
+        self._pods = pods
+        self._rooms = Rooms(self.cards)
+
+    @property
+    def totals(self) -> Totals:
+        return self._rooms.totals
+
+    async def run(self) -> None:
+        await self._pods.synced.wait()
+        await looking(self._rooms.step)
+
+    def cards(self) -> Mapping[str, SharedCard]:
+        """Return the cards with slices that share room, by UUID. All other slices keep what they were promised."""
+        promised: dict[str, int] = {}
+        shared: dict[str, list[SharedSlice]] = {}
+        memory: dict[str, int] = {}
+        for record, *others in self._slots.slices():
+            if record.server:
+                continue
+            for share in record.allocation.cards:
+                if share.resident_mib:
+                    shared.setdefault(share.uuid, []).append(self._shared(share, (record, *others)))
+                    memory[share.uuid] = share.card_memory_mib
+                else:
+                    promised[share.uuid] = promised.get(share.uuid, 0) + share.memory_mib
+        return {
+            uuid: SharedCard((memory[uuid] - promised.get(uuid, 0)) * MIB_BYTES, tuple(slices))
+            for uuid, slices in shared.items()
+        }
+
+    def _shared(self, share: CardShare, records: tuple[SlotRecord, ...]) -> SharedSlice:
+        """Return one slice, of one pod or of several that share it: the most important one counts."""
+        first = records[0]
+        pods = [pod for record in records if (pod := self._pods.by_uid(record.pod_uid)) is not None]
+        return SharedSlice(
+            key=first.slice,
+            policy=self._slots.policy_file(first.slot_id),
+            usage=self._slots.usage_file(first.slot_id),
+            limit_bytes=share.memory_mib * MIB_BYTES,
+            floor_bytes=share.resident_mib * MIB_BYTES,
+            idle_seconds=first.allocation.park_idle_seconds,
+            priority=max((pod.spec.priority or 0 for pod in pods), default=0),
+            stays=any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
+        )
+
+
+def parking_memory_mib(chosen: int | None) -> int:
+    """Return how much of this node's memory parked slices may take: as chosen, or a part of it."""
+    if chosen is not None:
+        return chosen
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB_BYTES * HOST_PART)

@@ -1,0 +1,89 @@
+"""The agent arbitrates between slices that share room, and keeps what it promised to the others."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
+from egpu.adapters.slices.rooms import TERM_SECONDS, Rooms, first_room
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
+from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
+from egpu_base.api.kubernetes import Pod, PodSpec
+from egpu_base.api.objects import ObjectMeta
+
+MIB = 1 << 20
+
+
+class Pods:
+    """The pods of the node, by UID."""
+
+    def __init__(self, **pods: Pod) -> None:
+        self.pods = pods
+
+    def by_uid(self, uid: str) -> Pod | None:
+        return self.pods.get(uid)
+
+
+def pod(name: str, *, priority: int = 0, annotations: dict[str, str] | None = None) -> Pod:
+    metadata = ObjectMeta(name=name, namespace="n", uid=name, annotations=annotations or {})
+    return Pod(metadata=metadata, spec=PodSpec(priority=priority))
+
+
+def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0) -> None:
+    share = CardShare(
+        uuid="GPU-1", index=0, minor=0, core=10, memory_mib=memory_mib, card_memory_mib=1000, resident_mib=resident_mib
+    )
+    given = ContainerAllocation(
+        provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=resident_mib > 0, park_idle_seconds=30.0
+    )
+    record = SlotRecord(
+        slot_id=name, namespace="n", pod=name, pod_uid=name, container="app", generation=1,
+        boot_id="", allocation=given, minors={},
+    )  # fmt: skip
+
+    def fill(directory: Path) -> None:
+        line = DevicePolicy(uuid="GPU-1", minor=0, mode=Mode.CAP, core_ppm=1, memory_limit_bytes=memory_mib * MIB)
+        parking = first_room(resident_mib * MIB) if resident_mib else None
+        write_policy(directory / POLICY_FILE, [line], parking=parking)
+        create_usage(directory / USAGE_FILE)
+
+    slots.replace(record, fill)
+
+
+def test_the_cards_and_their_slices(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "plain", 300)
+    slot(slots, "one", 600, 60)
+    slot(slots, "two", 500, 50)
+    pods = Pods(one=pod("one", priority=7), two=pod("two", annotations={names.STAY_RESIDENT: "true"}))
+    (card,) = CardRooms(slots, cast(Any, pods)).cards().values()
+    assert card.budget_bytes == 700 * MIB, "what the plain slice was promised stays free for it"
+    said = {one.policy.parent.name: one for one in card.slices}
+    assert {name: (one.floor_bytes // MIB, one.priority, one.stays) for name, one in said.items()} == {
+        "one": (60, 7, False),
+        "two": (50, 0, True),
+    }
+    assert said["one"].limit_bytes == 600 * MIB
+    assert said["one"].idle_seconds == 30
+
+
+def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
+    slots, now = Slots(tmp_path / "slots"), 1000.0
+    slot(slots, "one", 600, 60)
+    mine = CardRooms(slots, cast(Any, Pods()))
+    rooms = Rooms(mine.cards, clock=lambda: now)
+    for now in (1000.0, 1004.0, 1008.0):
+        rooms.step()
+        parking = read_policy(slots.policy_file("one")).parking
+        assert parking is not None
+        assert parking.room_bytes == 60 * MIB
+        assert parking.room_until_ns / 1e9 - now >= TERM_SECONDS / 2
+
+
+def test_no_cards_are_no_work(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "plain", 300)
+    assert CardRooms(slots, cast(Any, Pods())).cards() == {}
+    assert parking_memory_mib(5) == 5
+    assert parking_memory_mib(None) > 5
