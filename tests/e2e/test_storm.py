@@ -40,7 +40,7 @@ kube-scheduler does, and would find the extender dead again and again if it were
 """Not the webhook: without admission no pod is created, which is what failurePolicy Fail is for."""
 
 GIVEN_BACK_SECONDS = 40.0
-PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = 8, 16, 8
+PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = 12, 24, 8
 
 
 async def _until_done(client: Client, count: int) -> list[Pod]:
@@ -54,8 +54,19 @@ async def _until_done(client: Client, count: int) -> list[Pod]:
     def waiting() -> str:
         return f"the end of {[f'{pod.name}: {_state(pod)}' for pod in pods if not pod.finished]}"
 
-    await until(finished, waiting, seconds=STORM_SECONDS)
+    try:
+        await until(finished, waiting, seconds=STORM_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await _events(client, pods)}") from error
     return pods
+
+
+async def _events(client: Client, pods: Sequence[Pod]) -> str:
+    """Return what was said about the pods that have not ended."""
+    left = {pod.uid for pod in pods if not pod.finished}
+    found: Any = await client.raw("GET", "/api/v1/namespaces/default/events")
+    about = [one for one in found["items"] if one["involvedObject"].get("uid") in left]
+    return "\n".join(f"{one['involvedObject']['name']}: {one['reason']}: {one['message']}" for one in about)
 
 
 def _state(pod: Pod) -> str:
@@ -184,9 +195,10 @@ async def test_sixty_pods_while_components_are_killed(seed: int) -> None:
     assert kinds == set(KILLED_KINDS), f"the storm was over before enough was killed: {killed}"
 
 
+@pytest.mark.timeout(120 + ROUNDS * (STORM_SECONDS + 60))
 async def test_pods_and_claims_by_both_allocators_while_components_are_killed() -> None:
     killed: list[str] = []
-    async with cluster(ClusterConfig(nodes=4, cards_per_node=2)) as running, running.client() as client:
+    async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running, running.client() as client:
         await claim_storm.prepare(running, client)
         for number in range(ROUNDS):
             seed = SEEDS[0] + number

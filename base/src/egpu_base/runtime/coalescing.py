@@ -16,6 +16,11 @@ class Coalescer(Generic[T]):
         self._under_way: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Return whether no question is under way or waits for its turn."""
+        return self._next is None and (self._under_way is None or self._under_way.done())
+
     async def answer(self) -> T:
         """Return, or raise, the answer to a question that is sent from now on."""
         if self._next is None:

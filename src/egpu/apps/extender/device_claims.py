@@ -6,8 +6,10 @@ have an allocation, it binds the pod to their node. It needs no setting for this
 kube-scheduler takes an allocation back if the pod does not fit on the node after all. The extender then avoids that
 node for a while."""
 
+import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -18,7 +20,7 @@ from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.quotas import Quotas
 from egpu.apps.extender.view import View
 from egpu.core.dra.asking import Asked, asked
-from egpu.core.dra.choosing import Choice, Wish, choose, request_of, without_held
+from egpu.core.dra.choosing import Choice, Wish, choose, request_of, with_room, without_held
 from egpu.core.dra.held import node_of
 from egpu.core.dra.references import claim_names, is_for, single_node
 from egpu.core.policies.registry import Policies
@@ -42,7 +44,8 @@ from egpu_base.runtime.reconcile import DONE, Loop, Result
 RETRY_SECONDS: Final = 10.0
 AVOID_SECONDS: Final = 60.0
 """The time for which a pod's claims get no cards of a node from which kube-scheduler took them back."""
-WORKERS: Final = 8
+WORKERS: Final = 32
+"""Pods whose claims are written at the same time. Most of the time is spent waiting for the API server."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +76,13 @@ class PricedClaims:
         """The node of the claims of a waiting pod that this process gave, by the pod's UID."""
         self._avoided: dict[str, dict[str, float]] = {}
         """Nodes that a waiting pod avoids, and until when, by the pod's UID."""
+        self._asked: dict[str, Asked] = {}
+        """What claims without an allocation ask for, by UID, while the classes are the same: specs never change."""
         self.loop: Loop[str] = Loop("priced claims", self.reconcile, workers=WORKERS)
         view.pods.on_change(self._pod)
         view.device_claims.on_change(self._claim)
-        view.device_classes.on_change(lambda _: self.consider_all())
+        view.classes.on_change(lambda _: self._asked.clear())
+        view.device_classes.on_change(lambda _: self._classes_changed())
         view.on_room(self.consider_all)
 
     # --- who waits --------------------------------------------------------------------------------------------------
@@ -84,6 +90,10 @@ class PricedClaims:
     def consider_all(self) -> None:
         for uid in self._waiting:
             self.loop.queue.add(uid)
+
+    def _classes_changed(self) -> None:
+        self._asked.clear()
+        self.consider_all()
 
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.new
@@ -101,6 +111,8 @@ class PricedClaims:
 
     def _claim(self, change: Change[ResourceClaim]) -> None:
         claim = change.subject
+        if change.new is None or claim.status.allocation is not None:
+            self._asked.pop(claim.uid, None)
         users = self._users.get(claim.key, set())
         if not users:
             self._users.pop(claim.key, None)
@@ -148,9 +160,10 @@ class PricedClaims:
             if claim.status.allocation is None and not book.is_assumed(claim.uid):
                 if not is_for(claim, pod):
                     return None  # kube-scheduler refuses the claim that was made for another pod
-                wanted = asked(claim, view.cache.classes, view.device_classes.get)
+                wanted = self._asked.get(claim.uid) or asked(claim, view.cache.classes, view.device_classes.get)
                 if wanted is not None:
-                    waiting.append(wanted)
+                    self._asked[claim.uid] = wanted
+                    waiting.append(replace(wanted, claim=claim))
         if not waiting:
             return None
         if names.DEMAND in pod.annotations:
@@ -162,16 +175,23 @@ class PricedClaims:
         return Wish(pod, waiting, held, next(iter(nodes), ""))
 
     async def _serve(self, wish: Wish) -> Result:
-        pod, cache = wish.pod, self._view.cache
-        cache.ranking.see(pod.uid, request_of(wish, self._view.scene(self._policies)))
         try:
-            self._choose(wish)  # without a write while it does not fit
+            await self._allocate(wish)
         except DoesNotFit:
             if await self._released(wish):
                 return Result(again_after_seconds=0)
             raise
-        quotas = await self._quotas.listed(pod.namespace)
-        marked = [await self._writer.mark(one.claim) for one in wish.waiting]
+        return DONE
+
+    async def _allocate(self, wish: Wish) -> None:
+        pod, cache = wish.pod, self._view.cache
+        self._look(wish)  # nothing is written while no cards fit
+        listing = asyncio.create_task(self._quotas.listed(pod.namespace))
+        try:
+            marked = await asyncio.gather(*(self._writer.mark(one.claim) for one in wish.waiting))
+            quotas = await listing
+        finally:
+            listing.cancel()
 
         def chosen() -> Sequence[ResourceClaim]:
             again = self._wish(pod, [*marked, *self._others(pod, marked)])
@@ -191,7 +211,14 @@ class PricedClaims:
             raise
         self._metrics.device_claims_allocated.inc(len(marked))
         log.info("claims allocated", pod=pod.key, node=self._gave.get(pod.uid), claims=len(marked))
-        return DONE
+
+    def _look(self, wish: Wish) -> None:
+        """Count the wish in the job mix, and raise DoesNotFit while no node has the cards for it."""
+        cache, scene = self._view.cache, self._view.scene(self._policies)
+        request = request_of(wish, scene)
+        cache.ranking.see(wish.pod.uid, request)
+        with cache.reservations.lifted(wish.pod):
+            with_room(wish, request, scene, avoided=self._avoids(wish.pod))
 
     def _others(self, pod: Pod, marked: Sequence[ResourceClaim]) -> list[ResourceClaim]:
         """Return the pod's other claims as they are now."""
@@ -200,11 +227,14 @@ class PricedClaims:
         return [one for one in found if one is not None]
 
     def _choose(self, wish: Wish) -> Choice:
-        cache = self._view.cache
-        now = time.monotonic()
-        avoided = {node for node, until in self._avoided.get(wish.pod.uid, {}).items() if until > now}
-        with cache.reservations.lifted(wish.pod):
+        avoided = self._avoids(wish.pod)
+        with self._view.cache.reservations.lifted(wish.pod):
             return choose(wish, self._view.scene(self._policies), avoided=avoided, timestamp=rfc3339(time.time()))
+
+    def _avoids(self, pod: Pod) -> set[str]:
+        """Return the nodes from which kube-scheduler has just taken the pod's claims back."""
+        now = time.monotonic()
+        return {node for node, until in self._avoided.get(pod.uid, {}).items() if until > now}
 
     async def _released(self, wish: Wish) -> bool:
         """Release the claims that this pod alone has, if all of them together then find room on another node: a leader

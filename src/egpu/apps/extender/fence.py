@@ -41,7 +41,7 @@ the same pod: each process has its own identity. Rule 2 asks about both Leases, 
 kube-scheduler that another one has replaced.
 
 Rule 2 does not limit the age of the answer: one question covers every object that had been read when it was sent. Of a
-crowd of waiting pods, only the first asks."""
+crowd of waiting pods, only the first asks, and the callers that come meanwhile share the next question."""
 
 import asyncio
 import math
@@ -59,6 +59,7 @@ from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
 from egpu_base.kubernetes import Client, LeaseElection
+from egpu_base.runtime.coalescing import Coalescer
 
 FENCE: Final = f"{names.GROUP}/fence"
 TOUCHES_AT_ONCE: Final = 32
@@ -95,6 +96,7 @@ class Fence:
     def __init__(self, client: Client, election: LeaseElection) -> None:
         self._client = client
         self._election = election
+        self._ask = Coalescer(self._asked)
         self._asked_at = -math.inf
         """The time at which the latest question with a good answer was sent, by `time.monotonic`."""
 
@@ -128,6 +130,9 @@ class Fence:
         Unavailable if the API server does not answer: then nothing may be written."""
         if read_at < self._asked_at:
             return
+        await self._ask.answer()
+
+    async def _asked(self) -> None:
         asked_at = time.monotonic()
         await self._election.verify()
         self._asked_at = max(self._asked_at, asked_at)

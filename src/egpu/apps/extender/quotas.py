@@ -12,6 +12,7 @@ from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, count
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
+from egpu_base.runtime.coalescing import Coalescer
 
 
 class Quotas:
@@ -20,16 +21,26 @@ class Quotas:
     def __init__(self, client: Client, view: View) -> None:
         self._client = client
         self._view = view
+        self._lists: dict[str, Coalescer[Sequence[ResourceQuota]]] = {}
+        """Lists under way, by namespace."""
 
     async def listed(self, namespace: str) -> Sequence[ResourceQuota]:
-        """Return the quotas of a namespace. Raises Unavailable."""
-        return await self._client.list(ResourceQuota, namespace=namespace)
+        """Return the quotas of a namespace, as they are now. Raises Unavailable."""
+        found = self._lists.get(namespace)
+        if found is None:
+            found = Coalescer(lambda: self._client.list(ResourceQuota, namespace=namespace))
+            self._lists[namespace] = found
+        try:
+            return await found.answer()
+        finally:
+            if found.idle:
+                self._lists.pop(namespace, None)
 
     async def for_pods(self, namespace: str) -> Sequence[ResourceQuota]:
         """Return the quotas that new pods of a namespace must be checked against: none without claims, because then
         Kubernetes counted everything. Raises Unavailable."""
         claims = any(claim.namespace == namespace for claim in self._view.claims)
-        return await self.listed(namespace) if claims or self._device_claims(namespace) else ()
+        return await self.listed(namespace) if claims or self._view.cache.device_claims.held_in(namespace) else ()
 
     def check_device_claims(
         self, quotas: Sequence[ResourceQuota], namespace: str, node: str, claims: Sequence[ResourceClaim]
@@ -44,7 +55,7 @@ class Quotas:
     def _device_claims(self, namespace: str) -> list[ContainerAllocation]:
         """Return what the ResourceClaims of a namespace have. Kubernetes counts these by class, not in our units."""
         book = self._view.cache.device_claims
-        held = [book.allocation(claim.uid) for claim in book.holding() if claim.namespace == namespace]
+        held = [book.allocation(uid) for uid in book.held_in(namespace)]
         return [one for allocation in held if allocation is not None for one in allocation.containers.values()]
 
     def check_pods(

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final
 
 from egpu.api.allocation import PodAllocation
@@ -28,7 +29,10 @@ class Sums:
         self._asked: dict[str, Amounts] = {}
         self._pods = pods
         self._pods_on: dict[str, list[Pod]] = {}
-        self._neighbours = Neighbours(nodes, pods.forbidding())
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self._nodes, self._pods.forbidding())
 
     def take(self, pods: Iterable[Pod], places: Mapping[str, PodAllocation], *, gone: Container[str]) -> bool:
         """Return whether the nodes take these pods at their places, all at once, with others `gone` (UIDs)."""
