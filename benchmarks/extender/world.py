@@ -149,7 +149,7 @@ def claim(name: str, kind: Kind) -> Json:
 
 def with_claim(pod: Json) -> Json:
     """Return a waiting pod that has the ResourceClaim of its name instead of other demands."""
-    spec = {**pod["spec"], "resourceClaims": [{"name": "gpu", "resourceClaimName": pod["metadata"]["name"]}]}
+    spec: Json = {**pod["spec"], "resourceClaims": [{"name": "gpu", "resourceClaimName": pod["metadata"]["name"]}]}
     (container,) = spec["containers"]
     cpu = {name: container["resources"]["limits"][name] for name in ("cpu", "memory")}
     spec["containers"] = [{**container, "resources": {"requests": cpu, "limits": cpu, "claims": [{"name": "gpu"}]}}]

@@ -246,7 +246,7 @@ async def test_rules_that_are_not_counted_all_the_time_hold_too(
     node["metadata"]["labels"] = {"kubernetes.io/hostname": "n0"}
     node["status"]["allocatable"]["ephemeral-storage"] = "40Gi"
     api.put("nodes", node)
-    spec = {"nodeName": "n0", "containers": [{"name": "app", **there}]}
+    spec: dict[str, Any] = {"nodeName": "n0", "containers": [{"name": "app", **there}]}
     if "podAntiAffinity" in words:
         spec["affinity"] = NO_OTHERS
     api.put("pods", {"kind": "Pod", "metadata": {"name": "other", "namespace": "ns"}, "spec": spec})
