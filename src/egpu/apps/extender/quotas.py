@@ -3,13 +3,13 @@
 Quotas are listed first and checked later, because nothing may be awaited between a choice of cards and its assumption.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.quotas import ResourceQuota
 from egpu.apps.extender.view import View
+from egpu.core.dra.choosing import Choice
 from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, counted_of, of_claims, uncounted
-from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 from egpu_base.runtime.coalescing import Coalescer
@@ -42,13 +42,12 @@ class Quotas:
         claims = any(claim.namespace == namespace for claim in self._view.claims)
         return await self.listed(namespace) if claims or self._view.cache.device_claims.held_in(namespace) else ()
 
-    def check_device_claims(
-        self, quotas: Sequence[ResourceQuota], namespace: str, node: str, claims: Sequence[ResourceClaim]
-    ) -> None:
+    def check_device_claims(self, quotas: Sequence[ResourceQuota], namespace: str, choices: Iterable[Choice]) -> None:
         """Check that ResourceClaims may have the allocations that they carry. Raises Refused."""
         if quotas:
-            before = self._beyond(namespace)
-            new = of_claims(one for claim in claims for one in self._view.cache.device_claims.given(claim, node))
+            before, book = self._beyond(namespace), self._view.cache.device_claims
+            claims = [(choice.node, claim) for choice in choices for claim in choice.claims]
+            new = of_claims(one for node, claim in claims for one in book.given(claim, node))
             after = {resource: amount + new[resource] for resource, amount in before.items()}
             check_quotas(quotas, before=before, after=after)
 

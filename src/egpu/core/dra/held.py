@@ -200,11 +200,15 @@ class DeviceClaims:
             if claim is not None and (containers := containers_with(pod, claim.name, request))
         )
 
+    def is_priced(self, node: str) -> bool:
+        """Return whether the extender gives the node's cards to claims."""
+        return any(card.priced for card in self._ledger.cards(node))
+
     def priced_nodes(self) -> NodeNames:
         """Return the nodes whose cards the extender gives to claims."""
         version, found = self._priced
         if version != self._ledger.cards_version:
             nodes = self._ledger.nodes()
-            found = NodeNames([name for name in nodes if any(card.priced for card in self._ledger.cards(name))])
+            found = NodeNames([name for name in nodes if self.is_priced(name)])
             self._priced = self._ledger.cards_version, found
         return found
