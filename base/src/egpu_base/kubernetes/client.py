@@ -113,7 +113,20 @@ class Client:
         """Yield all objects, page by page, at least one page. Raises Gone when a page token has expired. A page has
         PAGE_SIZE objects, or fewer if they are large: its bytes are limited. `transform` reduces each object before the
         next is decoded, and `large` reads those of more than LARGE_BYTES."""
-        path, params, size = path_of(kind, namespace), lists.selectors(labels, fields), PAGE_SIZE
+        async for page in self._pages(path_of(kind, namespace), lists.selectors(labels, fields)):
+            each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
+            found = [transform(one) for one in each if one is not None]
+            version = page.metadata.resource_version
+            del page  # while the caller works on the objects
+            yield Listed(found, version)
+
+    async def raw_pages(self, path: str) -> AsyncGenerator[Sequence[msgspec.Raw]]:
+        """Yield the objects of a list as sent, page by page, with the limits of `pages`."""
+        async for page in self._pages(path, {}):
+            yield page.items or []
+
+    async def _pages(self, path: str, params: dict[str, str]) -> AsyncGenerator[lists.Page]:
+        size = PAGE_SIZE
         while True:
             most = PAGE_BYTES if size > 1 else LONGEST_PAGE_BYTES
             try:
@@ -125,12 +138,11 @@ class Client:
                 continue
             assert content is not None
             page = msgspec.json.decode(content, type=lists.Page)
-            each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
-            found = [transform(one) for one in each if one is not None]
-            version, more = page.metadata.resource_version, page.metadata.continue_
+            more = page.metadata.continue_
             size = PAGE_SIZE if 2 * len(content) < PAGE_BYTES * size // PAGE_SIZE else size
-            del content, page  # while the caller works on the objects
-            yield Listed(found, version)
+            del content
+            yield page
+            del page
             if not more:
                 return
             params["continue"] = more

@@ -89,7 +89,7 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
     request = request_of(wish, scene)
     fits = with_room(wish, request, scene, avoided=avoided)
     objections: list[str] = []
-    takes = _takers(wish.pod, request, scene, objections)
+    takes = takers(wish.pod, request, scene, objections)
     best = next(filter(takes, _best_first(request, fits, scene)), None)
     if best is None:
         raise DoesNotFit(_some(objections[:MAX_REASONS], of=len(objections)))
@@ -130,7 +130,7 @@ def _best_first(request: Request, fits: Sequence[str], scene: Scene) -> Iterator
     yield from (fits[at] for at in order if at != int(places[first]))
 
 
-def _takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> Callable[[str], bool]:
+def takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> Callable[[str], bool]:
     """Return a test of a node's other resources, taints and neighbours. It adds why a node does not take the pod.
 
     Pods that have cards and no node yet count with their CPU and memory, which kube-scheduler does not know."""
