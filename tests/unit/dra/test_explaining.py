@@ -39,7 +39,7 @@ async def test_a_claim_without_room_says_why_card_by_card() -> None:
     assert found.state == "waiting"
     (refusal,) = found.refusals
     assert "card 0 has 20 % of compute free, 30 % needed" in refusal.text()
-    assert "no pod is evicted" in found.preemption
+    assert found.preemption == "no pod is evicted for it: no pod of lower priority has cards"
     first = await explained(api, "first")
     assert "has all its cards" in first.summary
     assert "claim a, request gpu has 80 % and 64 MiB of card 0" in first.details[0]

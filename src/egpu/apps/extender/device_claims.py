@@ -110,6 +110,7 @@ class PricedClaims:
         for name in claim_names(before) if before is not None else ():
             self._users[f"{change.subject.namespace}/{name}"].discard(change.subject.uid)
         if pod is None or not _waits(pod):
+            self._view.cache.device_claims.unmet.pop(change.subject.uid, None)
             self._gave.pop(change.subject.uid, None)
             self._avoided.pop(change.subject.uid, None)
             return
@@ -187,7 +188,7 @@ class PricedClaims:
 
     async def _serve(self, wish: Wish) -> Result:
         pod = wish.pod
-        gang = self._view.cache.gangs.of(pod)
+        gang, unmet = self._view.cache.gangs.of(pod), self._view.cache.device_claims.unmet
         if gang is not None:
             return await self._serve_gang(gang, pod)
         try:
@@ -197,7 +198,10 @@ class PricedClaims:
         except DoesNotFit:
             if await self._released(wish):
                 return Result(again_after_seconds=0)
+            if pod.uid in self._waiting:  # less important pods may be evicted for it
+                unmet[pod.uid] = request_of(wish, self._view.scene(self._policies))
             raise
+        unmet.pop(pod.uid, None)
         return DONE
 
     async def _allocate(

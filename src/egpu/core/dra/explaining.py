@@ -7,13 +7,13 @@ from egpu.core.dra.choosing import Wish, request_of, takers, with_room
 from egpu.core.dra.references import claim_names, single_node
 from egpu.core.explain import Explanation, held, ranked
 from egpu.core.placement.refusal import describe
+from egpu.core.placement.requests import Request
+from egpu.core.preemption.explaining import preemption_of
 from egpu.core.preemption.objections import last_word
 from egpu.core.preemption.scene import Scene
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import DoesNotFit, InvalidInput, NotSupported
-
-NO_EVICTION = "no pod is evicted for pods with ResourceClaims"
 
 
 def explain_claims(
@@ -67,17 +67,34 @@ def _places(
     except DoesNotFit as error:
         said = "" if refusals else f": {error}"
         summary = f"waits: none of {len(nodes)} nodes whose cards the extender gives to claims has room for it{said}"
-        return _of(pod, "waiting", summary, details, refusals=refusals, preemption=NO_EVICTION)
+        return _of(pod, "waiting", summary, details, refusals=refusals, preemption=_preemption(pod, request, scene))
     objections: list[str] = []
     takes = takers(pod, request, scene, objections)
     taking = [node for node in fits if takes(node)]
     against = tuple((node, why) for node, _, why in (one.partition(": ") for one in objections))
     if not taking:
         summary = f"waits: {len(fits)} of {len(nodes)} nodes have the cards; the scheduler would reject them"
-        return _of(pod, "waiting", summary, details, refusals=refusals, objections=against, preemption=NO_EVICTION)
+        return _of(
+            pod,
+            "waiting",
+            summary,
+            details,
+            refusals=refusals,
+            objections=against,
+            preemption=_preemption(pod, request, scene),
+        )
     scores = ranked(scene.cache.ranking.scores(request, taking, scene.policies, all_fit=True))
     summary = f"is not placed yet; {len(taking)} of {len(nodes)} nodes have room for it"
     return _of(pod, "can-be-placed", summary, details, refusals=refusals, objections=against, scores=scores)
+
+
+def _preemption(pod: Pod, request: Request, scene: Scene) -> str:
+    unmet = scene.cache.device_claims.unmet
+    unmet[pod.uid] = request
+    try:
+        return preemption_of(pod, scene)
+    finally:
+        del unmet[pod.uid]
 
 
 def _of(pod: Pod, state: str, summary: str, details: Sequence[str], **more: object) -> Explanation:

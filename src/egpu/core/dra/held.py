@@ -16,6 +16,7 @@ from egpu.core.dra.devices import PRICED, device_name
 from egpu.core.dra.grants import NodeCard, containers_with, grants, main_request, ours
 from egpu.core.placement.ledger import Holder, Ledger
 from egpu.core.placement.node_names import NodeNames
+from egpu.core.placement.requests import Request
 from egpu_base.api.devices import AllocatedDevice, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import TerminalError
@@ -62,6 +63,8 @@ class DeviceClaims:
         """UIDs of the claims that hold cards in the ledger, by namespace."""
         self._namespaces: dict[str, str] = {}
         """The namespace of each of them."""
+        self.unmet: dict[str, Request] = {}
+        """Requests of pods that wait for claims because no card has room, by the pod's UID."""
         self._pods: dict[str, Pod] = {}
         """Placed pods with ResourceClaims, by UID."""
         self._priced: tuple[int, NodeNames] = (-1, NodeNames(()))

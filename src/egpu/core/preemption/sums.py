@@ -17,6 +17,7 @@ FREE_OF_NODES: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret"}
 )
 """Volumes that every node can have, any number of times."""
+RESOURCE_CLAIMS: Final = "spec.resourceClaims"
 MAX_REQUIREMENTS: Final = 256
 """Requirements and tolerations of one pod that a search compares with nodes, again and again."""
 
@@ -92,4 +93,4 @@ def only_the_scheduler_can_tell(pod: Pod) -> str:
             return f"the volume {volume.get('name', '')}"
     if (count := requirement_count(pod) + len(pod.spec.tolerations or ())) > MAX_REQUIREMENTS:
         return f"{count} requirements on nodes, more than {MAX_REQUIREMENTS},"
-    return "spec.resourceClaims" if pod.spec.resource_claims else ""
+    return RESOURCE_CLAIMS if pod.spec.resource_claims else ""
