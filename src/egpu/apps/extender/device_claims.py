@@ -240,7 +240,7 @@ class PricedClaims:
         book = self._view.cache.device_claims
         if all(book.get(claim.uid) is not None for claim in choice.claims):
             self._metrics.device_claims_allocated.inc(len(choice.claims))
-            log.info("claims allocated", pod=pod.key, node=choice.node, claims=len(choice.claims))
+            log.debug("claims allocated", pod=pod.key, node=choice.node, claims=len(choice.claims))
         elif self._gave.pop(pod.uid, None) is not None:
             self._view.cache.hosts.pod_gone(pod.uid)
 
