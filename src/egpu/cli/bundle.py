@@ -208,12 +208,12 @@ async def _objects(client: Client, kind: type[Object], namespace: str, report: R
 
 async def _pages(client: Client, path: str, report: Report, plural: str) -> AsyncIterator[Json]:
     count = 0
-    async for page in client.raw_pages(path):
+    async for page in client.raw_pages(path, {}):
         if count >= MAX_READ:
             report.lack(plural, f"those after the first {count}")
             return
-        count += len(page)
-        for one in page:
+        count += len(page.items or ())
+        for one in page.items or ():
             yield mapping(msgspec.json.decode(one))
 
 

@@ -1,6 +1,7 @@
 """Explains a pod with ResourceClaims, for `egpu explain`: what it asks for, and where the extender would find it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from egpu.core.dra.asking import Asked, DeviceClasses, asked
 from egpu.core.dra.choosing import Wish, request_of, takers, with_room
@@ -67,25 +68,21 @@ def _places(
     except DoesNotFit as error:
         said = "" if refusals else f": {error}"
         summary = f"waits: none of {len(nodes)} nodes whose cards the extender gives to claims has room for it{said}"
-        return _of(pod, "waiting", summary, details, refusals=refusals, preemption=_preemption(pod, request, scene))
+        found = _of(pod, "waiting", summary, details)
+        return replace(found, refusals=refusals, preemption=_preemption(pod, request, scene))
     objections: list[str] = []
     takes = takers(pod, request, scene, objections)
     taking = [node for node in fits if takes(node)]
     against = tuple((node, why) for node, _, why in (one.partition(": ") for one in objections))
     if not taking:
         summary = f"waits: {len(fits)} of {len(nodes)} nodes have the cards; the scheduler would reject them"
-        return _of(
-            pod,
-            "waiting",
-            summary,
-            details,
-            refusals=refusals,
-            objections=against,
-            preemption=_preemption(pod, request, scene),
-        )
+        found = _of(pod, "waiting", summary, details)
+        more = _preemption(pod, request, scene)
+        return replace(found, refusals=refusals, objections=against, preemption=more)
     scores = ranked(scene.cache.ranking.scores(request, taking, scene.policies, all_fit=True))
     summary = f"is not placed yet; {len(taking)} of {len(nodes)} nodes have room for it"
-    return _of(pod, "can-be-placed", summary, details, refusals=refusals, objections=against, scores=scores)
+    found = _of(pod, "can-be-placed", summary, details)
+    return replace(found, refusals=refusals, objections=against, scores=scores)
 
 
 def _preemption(pod: Pod, request: Request, scene: Scene) -> str:
@@ -97,6 +94,6 @@ def _preemption(pod: Pod, request: Request, scene: Scene) -> str:
         del unmet[pod.uid]
 
 
-def _of(pod: Pod, state: str, summary: str, details: Sequence[str], **more: object) -> Explanation:
+def _of(pod: Pod, state: str, summary: str, details: Sequence[str]) -> Explanation:
     word = "" if pod.spec.node_name else last_word(pod)
-    return Explanation(pod.key, state, summary, tuple(details), scheduler=word, **more)  # type: ignore[arg-type]
+    return Explanation(pod.key, state, summary, tuple(details), scheduler=word)
