@@ -7,6 +7,7 @@
     processes    the measured processes
     caller       asks as kube-scheduler does, and measures
     burst        a great many pods at once
+    claims       ResourceClaims beside bindings
 
 Latency is the caller's waiting time. Processor time is that of the process; a loaded machine disturbs it less. Every
 figure stands beside the floor of the same run.
@@ -21,7 +22,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from benchmarks.extender import burst
+from benchmarks.extender import burst, claims
 from benchmarks.extender.caller import Asked, Caller, memory_mib, processor_seconds
 from benchmarks.extender.listing import Listing
 from benchmarks.extender.processes import component, make_certificates, said_its_port
@@ -37,6 +38,7 @@ GOAL_P99_MS: Final = {1_000: 2.0, 5_000: 4.0, 15_000: 12.0}
 GOAL_EXTENDER_MS: Final = 3.0
 GOAL_WEBHOOK_MS: Final = 1.5
 GOAL_MEMORY_MIB: Final = 500.0
+GOAL_CLAIMS_PER_BIND: Final = 0.9
 Exchanges = Mapping[str, list[tuple[bytes, Asked]]]
 """Requests and answers by verb."""
 
@@ -51,6 +53,7 @@ def run(report: Report) -> dict[str, Any]:
             found[str(nodes)] = _size(report, nodes, folder)
             if nodes == SIZES[0] and not report.options.quick:
                 found["burst"] = _burst(report, nodes, folder)._asdict()
+                found["claims"] = _claims(report, nodes, folder)
     return found
 
 
@@ -86,6 +89,17 @@ def _burst(report: Report, nodes: int, folder: Path) -> burst.Burst:
     report.verdict(f"{what}, placed", placed, "all of them", found.placed == burst.PODS)
     report.verdict(f"{what}, slowest request", f"{slowest:.2f} s", f"at most {most:g} s", slowest <= most)
     return found
+
+
+def _claims(report: Report, nodes: int, folder: Path) -> dict[str, Any]:
+    report.progress(f"{nodes} nodes: {claims.COUNT} ResourceClaims, and as many bindings")
+    found = claims.run(nodes, folder)
+    columns = ("", "a second", "processor ms of the extender")
+    report.table(f"{nodes} nodes: claims and bindings", columns, [(key, *one) for key, one in found._asdict().items()])
+    ratio = found.claims.per_second / found.binds.per_second
+    what = f"{nodes} nodes: claims allocated per binding in the same time"
+    report.verdict(what, f"{ratio:.2f}", f"at least {GOAL_CLAIMS_PER_BIND:g}", ratio >= GOAL_CLAIMS_PER_BIND)
+    return {key: one._asdict() for key, one in found._asdict().items()}
 
 
 def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -> Exchanges:

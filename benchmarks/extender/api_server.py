@@ -1,9 +1,11 @@
 """An API server that answers at once, in a process of its own:
-`python -m benchmarks.extender.api_server NODES FOLDER`.
+`python -m benchmarks.extender.api_server NODES FOLDER`; with a third argument, the extender gives its cards to
+ResourceClaims, too.
 
-It has the objects of a made-up cluster, lists them page by page, reports pods to watches, keeps one Lease, and accepts
-every binding. Its own cost does not count; the extender just must not wait for it. It reads HTTP by hand, because its
-callers are two known clients that send whole requests.
+It has the objects of a made-up cluster, lists them page by page, reports pods and ResourceClaims to watches, keeps one
+Lease, and accepts every binding. Changes of claims must name their version, as a real API server's must. Its own cost
+does not count; the extender just must not wait for it. It reads HTTP by hand, because its callers are two known clients
+that send whole requests.
 """
 
 import asyncio
@@ -11,12 +13,13 @@ import json
 import re
 import ssl
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from benchmarks.extender.world import Json, World, kept_mix
+from benchmarks.extender.world import ALLOCATED, CLAIMS, HELD, RELEASE, Json, World, classes, kept_mix
 from egpu.apps.extender import ExtenderConfig
 from egpu.apps.extender.job_mix import ANNOTATION
 
@@ -47,10 +50,16 @@ class Objects:
             "elasticgpus": [msgspec.json.encode(one) for one in world.cards],
             "pods": [msgspec.json.encode(one) for one in world.pods],
         }
+        if world.allocator:
+            self.lists |= {plural: [msgspec.json.encode(one) for one in found] for plural, found in classes().items()}
         self.waiting: dict[str, Json] = {}
+        self.held: list[Json] = []
+        self.claims: dict[str, Json] = {}
+        self.released = 0.0
+        self.allocated: list[float] = []
         lease = {"name": ExtenderConfig.lease, "resourceVersion": "1", "annotations": {ANNOTATION: kept_mix()}}
         self.leases: dict[str, Json] = {ExtenderConfig.lease: {"kind": "Lease", "metadata": lease, "spec": {}}}
-        self.watches: list[asyncio.Transport] = []
+        self.watches: dict[str, list[asyncio.Transport]] = {"pods": [], CLAIMS: []}
         self.version = 1
 
     def page(self, plural: str, query: dict[str, str]) -> bytes:
@@ -60,12 +69,12 @@ class Objects:
         meta = json.dumps({"resourceVersion": str(self.version), **more}).encode()
         return b'{"metadata":%b,"items":[%b]}' % (meta, b",".join(found[start : start + size]))
 
-    def tell(self, kind: str, pod: Json) -> None:
-        """Report a pod to the watches of pods."""
+    def tell(self, kind: str, obj: Json, plural: str = "pods") -> None:
+        """Report an object to the watches of its kind."""
         self.version += 1
-        pod["metadata"]["resourceVersion"] = str(self.version)
-        line = msgspec.json.encode({"type": kind, "object": pod}) + b"\n"
-        for watch in self.watches:
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        line = msgspec.json.encode({"type": kind, "object": obj}) + b"\n"
+        for watch in self.watches[plural]:
             watch.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def changed(self, method: str, path: list[str], body: bytes) -> tuple[int, bytes]:
@@ -79,7 +88,15 @@ class Objects:
             pod["metadata"]["annotations"] |= sent["metadata"]["annotations"]
             self.tell("MODIFIED", pod)
             return 201, b'{"kind":"Status","status":"Success"}'
-        if method == "POST" and path[-1] == "pods":
+        if CLAIMS in path:
+            return self._claim(method, path, sent)
+        if method == "POST" and path[-1] == HELD:
+            self.held.append(sent)
+        elif method == "POST" and path[-1] == RELEASE.strip("/"):
+            self.released = time.monotonic()
+            for pod in self.held:
+                self.tell("ADDED", pod)
+        elif method == "POST" and path[-1] == "pods":
             self.waiting[sent["metadata"]["name"]] = sent
             self.tell("ADDED", sent)
         elif "leases" in path:
@@ -91,6 +108,24 @@ class Objects:
             return 200, msgspec.json.encode(held)
         return 200, msgspec.json.encode(sent)
 
+    def _claim(self, method: str, path: list[str], sent: Json) -> tuple[int, bytes]:
+        """Create a claim, or change one by a merge patch."""
+        if method == "POST":
+            claim = self.claims[sent["metadata"]["name"]] = sent
+            self.tell("ADDED", claim, CLAIMS)
+            return 201, msgspec.json.encode(claim)
+        claim = self.claims[path[path.index(CLAIMS) + 1]]
+        version = sent["metadata"].pop("resourceVersion", None)
+        if version is not None and version != claim["metadata"]["resourceVersion"]:
+            return 409, b'{"kind":"Status","status":"Failure","reason":"Conflict","code":409}'
+        if path[-1] == "status":
+            claim["status"] = sent["status"]
+            self.allocated.append(time.monotonic() - self.released)
+        else:
+            claim["metadata"] |= sent["metadata"]
+        self.tell("MODIFIED", claim, CLAIMS)
+        return 200, msgspec.json.encode(claim)
+
 
 class _Connection(asyncio.Protocol):
     def __init__(self, objects: Objects) -> None:
@@ -101,8 +136,9 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.transport in self.objects.watches:
-            self.objects.watches.remove(self.transport)
+        for watches in self.objects.watches.values():
+            if self.transport in watches:
+                watches.remove(self.transport)
 
     def data_received(self, data: bytes) -> None:
         self.read += data
@@ -120,11 +156,13 @@ class _Connection(asyncio.Protocol):
         path = where.strip("/").split("/")
         if query.get("watch"):
             self.transport.write(_WATCH)
-            if path[-1] == "pods":
-                self.objects.watches.append(self.transport)
+            if path[-1] in self.objects.watches:
+                self.objects.watches[path[-1]].append(self.transport)
             return
         if method != "GET":
             status, text = self.objects.changed(method, path, body)
+        elif where == ALLOCATED:
+            status, text = 200, msgspec.json.encode(self.objects.allocated)
         elif "leases" in path:
             lease = self.objects.leases.get(path[-1])
             status, text = (404, b"{}") if lease is None else (200, msgspec.json.encode(lease))
@@ -145,4 +183,4 @@ async def serve(world: World, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(World(int(sys.argv[1])), Path(sys.argv[2])))
+    asyncio.run(serve(World(int(sys.argv[1]), allocator="".join(sys.argv[3:])), Path(sys.argv[2])))

@@ -59,11 +59,17 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
+    def get(self, path: str) -> Asked:
+        """Ask for an object. Raises RuntimeError for any answer but a success."""
+        return self._ask("GET", path, b"")
+
     def post(self, path: str, body: bytes) -> Asked:
         """Send a request. Raises RuntimeError for any answer but a success."""
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: bytes) -> Asked:
+        length = f"Content-Length: {len(body)}"
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{length}"
         text = head.encode() + b"\r\n\r\n" + body
         self._buffer[: len(text)] = text
         gc.disable()

@@ -13,9 +13,11 @@ import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
-from egpu.api.objects import card_name
+from egpu.api.objects import ElasticGPUClass, card_name
+from egpu.core.dra.classes import device_class
 from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.shapes import WHOLE_CARD, Shape
+from egpu_base.api.objects import ObjectMeta
 
 CARDS_PER_NODE: Final = 8
 CARD_MIB: Final = 46_068
@@ -24,6 +26,13 @@ CPU_MILLI: Final = 2000
 RAM_MIB: Final = 8192
 SEEN_OF_TEN: Final = 2000
 PROVISIONER: Final = "elasticgpu.io/vcuda"
+CLASS: Final = "slice"
+CLAIMS: Final = "resourceclaims"
+HELD: Final = "held"
+"""Path of pods that watches are told of later, all at once: POST there, and then to RELEASE."""
+RELEASE: Final = "/release"
+ALLOCATED: Final = "/allocated"
+"""GET: the time since RELEASE of each allocation of a claim, in the order in which they were written."""
 Json = dict[str, Any]
 
 
@@ -60,6 +69,8 @@ class World:
     count: int
     running: int | None = None
     namespaces: tuple[str, ...] = ("default",)
+    allocator: str = ""
+    """Who gives the cards to ResourceClaims."""
     nodes: list[Json] = field(default_factory=list[Json])
     cards: list[Json] = field(default_factory=list[Json])
     pods: list[Json] = field(default_factory=list[Json])
@@ -89,7 +100,7 @@ class World:
                 holders[at].append(f"pod {namespace}/{name}")
             self.pods.append(_running(name, namespace, node, kind, fitting[: kind.cards]))
             goal -= kind.core * kind.cards
-        self.cards += [_card(node, at, left[at], sorted(held)) for at, held in enumerate(holders)]
+        self.cards += [_card(node, at, left[at], sorted(held), self.allocator) for at, held in enumerate(holders)]
 
 
 def arrivals(count: int, *, seed: int = 1, most_cards: int = CARDS_PER_NODE) -> Iterator[Json]:
@@ -113,6 +124,36 @@ def waiting(name: str, kind: Kind, *, namespace: str = "default") -> Json:
     )
     text = msgspec.json.encode(PodDemand(containers={"app": demand})).decode()
     return _pod(name, kind, {names.DEMAND: text}, namespace)
+
+
+def classes() -> dict[str, list[Json]]:
+    """Return a class, and the DeviceClass that the controller makes of it, by plural."""
+    klass = ElasticGPUClass(metadata=ObjectMeta(name=CLASS, uid="class"), provisioner=PROVISIONER)
+    return {
+        "elasticgpuclasses": [msgspec.to_builtins(klass)],
+        "deviceclasses": [msgspec.to_builtins(device_class(klass))],
+    }
+
+
+def claim(name: str, kind: Kind) -> Json:
+    """Return a ResourceClaim for a pod of this name that asks for the same."""
+    amounts = {"cores": str(kind.core), "memory": f"{kind.memory_mib}Mi"}
+    exactly = {"deviceClassName": CLASS, "count": kind.cards, "capacity": {"requests": amounts}}
+    return {
+        "kind": "ResourceClaim",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"name": name, "namespace": "default", "uid": f"claim-{name}", "resourceVersion": "1"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def with_claim(pod: Json) -> Json:
+    """Return a waiting pod that has the ResourceClaim of its name instead of other demands."""
+    spec: Json = {**pod["spec"], "resourceClaims": [{"name": "gpu", "resourceClaimName": pod["metadata"]["name"]}]}
+    (container,) = spec["containers"]
+    cpu = {name: container["resources"]["limits"][name] for name in ("cpu", "memory")}
+    spec["containers"] = [{**container, "resources": {"requests": cpu, "limits": cpu, "claims": [{"name": "gpu"}]}}]
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {}}, "spec": spec}
 
 
 def allocation(node: str, kind: Kind, columns: list[int]) -> str:
@@ -295,7 +336,7 @@ def _node(name: str, number: int) -> Json:
     }
 
 
-def _card(node: str, index: int, left: tuple[int, int], holders: list[str]) -> Json:
+def _card(node: str, index: int, left: tuple[int, int], holders: list[str], allocator: str) -> Json:
     uuid = card_uuid(node, index)
     listed = holders if len(holders) <= 3 else [*holders[:3], f"{len(holders) - 3} more"]
     physical = {
@@ -308,6 +349,7 @@ def _card(node: str, index: int, left: tuple[int, int], holders: list[str]) -> J
         "tflops": {"fp32": 91.6, "fp16": 362.0},
         "numa": index // 4,
     }
+    physical |= {"allocator": allocator} if allocator else {}
     given = {names.GPU_CORE: str(100 - left[0]), names.GPU_MEMORY: str(CARD_MIB - left[1])}
     phase = "Bound" if holders else "Available"
     return {

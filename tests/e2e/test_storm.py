@@ -1,14 +1,19 @@
-"""The storm: sixty pods at once on four nodes of four cards, in peace and while components are killed."""
+"""The storm: sixty pods at once on four nodes of four cards, in peace and while components are killed; and rounds of
+pods with resource names and with ResourceClaims, on nodes whose cards the extender or kube-scheduler gives out."""
 
 import asyncio
 import contextlib
 import os
 import random
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from egpu.api import names
+from egpu.api.allocation import ContainerAllocation
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import rebuild
 from egpu.laptop import manifests as files
@@ -16,11 +21,16 @@ from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
+from support import claim_storm
+from support.claim_storm import ClaimRecords, claims_given_back
 from support.storm import Witness, check_container, manifests
 from support.waiting import until
 
 SEEDS = [int(seed) for seed in os.environ.get("EGPU_STORM_SEEDS", "11").split(",")]
 """One in every run of the suite; more by EGPU_STORM_SEEDS=11,12,13."""
+
+ROUNDS = int(os.environ.get("EGPU_STORM_ROUNDS", "2"))
+"""Rounds with ResourceClaims, each with its own seed."""
 
 STORM_SECONDS = 240.0
 KILLED_KINDS = ("extender", "agent", "controller", "kubelet")
@@ -30,6 +40,7 @@ kube-scheduler does, and would find the extender dead again and again if it were
 """Not the webhook: without admission no pod is created, which is what failurePolicy Fail is for."""
 
 GIVEN_BACK_SECONDS = 40.0
+PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = 12, 24, 8
 
 
 async def _until_done(client: Client, count: int) -> list[Pod]:
@@ -43,8 +54,19 @@ async def _until_done(client: Client, count: int) -> list[Pod]:
     def waiting() -> str:
         return f"the end of {[f'{pod.name}: {_state(pod)}' for pod in pods if not pod.finished]}"
 
-    await until(finished, waiting, seconds=STORM_SECONDS)
+    try:
+        await until(finished, waiting, seconds=STORM_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await _events(client, pods)}") from error
     return pods
+
+
+async def _events(client: Client, pods: Sequence[Pod]) -> str:
+    """Return what was said about the pods that have not ended."""
+    left = {pod.uid for pod in pods if not pod.finished}
+    found: Any = await client.raw("GET", "/api/v1/namespaces/default/events")
+    about = [one for one in found["items"] if one["involvedObject"].get("uid") in left]
+    return "\n".join(f"{one['involvedObject']['name']}: {one['reason']}: {one['message']}" for one in about)
 
 
 def _state(pod: Pod) -> str:
@@ -57,9 +79,16 @@ def _state(pod: Pod) -> str:
     return f"{pod.status.phase} on {pod.spec.node_name or 'no node'}: {'; '.join(reasons + waiting)}"
 
 
-async def _check_pods(client: Client, pods: list[Pod], witness: Witness) -> None:
+async def _check_pods(
+    client: Client, pods: list[Pod], gpus: Sequence[ElasticGPU], witness: Witness, claims: ClaimRecords
+) -> None:
     for pod in pods:
         assert pod.status.phase == "Succeeded", f"{pod.name}: {pod.status}"
+        if pod.spec.resource_claims:
+            given = claims.given(pod, gpus)
+            assert given.keys() == {container.name for container in pod.all_containers}
+            await _check_logs(client, pod, given)
+            continue
         allocation = witness.allocations[pod.name]
         demanding = {
             container.name
@@ -67,10 +96,15 @@ async def _check_pods(client: Client, pods: list[Pod], witness: Witness) -> None
             if container.resources is not None and names.SLOT in (container.resources.limits or {})
         }
         assert set(allocation.containers) == demanding
-        for container, given in allocation.containers.items():
-            path = f"/api/v1/namespaces/default/pods/{pod.name}/log"
-            log = await client.text(path, params={"container": container})
-            assert not (wrong := list(check_container(given, log))), f"{pod.name}/{container}: {wrong}"
+        await _check_logs(client, pod, allocation.containers)
+
+
+async def _check_logs(client: Client, pod: Pod, given: Mapping[str, ContainerAllocation]) -> None:
+    for container, allocation in given.items():
+        path = f"/api/v1/namespaces/default/pods/{pod.name}/log"
+        log = await client.text(path, params={"container": container})
+        wrong = list(check_container(allocation, log))
+        assert not wrong, f"{pod.name}/{container}: {wrong}"
 
 
 async def _check_given_back(running: Cluster, client: Client) -> None:
@@ -86,6 +120,7 @@ async def _check_given_back(running: Cluster, client: Client) -> None:
         lambda: f"nodes give back {_left_on_nodes(running)[:10]}",
         seconds=GIVEN_BACK_SECONDS,
     )
+    await claims_given_back(running, client)
 
 
 def _left_on_nodes(running: Cluster) -> list[str]:
@@ -108,10 +143,10 @@ def _alive(pid_file: Path) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def _kill_at_random(running: Cluster, rng: random.Random, killed: list[str]) -> None:
+async def _kill_at_random(running: Cluster, rng: random.Random, killed: list[str], *, most: int) -> None:
     """Each kind of component as often as any other, in a random order; of its instances, any."""
     kinds: list[str] = []
-    while len(killed) < MOST_KILLS:
+    while len(killed) < most:
         await asyncio.sleep(rng.uniform(0.3, 2.0))
         if not kinds:
             kinds = list(KILLED_KINDS)
@@ -122,16 +157,17 @@ async def _kill_at_random(running: Cluster, rng: random.Random, killed: list[str
             killed.append(name)
 
 
-async def _storm(running: Cluster, *, seed: int, kill: bool) -> list[str]:
+async def _storm(running: Cluster, pods: list[dict[str, Any]], *, seed: int, kills: int) -> list[str]:
     killed: list[str] = []
     witness = Witness()
     async with running.client() as client:
-        pods = manifests(seed)
-        background = [asyncio.create_task(witness.watch(client))]
+        records = ClaimRecords(client)
+        background = [asyncio.create_task(witness.watch(client)), asyncio.create_task(records.watch())]
         try:
             await asyncio.gather(*(files.create(client, [pod]) for pod in pods))
-            if kill:
-                background.append(asyncio.create_task(_kill_at_random(running, random.Random(seed), killed)))
+            if kills:
+                task = _kill_at_random(running, random.Random(seed), killed, most=kills)
+                background.append(asyncio.create_task(task))
             done = await _until_done(client, len(pods))
         finally:
             for task in background:
@@ -140,20 +176,36 @@ async def _storm(running: Cluster, *, seed: int, kill: bool) -> list[str]:
         gpus, claims = await client.list(ElasticGPU), await client.list(ElasticGPUClaim)
         witness.look(list(gpus), done, list(claims), [])
         assert not witness.problems, "\n".join(sorted(witness.problems))
-        await _check_pods(client, done, witness)
+        await _check_pods(client, done, gpus, witness, records)
         await _check_given_back(running, client)
     return killed
 
 
 async def test_sixty_pods_at_once() -> None:
     async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
-        await _storm(running, seed=1, kill=False)
+        await _storm(running, manifests(1), seed=1, kills=0)
         assert not any(child.restarts for child in running.fleet.children.values())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_sixty_pods_while_components_are_killed(seed: int) -> None:
     async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
-        killed = await _storm(running, seed=seed, kill=True)
+        killed = await _storm(running, manifests(seed), seed=seed, kills=MOST_KILLS)
     kinds = {name.split("-")[0] for name in killed}
     assert kinds == set(KILLED_KINDS), f"the storm was over before enough was killed: {killed}"
+
+
+@pytest.mark.timeout(120 + ROUNDS * (STORM_SECONDS + 60))
+async def test_pods_and_claims_by_both_allocators_while_components_are_killed() -> None:
+    killed: list[str] = []
+    async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running, running.client() as client:
+        await claim_storm.prepare(running, client)
+        for number in range(ROUNDS):
+            seed = SEEDS[0] + number
+            pods = [*manifests(seed, PODS_OF_A_ROUND), *claim_storm.pods(seed, CLAIM_PODS_OF_A_ROUND)]
+            random.Random(seed).shuffle(pods)
+            began = time.monotonic()
+            killed += await _storm(running, pods, seed=seed, kills=KILLS_OF_A_ROUND)
+            print(f"round {number}, seed {seed}: {time.monotonic() - began:.0f} s, {len(killed)} kills")
+    kinds = {name.split("-")[0] for name in killed}
+    assert kinds == set(KILLED_KINDS), f"the rounds were over before enough was killed: {killed}"

@@ -10,7 +10,7 @@ import contextlib
 import json
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
@@ -92,10 +93,13 @@ class Witness:
         pods: list[Pod],
         claims: list[ElasticGPUClaim],
         classes: list[ElasticGPUClass],
+        device_claims: Sequence[ResourceClaim] = (),
     ) -> None:
         cache = rebuild(gpus, pods, claims, classes)
+        for claim in device_claims:
+            cache.device_claims.claim_changed(claim)
         if problems := cache.problems():
-            self.problems.add("; ".join(problems) + " by " + _who(cache, pods))
+            self.problems.add("; ".join(problems) + " by " + _who(cache, pods, device_claims))
         for pod in pods:
             text = pod.annotations.get(names.ALLOCATION)
             if text is None:
@@ -106,24 +110,32 @@ class Witness:
                 self.problems.add(f"the allocation of {pod.name} changed")
 
 
-def _who(cache: SchedulerCache, pods: list[Pod]) -> str:
+def _who(cache: SchedulerCache, pods: list[Pod], device_claims: Sequence[ResourceClaim]) -> str:
     """Who holds the over-committed cards, and in what state they are: what a failure has to say."""
-    by_uid = {pod.uid: pod for pod in pods}
+    holders = {claim.uid: f"claim {claim.name} (rv {claim.metadata.resource_version})" for claim in device_claims} | {
+        pod.uid: f"{pod.name} ({pod.status.phase}, {meta.creation_timestamp}, rv {meta.resource_version})"
+        for pod in pods
+        if (meta := pod.metadata)
+    }
     return "; ".join(
-        f"{pod.name} ({pod.status.phase}, {pod.metadata.creation_timestamp}, rv {pod.metadata.resource_version})"
+        holders[holder.id]
         for over in cache.ledger.overcommits()
         for holder in cache.ledger.card_holders(over.node, over.uuid)
-        if (pod := by_uid.get(holder.id)) is not None
+        if holder.id in holders
     )
 
 
 async def _objects(
     client: Client,
-) -> tuple[list[ElasticGPU], list[Pod], list[ElasticGPUClaim], list[ElasticGPUClass]]:
+) -> tuple[list[ElasticGPU], list[Pod], list[ElasticGPUClaim], list[ElasticGPUClass], list[ResourceClaim]]:
     # Pods last: a pod that is bound between two lists then meets cards that are known.
     gpus, classes = await client.list(ElasticGPU), await client.list(ElasticGPUClass)
-    claims, pods = await client.list(ElasticGPUClaim), await client.list(Pod)
-    return list(gpus), list(pods), list(claims), list(classes)
+    claims, before = await client.list(ElasticGPUClaim), await client.list(ResourceClaim)
+    pods = await client.list(Pod)
+    # Only claims with the same allocation before and after surely had it when the pods were listed.
+    after = {claim.uid: claim.status.allocation for claim in await client.list(ResourceClaim)}
+    held = [claim for claim in before if claim.status.allocation and claim.status.allocation == after.get(claim.uid)]
+    return list(gpus), list(pods), list(claims), list(classes), held
 
 
 def check_container(allocation: ContainerAllocation, log: str) -> Iterator[str]:

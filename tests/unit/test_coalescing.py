@@ -34,6 +34,18 @@ async def test_who_asks_at_once_is_answered_by_one_question() -> None:
     assert len(asked.answers) == 1
 
 
+async def test_it_is_idle_once_nobody_waits() -> None:
+    asked = Asked()
+    together = Coalescer(asked)
+    assert together.idle
+    task = asyncio.create_task(together.answer())
+    await _turns()
+    assert not together.idle
+    asked.answers[0].set_result(1)
+    await task
+    assert together.idle
+
+
 async def test_nobody_is_answered_by_a_question_that_was_sent_before_he_asked() -> None:
     asked = Asked()
     together = Coalescer(asked)

@@ -113,3 +113,20 @@ def test_the_webhook_is_asked_about_cards_of_a_binding_unless_the_policy_lets_it
     assert all(asked) is not may
     policy, _ = documents(DEPLOY / "admission" / "allocations.yaml")
     assert webhooks.MAY_GIVE_OUT in [one["expression"] for one in policy["spec"]["variables"]]
+
+
+def test_the_webhook_is_asked_about_configuration_of_our_driver_alone():
+    (hook,) = (one for one in webhooks.validating().webhooks if "device-configuration" in one.name)
+    assert hook.failure_policy == "Ignore"
+    assert [(one.operations, one.resources) for one in hook.rules] == [
+        (["CREATE"], ["resourceclaims", "resourceclaimtemplates"]),
+        (["CREATE", "UPDATE"], ["deviceclasses"]),
+    ]
+    (condition,) = hook.match_conditions or []
+    asked = compiled(condition.expression)
+    for driver, expected in ((names.DRIVER, True), ("gpu.nvidia.com", False)):
+        config = [{"opaque": {"driver": driver, "parameters": {}}}]
+        for spec in ({"config": config}, {"devices": {"config": config}}, {"spec": {"devices": {"config": config}}}):
+            assert asked({"object": {"spec": spec}}) is expected
+    assert not asked({"object": {"spec": {"devices": {"requests": []}}}})
+    assert not asked({"object": {"spec": {"spec": {}}}})

@@ -11,10 +11,12 @@ import json
 import platform
 import tarfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 import egpu
 from egpu.api import names
@@ -24,10 +26,11 @@ from egpu.cli.embedding import steps
 from egpu.cli.findings import Finding
 from egpu.cli.output import note
 from egpu.cli.redaction import Json, clean, listed, mapping, redacted, without_secrets
+from egpu_base.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from egpu_base.api.kubernetes import Event, Node, Pod
 from egpu_base.api.objects import Object
 from egpu_base.api.quantities import format_mib
-from egpu_base.errors import ElasticGPUError, NotAllowed, Unavailable
+from egpu_base.errors import ElasticGPUError, NotAllowed, NotFound, Unavailable
 from egpu_base.kubernetes import Client
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.system.files import write_atomically
@@ -39,12 +42,15 @@ MAX_OBJECTS: Final = 2000
 """Of each kind; as many events."""
 MAX_READ: Final = 20_000
 """Objects of one kind that are looked through for those that concern us."""
-PAGE: Final = 500
 LOG_BYTES: Final = 200 << 10
 LOG_LINES: Final = 2000
 MAX_LOGS: Final = 64
 PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
-KINDS: Final[Sequence[type[Object]]] = (Node, ElasticGPU, ElasticGPUClass, ElasticGPUClaim, Pod, Event)
+KINDS: Final[Sequence[type[Object]]] = (
+    Node, ElasticGPU, ElasticGPUClass, ElasticGPUClaim, DeviceClass, ResourceSlice, ResourceClaim, Pod, Event,
+)  # fmt: skip
+NEWER: Final[Sequence[type[Object]]] = (DeviceClass, ResourceSlice, ResourceClaim)
+"""Kinds that an API server may not serve, which is no gap of the report."""
 
 
 @dataclass
@@ -133,7 +139,9 @@ class _Concerned:
     def by(self, plural: str, value: Json) -> bool:
         match plural:
             case "pods":
-                return self._is_ours(value) or _asks(value)
+                return self._is_ours(value) or _asks(value) or self._uses_our_claims(value)
+            case "deviceclasses" | "resourceslices" | "resourceclaims":
+                return _is_of_our_driver(plural, value, self.keys)
             case "events":
                 about = mapping(value, "involvedObject")
                 return (about.get("kind", ""), about.get("namespace", ""), about.get("name", "")) in self.keys
@@ -147,6 +155,11 @@ class _Concerned:
             self.keys.add((kinds[plural], metadata.get("namespace", ""), metadata.get("name", "")))
         if plural == "pods":
             self.our_pods = [one for one in found if self._is_ours(one)]
+
+    def _uses_our_claims(self, pod: Json) -> bool:
+        namespace = mapping(pod, "metadata").get("namespace", "")
+        used = [*listed(pod, "spec", "resourceClaims"), *listed(pod, "status", "resourceClaimStatuses")]
+        return any(("ResourceClaim", namespace, one.get("resourceClaimName", "")) in self.keys for one in used)
 
     def _is_ours(self, pod: Json) -> bool:
         label, value = PART_OF
@@ -163,6 +176,19 @@ def _asks(pod: Json) -> bool:
     return any(BY_RESOURCE.keys() & mapping(one, "resources", "limits") for one in containers)
 
 
+def _is_of_our_driver(plural: str, value: Json, known: Collection[tuple[str, str, str]]) -> bool:
+    """Return whether a slice, a class or a claim of resource.k8s.io is about our cards."""
+    if plural == "resourceslices":
+        return mapping(value, "spec").get("driver") == names.DRIVER
+    configured = ("spec",) if plural == "deviceclasses" else ("spec", "devices")
+    config = listed(value, *configured, "config")
+    given = listed(value, "status", "allocation", "devices", "results")
+    if any(one.get("driver") == names.DRIVER for one in [*given, *(mapping(one, "opaque") for one in config)]):
+        return True
+    asked = [mapping(one, "exactly").get("deviceClassName", "") for one in listed(value, *configured, "requests")]
+    return any(("DeviceClass", "", one) in known for one in asked)
+
+
 async def _objects(client: Client, kind: type[Object], namespace: str, report: Report) -> AsyncIterator[Json]:
     """Yield all objects of a kind; if that is not allowed, those of the installation's and the user's namespace."""
     plural, places = kind.resource.plural, list[str | None]([None])
@@ -176,24 +202,19 @@ async def _objects(client: Client, kind: type[Object], namespace: str, report: R
             if place is None and kind.resource.namespaced:
                 places = [*dict.fromkeys((namespace, client.namespace))]
         except ElasticGPUError as error:
-            report.lack(plural, str(error))
+            if not (isinstance(error, NotFound) and kind in NEWER):
+                report.lack(plural, str(error))
 
 
 async def _pages(client: Client, path: str, report: Report, plural: str) -> AsyncIterator[Json]:
-    params, count = {"limit": str(PAGE)}, 0
-    while True:
-        page = await client.raw("GET", path, params=params)
-        items = listed(page, "items")
-        for one in items:
-            yield one
-        count += len(items)
-        token = mapping(page, "metadata").get("continue")
-        if not token:
-            return
+    count = 0
+    async for page in client.raw_pages(path, {}):
         if count >= MAX_READ:
             report.lack(plural, f"those after the first {count}")
             return
-        params["continue"] = token
+        count += len(page.items or ())
+        for one in page.items or ():
+            yield mapping(msgspec.json.decode(one))
 
 
 async def _logs(

@@ -28,6 +28,7 @@ from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail
 from egpu.core.demand.selection import selects
 from egpu.core.gpu_nodes import BY_DEFAULT, LABEL_ONE, agent_pod
+from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.node_condition import not_offering
 from egpu.core.provisioners.mps import READY
 from egpu.core.rivals import by_rival, rivals_by_node
@@ -138,7 +139,8 @@ async def _examine_at(kubeconfig: Path | None, namespace: str, bundle: Path | No
 async def examine(client: Client, namespace: str, *, now: datetime) -> Mapping[str, Finding]:
     """Run all checks and return findings by name, in order of dependency. A check that this user may not make is
     unseen. Raises Unavailable."""
-    nodes, pods = await asyncio.gather(_if_allowed(client.list(Node)), _if_allowed(client.list(Pod)))
+    listed = client.list(Pod, transform=_examined, large=kept_of_large)
+    nodes, pods = await asyncio.gather(_if_allowed(client.list(Node)), _if_allowed(listed))
     cluster = Cluster(client, namespace, nodes, pods, now)
     findings: dict[str, Finding] = {}
     for name, (check, symptom) in CHECKS.items():
@@ -148,6 +150,13 @@ async def examine(client: Client, namespace: str, *, now: datetime) -> Mapping[s
             found = Finding(State.UNSEEN, str(error))
         findings[name] = replace(found, see=symptom.link) if found.state is State.WRONG else found
     return findings
+
+
+def _examined(pod: Pod) -> Pod:
+    """Return the part of a pod that the checks look at: of schedulers and of our components their commands, too."""
+    labels = pod.metadata.labels or {}
+    whole = labels.get("component") == "kube-scheduler" or labels.get("app.kubernetes.io/part-of") == "elastic-gpu"
+    return pod if whole else kept(pod)
 
 
 async def _if_allowed(asked: Awaitable[T]) -> T | Refused:

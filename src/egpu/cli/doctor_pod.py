@@ -15,10 +15,12 @@ from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.symptoms import Symptom
 from egpu.apps.dashboard.usage_sources import read_token
 from egpu.cli.output import Format, Table, fail, note, say, show, show_value
+from egpu.core.dra.references import claim_names as device_claim_names
 from egpu.core.following import Evidence, Passing, Stage, finding, follow
 from egpu.core.following.admitted import WEBHOOK, claim_names
 from egpu.core.following.evidence import newest
 from egpu.core.view import SliceUsage
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Event, Pod
 from egpu_base.errors import ElasticGPUError, NotFound, Refused
 from egpu_base.kubernetes import Client
@@ -90,8 +92,13 @@ async def _read(client: Client, pod: Pod, sources: UsageSources) -> Evidence:
     claims: dict[str, ElasticGPUClaim | None] = {}
     for one in wanted:
         claims[one] = await allowed("claims", client.find(ElasticGPUClaim, one, namespace=pod.namespace), None)
+    device_claims: dict[str, ResourceClaim | None] = {}
+    for one in filter(None, device_claim_names(pod)):
+        asked = client.find(ResourceClaim, one, namespace=pod.namespace)
+        device_claims[one] = await allowed("resourceclaims", asked, None)
     return Evidence(
         pod=pod,
+        device_claims=device_claims,
         events=await events(uid=pod.uid),
         claims=claims,
         classes=await _classes(client, [one for one in claims.values() if one is not None], allowed),

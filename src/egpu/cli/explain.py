@@ -6,10 +6,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from egpu.api import names
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, fail, note, say, show_value
 from egpu.cli.own_words import own_words
 from egpu.cli.snapshot import Snapshot, load_allowed_from
+from egpu.core.dra.explaining import explain_claims
 from egpu.core.explain import Explanation
 from egpu.core.explain_claim import explain_claim
 from egpu.core.explain_node import explain_node
@@ -85,6 +87,10 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
         return None
     nodes = {node.name: node for node in snapshot.nodes}
     scene = Scene(snapshot.cache, nodes, Population.of(snapshot.pods), snapshot.budgets, policies)
+    if pod.spec.resource_claims and names.DEMAND not in pod.annotations:
+        claims = {one.name: one for one in snapshot.all_resource_claims if one.namespace == namespace}
+        kinds = {one.name: one for one in snapshot.device_classes}
+        return explain_claims(pod, claims, kinds.get, scene)
     return explain_with_preemption(pod, scene)
 
 

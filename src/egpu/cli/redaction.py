@@ -112,10 +112,12 @@ _POD: Final[Json] = {
     "spec": {
         "nodeName": WHOLE, "schedulerName": WHOLE, "priority": WHOLE, "runtimeClassName": WHOLE, "restartPolicy": WHOLE,
         "schedulingGates": WHOLE, "containers": _CONTAINERS, "initContainers": _CONTAINERS,
+        "resourceClaims": [{"name": WHOLE, "resourceClaimName": WHOLE, "resourceClaimTemplateName": WHOLE}],
     },
     "status": {
         "phase": WHOLE, "reason": WHOLE, "message": ABOUT, "startTime": WHOLE, "nominatedNodeName": WHOLE,
         "conditions": _CONDITIONS, "containerStatuses": _STATUSES, "initContainerStatuses": _STATUSES,
+        "resourceClaimStatuses": [{"name": WHOLE, "resourceClaimName": WHOLE}],
     },
 }  # fmt: skip
 _NODE: Final[Json] = {
@@ -137,7 +139,29 @@ _EVENT: Final[Json] = {
     "reportingComponent": WHOLE, "source": {"component": WHOLE},
     "involvedObject": {"kind": WHOLE, "namespace": WHOLE, "name": WHOLE, "uid": WHOLE},
 }  # fmt: skip
-_BY_KIND: Final[Mapping[str, Json]] = {"pods": _POD, "nodes": _NODE, "events": _EVENT}
+_DEVICE_REQUESTS: Final = [{
+    "name": WHOLE,
+    "exactly": {"deviceClassName": WHOLE, "count": WHOLE, "allocationMode": WHOLE, "adminAccess": WHOLE,
+                "selectors": WHOLE, "tolerations": WHOLE, "capacity": WHOLE},
+}]  # fmt: skip
+_CLAIM: Final[Json] = {
+    "spec": {"devices": {"requests": _DEVICE_REQUESTS, "constraints": WHOLE}},
+    "status": {
+        "reservedFor": WHOLE,
+        "allocation": {
+            "allocationTimestamp": WHOLE, "nodeSelector": WHOLE,
+            "devices": {"results": [{
+                "request": WHOLE, "driver": WHOLE, "pool": WHOLE, "device": WHOLE, "shareID": WHOLE,
+                "consumedCapacity": WHOLE, "tolerations": WHOLE, "adminAccess": WHOLE,
+            }]},
+        },
+    },
+}  # fmt: skip
+"""Without opaque configuration, whose meaning only its driver knows; ours is kept."""
+_BY_KIND: Final[Mapping[str, Json]] = {
+    "pods": _POD, "nodes": _NODE, "events": _EVENT, "resourceclaims": _CLAIM, "resourceslices": {"spec": WHOLE},
+    "deviceclasses": {"spec": {"selectors": WHOLE}},
+}  # fmt: skip
 
 
 def _is_mapping(value: Any) -> TypeGuard[Json]:
@@ -165,6 +189,8 @@ def redacted(plural: str, value: Json) -> Json:
     """Return the part of an object that a report may have. `plural`: pods, nodes, events, or a kind of ours."""
     kept: Json = {"metadata": _kept(mapping(value, "metadata"), _METADATA) | _annotated(value)}
     kept |= _kept(value, _BY_KIND.get(plural, _OURS))
+    if plural in {"resourceclaims", "deviceclasses"}:
+        kept["configuration"] = _own_configuration(value)
     if plural == "nodes":
         amounts = {one: _amounts(mapping(value, "status", one)) for one in ("capacity", "allocatable")}
         kept["status"] = mapping(kept, "status") | amounts
@@ -172,6 +198,13 @@ def redacted(plural: str, value: Json) -> Json:
         message = str(value.get("message", ""))
         kept["message"] = scrubbed(message) if _is_trusted(value) else _about(message)
     return kept
+
+
+def _own_configuration(value: Json) -> list[Any]:
+    """Return the configuration for our driver, of a claim, of its allocation, or of a class."""
+    paths = ("spec",), ("spec", "devices"), ("status", "allocation", "devices")
+    found = [mapping(one, "opaque") for path in paths for one in listed(value, *path, "config")]
+    return [clean(one.get("parameters")) for one in found if one.get("driver") == names.DRIVER][:MAX_ITEMS]
 
 
 def _annotated(value: Json) -> Json:

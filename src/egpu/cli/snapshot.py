@@ -12,7 +12,7 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.cli.output import note
 from egpu.core.dra.kept import kept_claim
 from egpu.core.placement.cache import SchedulerCache, rebuild
-from egpu_base.api.devices import ResourceClaim
+from egpu_base.api.devices import DeviceClass, ResourceClaim
 from egpu_base.api.disruption import PodDisruptionBudget
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.objects import Object
@@ -35,6 +35,9 @@ class Snapshot:
     budgets: Sequence[PodDisruptionBudget] = ()
     resource_claims: Sequence[ResourceClaim] = ()
     """Those of resource.k8s.io that have cards; they hold these in the ledger."""
+    all_resource_claims: Sequence[ResourceClaim] = ()
+    """All of resource.k8s.io, where nodes give out cards to them."""
+    device_classes: Sequence[DeviceClass] = ()
     missing: Sequence[str] = ()
     """The kinds that this user may not list in the whole cluster."""
     namespace: str = ""
@@ -75,7 +78,12 @@ async def _with_resource_claims(client: Client, snapshot: Snapshot) -> Snapshot:
         return snapshot
     for claim in claims:
         snapshot.cache.device_claims.claim_changed(claim)
-    return replace(snapshot, resource_claims=snapshot.cache.device_claims.holding())
+    try:
+        kinds = await client.list(DeviceClass)
+    except (Refused, NotFound):
+        kinds = ()  # only needed to explain pods, which then says that nothing waits for the extender
+    holding = snapshot.cache.device_claims.holding()
+    return replace(snapshot, resource_claims=holding, all_resource_claims=claims, device_classes=kinds)
 
 
 async def load_allowed(client: Client, namespace: str | None) -> Snapshot:

@@ -182,6 +182,59 @@ async def test_a_report_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     assert not [path for _, path in api.log if "secrets" in path or "configmaps" in path]
 
 
+def put_claims(api: FakeAPI) -> None:
+    """A claim, a class and a slice of ours, and the same of another driver; a pod uses our claim."""
+    for mine, driver in (("ours", names.DRIVER), ("theirs", "other.example")):
+        opaque = {"driver": driver, "parameters": {"token": SECRETS["env"], "kind": "SliceConfig"}}
+        request = {"name": "gpu", "exactly": {"deviceClassName": mine, "capacity": {"requests": {"cores": "30"}}}}
+        result = {"request": "gpu", "driver": driver, "pool": "n0", "device": "gpu-0"}
+        api.put("deviceclasses", {"metadata": {"name": mine}, "spec": {"config": [{"opaque": opaque}]}})
+        api.put("resourceslices", {"metadata": {"name": mine}, "spec": {"driver": driver, "devices": [{"name": "d"}]}})
+        claim = {
+            "metadata": {"name": mine, "namespace": "default"},
+            "spec": {"devices": {"requests": [request], "config": [{"opaque": opaque}]}},
+            "status": {"allocation": {"devices": {"results": [result]}}},
+        }
+        api.put("resourceclaims", claim)
+        spec = {"containers": [{"name": "app"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": mine}]}
+        api.put("pods", {"metadata": {"name": f"uses-{mine}", "namespace": "default"}, "spec": spec})
+
+
+async def test_a_report_has_claims_of_our_cards_without_their_secrets(tmp_path: Path) -> None:
+    api = seeded()
+    put_claims(api)
+    files = await report(api, tmp_path / "report.tar.gz")
+    for plural in ("deviceclasses", "resourceslices", "resourceclaims"):
+        (one,) = json.loads(files[f"objects/{plural}.json"])
+        assert one["metadata"]["name"] == "ours"
+    (claim,) = json.loads(files["objects/resourceclaims.json"])
+    assert claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] == {"requests": {"cores": "30"}}
+    assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == "gpu-0"
+    assert claim["configuration"] == [{"token": REMOVED, "kind": "SliceConfig"}]
+    pods = {one["metadata"]["name"] for one in json.loads(files["objects/pods.json"])}
+    assert "uses-ours" in pods
+    assert "uses-theirs" not in pods
+    assert SECRETS["env"] not in "\n".join(data.decode() for data in files.values())
+
+
+async def test_pages_of_large_pods_are_asked_for_again_with_fewer(tmp_path: Path) -> None:
+    api, limits = seeded(), list[int]()
+    for number in range(24):
+        annotations = {names.DEMAND: "{}", "x": "y" * 1_000_000}
+        meta = {"name": f"large-{number}", "namespace": "default", "annotations": annotations}
+        api.put("pods", of_user() | {"metadata": meta})
+
+    def watches(server: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if request.url.path == "/api/v1/pods":
+            limits.append(int(request.url.params["limit"]))
+        return answers(server, request)
+
+    api.fault = watches
+    files = await report(api, tmp_path / "report.tar.gz")
+    assert limits[0] > limits[1]
+    assert len(json.loads(files["objects/pods.json"])) == 26
+
+
 async def test_a_report_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bundle, "MAX_OBJECTS", 1)
     monkeypatch.setattr(bundle, "LOG_BYTES", 40)

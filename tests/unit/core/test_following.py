@@ -12,6 +12,8 @@ from egpu.api.objects import ElasticGPUClaimStatus
 from egpu.api.symptoms import PAGE, Symptom
 from egpu.core.following import Evidence, Passing, finding, follow
 from egpu.core.view import SliceUsage
+from egpu_base.api.devices import AllocatedDevice, DeviceAllocation, ResourceClaim, ResourceClaimStatus
+from egpu_base.api.devices import ClaimAllocation as DeviceClaimAllocation
 from egpu_base.api.kubernetes import (
     Condition,
     ContainerState,
@@ -23,6 +25,7 @@ from egpu_base.api.kubernetes import (
     Pod,
     PodStatus,
 )
+from egpu_base.api.objects import ObjectMeta
 from support import repository
 from support.objects import BINPACK, claim, claim_pod, cluster, container, gpu_class, placed, pod, slice_pod
 
@@ -196,13 +199,33 @@ def test_a_pod_with_resource_claims_is_followed_on_its_node() -> None:
     one = pod("p", container("app"))
     spec = replace(one.spec, node_name="n0", resource_claims=[{"name": "gpu"}])
     now = PodStatus(phase="Pending", start_time="2026-01-01T00:00:00Z", container_statuses=[status])
-    stages = follow(Evidence(pod=replace(one, spec=spec, status=now)))
-    assert [name for name, stage in stages.items() if stage.state is Passing.UNSEEN] == [
-        "admission", "allocation", "slot",
-    ]  # fmt: skip
+    here = AllocatedDevice(request="gpu", driver=names.DRIVER, pool="n0", device="gpu-0")
+    held = ResourceClaimStatus(allocation=DeviceClaimAllocation(devices=DeviceAllocation(results=[here])))
+    device_claim = ResourceClaim(metadata=ObjectMeta(name="c"), status=held)
+    pod_now = replace(one, spec=spec, status=now)
+    stages = follow(Evidence(pod=pod_now, device_claims={"c": device_claim}))
+    assert [name for name, stage in stages.items() if stage.state is Passing.UNSEEN] == ["admission", "slot"]
+    assert stages["allocation"].said == "ResourceClaim c has gpu-0 of node n0"
     found = finding(stages)
     assert found is not None
     assert (found[0], "unresolvable CDI" in found[1].said) == ("preparation", True)
+    taken = replace(device_claim, status=ResourceClaimStatus())
+    lost = finding(follow(Evidence(pod=pod_now, device_claims={"c": taken})))
+    assert lost is not None
+    assert (lost[0], lost[1].mend) == ("allocation", "delete the pod and create it again")
+    assert "ResourceClaim c has no devices any more" in lost[1].said
+    unread = follow(Evidence(pod=pod_now, unread={"resourceclaims": "you may not"}))
+    assert unread["allocation"].said == "you may not"
+
+
+def test_the_extenders_reason_for_claims_without_cards_is_shown() -> None:
+    one = pod("p", container("app"))
+    waiting = replace(one, spec=replace(one.spec, resource_claims=[{"name": "gpu"}]))
+    said = event("DoesNotFit", "n0: card 0 has 10 % of compute free", "elastic-gpu-extender")
+    found = finding(follow(Evidence(pod=waiting, events=[said])))
+    assert found is not None
+    assert found[0] == "scheduling"
+    assert "card 0 has 10 % of compute free" in found[1].said
 
 
 CLAIMS: Mapping[str, tuple[dict[str, Any], Passing, str]] = {

@@ -233,6 +233,65 @@ async def test_the_place_is_one_that_the_pod_can_run_on() -> None:
         assert "n2: its CPU or memory is promised to pods that are about to start" in said
 
 
+NO_OTHERS = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
+        ]
+    }
+}
+PORT = {"containerPort": 80, "hostPort": 80, "protocol": "TCP"}
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "words"),
+    [
+        (
+            {"resources": {"requests": {"ephemeral-storage": "30Gi"}}},
+            {"ephemeral-storage": "20Gi"},
+            "ephemeral-storage",
+        ),
+        ({"ports": [PORT]}, {}, "uses port 80"),
+        ({}, {}, "podAntiAffinity of pod ns/other"),
+    ],
+)
+async def test_rules_that_are_not_counted_all_the_time_hold_too(
+    there: dict[str, Any], asked: dict[str, str], words: str
+) -> None:
+    api = cluster()
+    node = copy.deepcopy(api.get("nodes", "n0"))
+    node["metadata"]["labels"] = {"kubernetes.io/hostname": "n0"}
+    node["status"]["allocatable"]["ephemeral-storage"] = "40Gi"
+    api.put("nodes", node)
+    spec: dict[str, Any] = {"nodeName": "n0", "containers": [{"name": "app", **there}]}
+    if "podAntiAffinity" in words:
+        spec["affinity"] = NO_OTHERS
+    api.put("pods", {"kind": "Pod", "metadata": {"name": "other", "namespace": "ns"}, "spec": spec})
+    pod = a_pod("p", "a")
+    pod["metadata"]["labels"] = {"app": "train"}
+    (container,) = pod["spec"]["containers"]
+    container["resources"]["requests"] = asked
+    container["ports"] = [PORT]
+    put(api, pod, a_claim("a", cores=30, mib=64))
+    async with extender(api):
+        await until(lambda: warnings(api, "DoesNotFit"))
+        assert words in warnings(api, "DoesNotFit")[0]
+        api.remove("pods", "other", "ns")
+        await allocated(api, "a")
+
+
+async def test_a_crowd_of_claims_shares_its_questions_and_writes_each_claim_twice() -> None:
+    api, count = cluster(nodes=4, cards=4), 40
+    for number in range(count):
+        put(api, a_pod(f"p{number}", f"a{number}"), a_claim(f"a{number}", cores=10, mib=64))
+    async with extender(api):
+        await allocated(api, *(f"a{number}" for number in range(count)))
+    writes = [path for method, path in api.log if method == "PATCH" and "/resourceclaims/" in path]
+    assert len(writes) == 2 * count
+    assert sum("resourcequotas" in path for _, path in api.log) < count / 2
+    assert sum(method == "GET" and "/leases/" in path for method, path in api.log) < count / 2
+
+
 async def test_a_node_from_which_kube_scheduler_takes_an_allocation_back_is_avoided() -> None:
     api = cluster(nodes=2)
     put(api, a_pod("p", "a"), a_claim("a", cores=10, mib=64))

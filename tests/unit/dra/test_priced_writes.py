@@ -14,6 +14,7 @@ from support.fake_api import FakeAPI, status
 from support.priced import (
     a_card,
     a_claim,
+    a_node,
     a_pod,
     allocated,
     allocation,
@@ -79,6 +80,23 @@ async def test_a_claim_that_another_pod_uses_by_now_is_not_taken_back() -> None:
     states = [one.get("status") or {} for one in mine]
     first = next(number for number, one in enumerate(states) if other in one.get("reservedFor", ()))
     assert all(one.get("allocation") for one in states[first:])
+
+
+async def test_what_kube_scheduler_has_begun_to_allocate_is_left_to_it() -> None:
+    api = cluster(nodes=1)
+    api.put("nodes", a_node("its"))
+    api.put("elasticgpus", a_card("its", 0, allocator=names.DRA))
+    put(api, a_pod("p", "a", "b"), a_claim("a", cores=30, mib=64), a_claim("b", cores=30, mib=64))
+    result = {"request": "gpu", "driver": names.DRIVER, "pool": "its", "device": "gpu-its-0", "shareID": "s"}
+    devices = {"results": [{**result, "consumedCapacity": {"cores": "30", "memory": "64Mi"}}]}
+    user = {"resource": "pods", "name": "p", "uid": api.get("pods", "p", "ns")["metadata"]["uid"]}
+    set_status(api, "a", {"allocation": {"devices": devices}, "reservedFor": [user]})
+    put(api, a_pod("q", "c"), a_claim("c", cores=30, mib=64))
+    async with extender(api):
+        await allocated(api, "c")
+        await asyncio.sleep(0.2)
+    assert places(api, "a") == [("its", "gpu-its-0")]
+    assert allocation(api, "b") is None
 
 
 @pytest.mark.parametrize("lands", [True, False])

@@ -192,6 +192,17 @@ class ResourceClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="Re
     status: ResourceClaimStatus = field(default_factory=ResourceClaimStatus)
 
 
+class ResourceClaimTemplateSpec(Wire, frozen=True, kw_only=True):
+    spec: ResourceClaimSpec = field(default_factory=ResourceClaimSpec)
+
+
+class ResourceClaimTemplate(Object, frozen=True, kw_only=True, tag_field="kind", tag="ResourceClaimTemplate"):
+    resource: ClassVar[Resource] = Resource(GROUP, VERSION, "resourceclaimtemplates", namespaced=True)
+
+    api_version: str = field(default_factory=lambda: f"{GROUP}/{VERSION}")
+    spec: ResourceClaimTemplateSpec = field(default_factory=ResourceClaimTemplateSpec)
+
+
 # --- DeviceClass ----------------------------------------------------------------------------------------------------
 
 

@@ -110,10 +110,16 @@ class Client:
         transform: Callable[[T], T] = lists.same,
         large: Large[T] = None,
     ) -> AsyncGenerator[Listed[T]]:
-        """Yield all objects, page by page, at least one page. Raises Gone when a page token has expired. A page has
-        PAGE_SIZE objects, or fewer if they are large: its bytes are limited. `transform` reduces each object before the
-        next is decoded, and `large` reads those of more than LARGE_BYTES."""
-        path, params, size = path_of(kind, namespace), lists.selectors(labels, fields), PAGE_SIZE
+        """Yield all objects in pages of at most PAGE_SIZE and PAGE_BYTES, at least one. Raises Gone if a token expires.
+        `transform` reduces each object before the next is decoded; `large` reads those of more than LARGE_BYTES."""
+        async for page in self.raw_pages(path_of(kind, namespace), lists.selectors(labels, fields)):
+            each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
+            found, version = [transform(one) for one in each if one is not None], page.metadata.resource_version
+            del page  # while the caller works on the objects
+            yield Listed(found, version)
+
+    async def raw_pages(self, path: str, params: dict[str, str], size: int = PAGE_SIZE) -> AsyncGenerator[lists.Page]:
+        """Yield a list as sent, in pages with the limits of `pages`. `params` gets the token of the next page."""
         while True:
             most = PAGE_BYTES if size > 1 else LONGEST_PAGE_BYTES
             try:
@@ -124,16 +130,13 @@ class Client:
                 size = max(1, size // 8)
                 continue
             assert content is not None
-            page = msgspec.json.decode(content, type=lists.Page)
-            each = (self._decode_or_skip(kind, raw, large) for raw in page.items or [])
-            found = [transform(one) for one in each if one is not None]
-            version, more = page.metadata.resource_version, page.metadata.continue_
+            found = [msgspec.json.decode(content, type=lists.Page)]
+            params["continue"] = found[0].metadata.continue_
             size = PAGE_SIZE if 2 * len(content) < PAGE_BYTES * size // PAGE_SIZE else size
-            del content, page  # while the caller works on the objects
-            yield Listed(found, version)
-            if not more:
+            del content
+            yield found.pop()  # not kept while the caller works on it
+            if not params["continue"]:
                 return
-            params["continue"] = more
 
     async def watch(
         self,

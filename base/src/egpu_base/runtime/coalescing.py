@@ -16,8 +16,16 @@ class Coalescer(Generic[T]):
         self._under_way: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
 
-    async def answer(self) -> T:
-        """Return, or raise, the answer to a question that is sent from now on."""
+    @property
+    def idle(self) -> bool:
+        """Return whether no question is under way or waits for its turn."""
+        return self._next is None and (self._under_way is None or self._under_way.done())
+
+    async def answer(self, *, or_under_way: bool = False) -> T:
+        """Return, or raise, the answer to a question that is sent from now on. `or_under_way`: to the one that is under
+        way, if one is."""
+        if or_under_way and self._under_way is not None and not self._under_way.done():
+            return await asyncio.shield(self._under_way)
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._under_way))
             self._next.add_done_callback(_heard)

@@ -23,6 +23,7 @@ from egpu.api.webhooks import (
     WebhookClientConfig,
 )
 from egpu.core.admission import FIXED_ANNOTATIONS
+from egpu_base.api.devices import GROUP, VERSION
 from egpu_base.api.kubernetes import LabelSelector, LabelSelectorRequirement
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.errors import InvalidInput
@@ -97,8 +98,23 @@ def validating() -> ValidatingWebhookConfiguration:
             _of_pods("validate.pods", "/validate", operations=changed, when=_asking()),
             _webhook("validate.objects", "/validate", ours),
             replace(bindings, match_conditions=[when, unless]),
+            _device_configuration(),
         ],
     )
+
+
+def _device_configuration() -> Webhook:
+    """Return the webhook for ResourceClaims, their templates and DeviceClasses with configuration for our driver. The
+    driver checks it again before a pod starts, so these objects pass while no webhook answers. Only classes can change
+    later."""
+    parts = (["CREATE"], ["resourceclaims", "resourceclaimtemplates"]), (["CREATE", "UPDATE"], ["deviceclasses"])
+    rules = [
+        RuleWithOperations(operations=when, api_groups=[GROUP], api_versions=[VERSION], resources=kinds, scope="*")
+        for when, kinds in parts
+    ]
+    when = MatchCondition(name="configures-our-driver", expression=configures_our_driver())
+    hook = replace(_webhook("validate.device-configuration", "/validate", rules[0]), rules=rules)
+    return replace(hook, match_conditions=[when], failure_policy="Ignore", timeout_seconds=PLAIN_TIMEOUT_SECONDS)
 
 
 def _of_pods(
@@ -151,6 +167,19 @@ def asks_for_a_gpu() -> str:
         f"{names.GROUP}/", *names.CLAIM_PREFIXES, names.CLAIM_TEMPLATE_PREFIX, *names.RESIZE_PREFIXES, *FRACTIONS
     )
     return " || ".join([any_container("containers"), any_container("initContainers"), f"({annotated})"])
+
+
+def configures_our_driver() -> str:
+    """Return the CEL expression that is true for claims, templates and classes of resource.k8s.io with configuration
+    for our driver."""
+    ours = f"c, has(c.opaque) && c.opaque.driver == {json.dumps(names.DRIVER)}"
+
+    def of_claim(spec: str) -> str:
+        return f"(has({spec}.devices) && has({spec}.devices.config) && {spec}.devices.config.exists({ours}))"
+
+    template = f"(has(object.spec.spec) && {of_claim('object.spec.spec')})"
+    own = f"(has(object.spec.config) && object.spec.config.exists({ours}))"
+    return f"{own} || {of_claim('object.spec')} || {template}"
 
 
 def has_hidden_environment() -> str:

@@ -1,5 +1,9 @@
 """Writes the allocations of ResourceClaims: all of a pod, or none.
 
+kube-scheduler binds a pod as soon as all its claims have allocations. So those of a gang cannot be taken back together:
+if one of its later pods fails, the others are still written, and the gang is completed or undone like all gangs
+(`egpu.apps.extender.gang_controller`).
+
 A claim gets its allocation in two writes (`egpu.apps.extender.fence` says why): its finalizer and a mark first, then
 allocation and reservation together. Each carries the version of the claim that it rests on. In between the cards are
 chosen again and assumed, without an await, as for pods.
@@ -8,6 +12,7 @@ When the outcome of the second write is unknown, the claim is touched. Either th
 cannot land any more. The cards stay assumed until this is known."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -52,24 +57,39 @@ class DeviceClaimWriter:
         }
         return await self._patch(claim, {"metadata": metadata})
 
-    async def write(self, choose: Callable[[], Sequence[ResourceClaim]]) -> None:
-        """Ask the fence, call `choose` for the claims with their allocations, and write them: all or none.
+    async def write(self, choose: Callable[[], Sequence[Sequence[ResourceClaim]]]) -> None:
+        """Ask the fence, call `choose` for the claims of each pod with their allocations, and write them: of each pod
+        all or none, and nothing if the first pod's fail.
 
-        Raises Conflict, Unavailable, OutcomeUnknown, and what `choose` raises; then nothing was given, or it is found
-        out later."""
+        Raises Conflict, Unavailable, OutcomeUnknown, and what `choose` raises; then nothing was given to some pod, or
+        it is found out later."""
         await self._fence.check()  # asked after all claims were read
         # There is no await from here to the last `assume`: nothing else can choose in between.
         chosen = choose()
         book = self._view.cache.device_claims
-        for claim in chosen:
+        for claim in itertools.chain.from_iterable(chosen):
             book.assume(claim)
+        first, *others = chosen
+        try:
+            await self._write_all(first)
+        except BaseException:
+            for claim in itertools.chain.from_iterable(others):
+                book.forget(claim.uid)
+            raise
+        failed = await asyncio.gather(*map(self._write_all, others), return_exceptions=True)
+        for error in failed:
+            if error is not None:
+                raise error
+
+    async def _write_all(self, claims: Sequence[ResourceClaim]) -> None:
+        """Write the allocations of one pod's claims: all or none."""
         written: list[ResourceClaim] = []
-        for number, claim in enumerate(chosen):
+        for number, claim in enumerate(claims):
             try:
                 written.append(await self._write(claim))
             except ElasticGPUError:
-                for other in chosen[number + 1 :]:
-                    book.forget(other.uid)
+                for other in claims[number + 1 :]:
+                    self._view.cache.device_claims.forget(other.uid)
                 await self.release(written)
                 raise
 

@@ -6,8 +6,10 @@ have an allocation, it binds the pod to their node. It needs no setting for this
 kube-scheduler takes an allocation back if the pod does not fit on the node after all. The extender then avoids that
 node for a while."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -18,9 +20,11 @@ from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.quotas import Quotas
 from egpu.apps.extender.view import View
 from egpu.core.dra.asking import Asked, asked, check_size
-from egpu.core.dra.choosing import Choice, Wish, choose, request_of, without_held
+from egpu.core.dra.choosing import Choice, Wish, choose, request_of, with_room, without_held
 from egpu.core.dra.held import node_of
 from egpu.core.dra.references import claim_names, is_for, single_node
+from egpu.core.dra.together import WishOf, choose_together, objection
+from egpu.core.gangs.membership import Gang
 from egpu.core.policies.registry import Policies
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
@@ -42,7 +46,13 @@ from egpu_base.runtime.reconcile import DONE, Loop, Result
 RETRY_SECONDS: Final = 10.0
 AVOID_SECONDS: Final = 60.0
 """The time for which a pod's claims get no cards of a node from which kube-scheduler took them back."""
-WORKERS: Final = 8
+GANG_SECONDS: Final = 1.0
+"""The pause before a member of a gang is looked at again that another member's turn may have served."""
+WORKERS: Final = 32
+"""Pods whose claims are written at the same time. Most of the time is spent waiting for the API server."""
+
+Read = Mapping[str, ResourceClaim]
+"""Claims by UID, as they were before the fence is asked."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +83,15 @@ class PricedClaims:
         """The node of the claims of a waiting pod that this process gave, by the pod's UID."""
         self._avoided: dict[str, dict[str, float]] = {}
         """Nodes that a waiting pod avoids, and until when, by the pod's UID."""
+        self._asked: dict[str, Asked] = {}
+        """What claims without an allocation ask for, by UID, while the classes are the same: specs never change."""
+        self._gangs: set[str] = set()
+        """Gangs (`namespace/name`) that are being served."""
         self.loop: Loop[str] = Loop("priced claims", self.reconcile, workers=WORKERS)
         view.pods.on_change(self._pod)
         view.device_claims.on_change(self._claim)
-        view.device_classes.on_change(lambda _: self.consider_all())
+        view.classes.on_change(lambda _: self._asked.clear())
+        view.device_classes.on_change(lambda _: self._classes_changed())
         view.on_room(self.consider_all)
 
     # --- who waits --------------------------------------------------------------------------------------------------
@@ -85,12 +100,17 @@ class PricedClaims:
         for uid in self._waiting:
             self.loop.queue.add(uid)
 
+    def _classes_changed(self) -> None:
+        self._asked.clear()
+        self.consider_all()
+
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.new
         before = self._waiting.pop(change.subject.uid, None)
         for name in claim_names(before) if before is not None else ():
             self._users[f"{change.subject.namespace}/{name}"].discard(change.subject.uid)
         if pod is None or not _waits(pod):
+            self._view.cache.device_claims.unmet.pop(change.subject.uid, None)
             self._gave.pop(change.subject.uid, None)
             self._avoided.pop(change.subject.uid, None)
             return
@@ -101,6 +121,8 @@ class PricedClaims:
 
     def _claim(self, change: Change[ResourceClaim]) -> None:
         claim = change.subject
+        if change.new is None or claim.status.allocation is not None:
+            self._asked.pop(claim.uid, None)
         users = self._users.get(claim.key, set())
         if not users:
             self._users.pop(claim.key, None)
@@ -149,63 +171,147 @@ class PricedClaims:
             if claim.status.allocation is None and not book.is_assumed(claim.uid):
                 if not is_for(claim, pod):
                     return None  # kube-scheduler refuses the claim that was made for another pod
-                wanted = asked(claim, view.cache.classes, view.device_classes.get)
+                wanted = self._asked.get(claim.uid) or asked(claim, view.cache.classes, view.device_classes.get)
                 if wanted is not None:
-                    waiting.append(wanted)
+                    self._asked[claim.uid] = wanted
+                    waiting.append(replace(wanted, claim=claim))
         if not waiting:
             return None
         if names.DEMAND in pod.annotations:
             raise NotSupported("the pod asks for cards both by resource names or annotations and by ResourceClaims")
         held = {one.name: given for one in claims if (given := book.allocation(one.uid)) is not None}
+        if any(not book.is_priced(one.node) for one in held.values()):
+            return None  # kube-scheduler has begun to allocate the pod's claims, and is about to bind it
         nodes = {node for one in claims if (node := single_node(book.get(one.uid) or one))}
         if len(nodes) > 1:
             raise DoesNotFit(f"its claims are allocated on several nodes: {', '.join(sorted(nodes))}")
         return Wish(pod, waiting, held, next(iter(nodes), ""))
 
     async def _serve(self, wish: Wish) -> Result:
-        pod, cache = wish.pod, self._view.cache
-        cache.ranking.see(pod.uid, request_of(wish, self._view.scene(self._policies)))
+        pod = wish.pod
+        gang, unmet = self._view.cache.gangs.of(pod), self._view.cache.device_claims.unmet
+        if gang is not None:
+            return await self._serve_gang(gang, pod)
         try:
-            self._choose(wish)  # without a write while it does not fit
+            self._look(wish)  # nothing is written while no cards fit
+            own = self._waits_still
+            await self._allocate(pod.namespace, [wish], lambda read: [(pod, self._choose(own(pod, read)))])
         except DoesNotFit:
             if await self._released(wish):
                 return Result(again_after_seconds=0)
+            if pod.uid in self._waiting:  # less important pods may be evicted for it
+                unmet[pod.uid] = request_of(wish, self._view.scene(self._policies))
             raise
-        quotas = await self._quotas.listed(pod.namespace)
-        marked = [await self._writer.mark(one.claim) for one in wish.waiting]
+        unmet.pop(pod.uid, None)
+        return DONE
 
-        def chosen() -> Sequence[ResourceClaim]:
-            again = self._wish(pod, [*marked, *self._others(pod, marked)])
-            if again is None or len(again.waiting) != len(marked):
-                raise Conflict(f"pod {pod.key}: its claims changed meanwhile")
-            choice = self._choose(again)
-            self._quotas.check_device_claims(quotas, pod.namespace, choice.node, choice.claims)
-            self._gave[pod.uid] = choice.node
-            cache.hosts.pod_placed(pod, choice.node)
-            return choice.claims
+    async def _allocate(
+        self, namespace: str, wishes: Sequence[Wish], choose: Callable[[Read], Sequence[tuple[Pod, Choice]]]
+    ) -> None:
+        """Mark the claims of some pods, call `choose` with them, and write the allocations.
+
+        `choose` must give cards to these versions of the claims alone: they were read before the fence is asked."""
+        listing = asyncio.create_task(self._quotas.listed(namespace))
+        try:
+            waiting = [one.claim for wish in wishes for one in wish.waiting]
+            marked = await asyncio.gather(*map(self._writer.mark, {one.uid: one for one in waiting}.values()))
+            quotas = await listing
+        finally:
+            listing.cancel()
+        read = {one.uid: one for one in marked}
+        given: list[tuple[Pod, Choice]] = []
+
+        def chosen() -> Sequence[Sequence[ResourceClaim]]:
+            found = choose(read)
+            self._quotas.check_device_claims(quotas, namespace, [choice for _, choice in found])
+            for pod, choice in found:
+                given.append((pod, choice))
+                self._gave[pod.uid] = choice.node
+                self._view.cache.hosts.pod_placed(pod, choice.node)
+            return [choice.claims for _, choice in found]
 
         try:
             await self._writer.write(chosen)
+        finally:
+            for pod, choice in given:
+                self._written(pod, choice)
+
+    def _written(self, pod: Pod, choice: Choice) -> None:
+        """Record whether the pod has its claims, after they were written or not."""
+        book = self._view.cache.device_claims
+        if all(book.get(claim.uid) is not None for claim in choice.claims):
+            self._metrics.device_claims_allocated.inc(len(choice.claims))
+            log.debug("claims allocated", pod=pod.key, node=choice.node, claims=len(choice.claims))
+        elif self._gave.pop(pod.uid, None) is not None:
+            self._view.cache.hosts.pod_gone(pod.uid)
+
+    def _waits_still(self, pod: Pod, read: Read) -> Wish:
+        """Return what the pod waits for, with its claims as read. Raises Conflict if that is not so any more."""
+        found = self._wish_now(pod, read)
+        if found is None or any(one.claim.uid not in read for one in found.waiting):
+            raise Conflict(f"pod {pod.key}: its claims changed meanwhile")
+        return found
+
+    def _wish_now(self, pod: Pod, read: Read | None = None) -> Wish | None:
+        """Return what the pod waits for, with its claims as read; None if they have cards. Raises DoesNotFit if one is
+        missing."""
+        claims = [self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod)]
+        known = [(read or {}).get(one.uid, one) for one in claims if one is not None]
+        if len(known) < len(claims) or not claims:
+            raise DoesNotFit(f"pod {pod.name} has not all its claims yet")
+        return self._wish(pod, known)
+
+    async def _serve_gang(self, gang: Gang, pod: Pod) -> Result:
+        """Allocate the claims of all members that wait, or none."""
+        if gang.key in self._gangs:
+            return Result(again_after_seconds=GANG_SECONDS)  # another member's turn gives cards to all
+        self._gangs.add(gang.key)
+        try:
+            mixed = [one for one in (*gang.waiting, *gang.bound) if names.DEMAND in one.annotations]
+            if why := objection(gang, mixed):
+                raise DoesNotFit(why)
+            self._together(gang, self._wish_now)  # nothing is written while they do not fit
+            wishes = [wish for one in gang.waiting if (wish := self._wish_now(one)) is not None]
+            await self._allocate(pod.namespace, wishes, lambda read: self._together_still(gang, pod, read))
         except ElasticGPUError:
-            if self._gave.pop(pod.uid, None) is not None:
-                cache.hosts.pod_gone(pod.uid)
+            for one in gang.waiting:  # some of them may have their cards by now, and need no other turn
+                self.loop.queue.add_after(one.uid, RETRY_SECONDS)
             raise
-        self._metrics.device_claims_allocated.inc(len(marked))
-        log.info("claims allocated", pod=pod.key, node=self._gave.get(pod.uid), claims=len(marked))
+        finally:
+            self._gangs.discard(gang.key)
         return DONE
 
-    def _others(self, pod: Pod, marked: Sequence[ResourceClaim]) -> list[ResourceClaim]:
-        """Return the pod's other claims as they are now."""
-        mine = {one.name for one in marked}
-        found = (self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod) if name not in mine)
-        return [one for one in found if one is not None]
+    def _together_still(self, gang: Gang, pod: Pod, read: Read) -> list[tuple[Pod, Choice]]:
+        now = self._view.cache.gangs.of(pod)
+        if now is None or {one.uid for one in now.waiting} != {one.uid for one in gang.waiting} or now.problem():
+            raise Conflict(f"gang {gang.key} changed meanwhile")
+
+        def wish_of(one: Pod) -> Wish | None:
+            found = self._wish_now(one, read)
+            return None if found is None else self._waits_still(one, read)
+
+        return self._together(now, wish_of)
+
+    def _together(self, gang: Gang, wish_of: WishOf) -> list[tuple[Pod, Choice]]:
+        return choose_together(gang, wish_of, self._choose, self._view.scene(self._policies))
+
+    def _look(self, wish: Wish) -> None:
+        """Count the wish in the job mix, and raise DoesNotFit while no node has the cards for it."""
+        cache, scene = self._view.cache, self._view.scene(self._policies)
+        request = request_of(wish, scene)
+        cache.ranking.see(wish.pod.uid, request)
+        with cache.reservations.lifted(wish.pod):
+            with_room(wish, request, scene, avoided=self._avoids(wish.pod))
 
     def _choose(self, wish: Wish) -> Choice:
-        cache = self._view.cache
-        now = time.monotonic()
-        avoided = {node for node, until in self._avoided.get(wish.pod.uid, {}).items() if until > now}
-        with cache.reservations.lifted(wish.pod):
+        avoided = self._avoids(wish.pod)
+        with self._view.cache.reservations.lifted(wish.pod):
             return choose(wish, self._view.scene(self._policies), avoided=avoided, timestamp=rfc3339(time.time()))
+
+    def _avoids(self, pod: Pod) -> set[str]:
+        """Return the nodes from which kube-scheduler has just taken the pod's claims back."""
+        now = time.monotonic()
+        return {node for node, until in self._avoided.get(pod.uid, {}).items() if until > now}
 
     async def _released(self, wish: Wish) -> bool:
         """Release the claims that this pod alone has, if all of them together then find room on another node: a leader

@@ -61,6 +61,7 @@ from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
 from egpu_base.kubernetes import Client, LeaseElection
+from egpu_base.runtime.coalescing import Coalescer
 
 FENCE: Final = f"{names.GROUP}/fence"
 TOUCHES_AT_ONCE: Final = 32
@@ -97,10 +98,11 @@ class Fence:
     def __init__(self, client: Client, election: LeaseElection) -> None:
         self._client = client
         self._election = election
+        self._ask = Coalescer(self._asked)
         self._asked_at = -math.inf
         """The time at which the latest question with a good answer was sent, by `time.monotonic`."""
-        self._asking: tuple[float, asyncio.Task[None]] | None = None
-        """The latest question without an answer so far, and the time at which it was sent."""
+        self._sent_at = -math.inf
+        """The time at which the latest question was sent."""
 
     async def take_over(self) -> None:
         """Apply rule 3 for a process that has just got the lease: touch everything that waits for a placement.
@@ -132,13 +134,11 @@ class Fence:
         Unavailable if the API server does not answer: then nothing may be written."""
         if read_at < self._asked_at:
             return
-        if self._asking is None or self._asking[1].done() or read_at >= self._asking[0]:
-            sent_at = time.monotonic()
-            self._asking = sent_at, asyncio.create_task(self._ask(sent_at))
-        # A caller that is cancelled must not take the answer from the others.
-        await asyncio.shield(self._asking[1])
+        # One that was sent after the object was read will do.
+        await self._ask.answer(or_under_way=read_at < self._sent_at)
 
-    async def _ask(self, sent_at: float) -> None:
+    async def _asked(self) -> None:
+        sent_at = self._sent_at = time.monotonic()
         await self._election.verify()
         self._asked_at = max(self._asked_at, sent_at)
 

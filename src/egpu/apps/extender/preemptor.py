@@ -11,6 +11,9 @@ The steps have an order in which being killed between any two loses and leaks no
 3. the victims are evicted one by one, by the Eviction API, which respects budgets and gives pods their time to end.
    It is asked about all of them before the first is evicted. A refused eviction is only tried again later.
 
+A pod with ResourceClaims is treated alike once the extender found no place for them
+(`egpu.apps.extender.device_claims`). Pods that have cards by ResourceClaims are never victims.
+
 A new leader finds the reservation in the pod and continues with 2 and 3. The reservation ends with its time in any
 case. When the cards are free, the pod is woken like all others (`egpu.apps.extender.waker`)."""
 
@@ -121,7 +124,9 @@ class Preemptor:
 
         Among equals they take turns by namespace, so that one namespace's many hopeless pods do not block the others.
         """
-        waiting = [pod for pod in self._view.waiting.values() if self._waits(pod) and self._is_turn(pod.uid)]
+        by_claims = self._view.population.read(self._view.cache.device_claims.unmet)
+        known = [*self._view.waiting.values(), *by_claims]
+        waiting = [pod for pod in known if self._waits(pod) and self._is_turn(pod.uid)]
         if not waiting:
             return []
         least = self._view.population.lowest
@@ -136,7 +141,8 @@ class Preemptor:
         """Return whether kube-scheduler found no place for the pod, and nothing has been evicted for it yet."""
         cache = self._view.cache
         has_cards = cache.pod_allocation(pod.uid) is not None or pod.uid in cache.reservations
-        return awaits_placement(pod) and _unschedulable(pod) and not has_cards
+        asks = awaits_placement(pod) or pod.uid in cache.device_claims.unmet
+        return asks and not pod.spec.node_name and _unschedulable(pod) and not has_cards
 
     # --- a plan becomes a reservation -------------------------------------------------------------------------------
 

@@ -3,15 +3,16 @@
 Quotas are listed first and checked later, because nothing may be awaited between a choice of cards and its assumption.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.quotas import ResourceQuota
 from egpu.apps.extender.view import View
+from egpu.core.dra.choosing import Choice
 from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, counted_of, of_claims, uncounted
-from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
+from egpu_base.runtime.coalescing import Coalescer
 
 
 class Quotas:
@@ -20,31 +21,40 @@ class Quotas:
     def __init__(self, client: Client, view: View) -> None:
         self._client = client
         self._view = view
+        self._lists: dict[str, Coalescer[Sequence[ResourceQuota]]] = {}
+        """Lists under way, by namespace."""
 
     async def listed(self, namespace: str) -> Sequence[ResourceQuota]:
-        """Return the quotas of a namespace. Raises Unavailable."""
-        return await self._client.list(ResourceQuota, namespace=namespace)
+        """Return the quotas of a namespace, as they are now. Raises Unavailable."""
+        found = self._lists.get(namespace)
+        if found is None:
+            found = Coalescer(lambda: self._client.list(ResourceQuota, namespace=namespace))
+            self._lists[namespace] = found
+        try:
+            return await found.answer()
+        finally:
+            if found.idle:
+                self._lists.pop(namespace, None)
 
     async def for_pods(self, namespace: str) -> Sequence[ResourceQuota]:
         """Return the quotas that new pods of a namespace must be checked against: none without claims, because then
         Kubernetes counted everything. Raises Unavailable."""
         claims = any(claim.namespace == namespace for claim in self._view.claims)
-        return await self.listed(namespace) if claims or self._device_claims(namespace) else ()
+        return await self.listed(namespace) if claims or self._view.cache.device_claims.held_in(namespace) else ()
 
-    def check_device_claims(
-        self, quotas: Sequence[ResourceQuota], namespace: str, node: str, claims: Sequence[ResourceClaim]
-    ) -> None:
+    def check_device_claims(self, quotas: Sequence[ResourceQuota], namespace: str, choices: Iterable[Choice]) -> None:
         """Check that ResourceClaims may have the allocations that they carry. Raises Refused."""
         if quotas:
-            before = self._beyond(namespace)
-            new = of_claims(one for claim in claims for one in self._view.cache.device_claims.given(claim, node))
+            before, book = self._beyond(namespace), self._view.cache.device_claims
+            claims = [(choice.node, claim) for choice in choices for claim in choice.claims]
+            new = of_claims(one for node, claim in claims for one in book.given(claim, node))
             after = {resource: amount + new[resource] for resource, amount in before.items()}
             check_quotas(quotas, before=before, after=after)
 
     def _device_claims(self, namespace: str) -> list[ContainerAllocation]:
         """Return what the ResourceClaims of a namespace have. Kubernetes counts these by class, not in our units."""
         book = self._view.cache.device_claims
-        held = [book.allocation(claim.uid) for claim in book.holding() if claim.namespace == namespace]
+        held = [book.allocation(uid) for uid in book.held_in(namespace)]
         return [one for allocation in held if allocation is not None for one in allocation.containers.values()]
 
     def check_pods(

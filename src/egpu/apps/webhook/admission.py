@@ -31,6 +31,7 @@ from egpu.core.contexts import warning
 from egpu.core.demand.claims import Claims, Classes, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_field, read_pod
 from egpu.core.demand.templates import own_claims, with_named_claims
+from egpu.core.dra.configuration import problems
 from egpu.core.gangs.membership import gang_terms
 from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
@@ -39,6 +40,13 @@ from egpu.core.neighbours.reading import with_annotations
 from egpu.core.placement.published import kept_gpu
 from egpu.core.provisioners import provisioner
 from egpu.core.schedulers import ANY, Schedulers
+from egpu_base.api.devices import (
+    ClaimConfiguration,
+    ClassConfiguration,
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
 from egpu_base.api.kubernetes import Binding, Pod
 from egpu_base.api.objects import Object, is_object_name
 from egpu_base.api.wire import Wire
@@ -108,7 +116,8 @@ class Admission:
         return AdmissionResponse(uid=asked.uid, allowed=True, patch=content, patch_type="JSONPatch", warnings=told)
 
     async def validate(self, asked: AdmissionRequest) -> AdmissionResponse:
-        """Validate pods, their Bindings and our own three kinds; everything else passes."""
+        """Validate pods, their Bindings, our own three kinds, and configuration for our DRA driver; everything else
+        passes."""
         binding = (asked.resource.resource, asked.sub_resource) in _BINDINGS
         if (asked.sub_resource and not binding) or asked.operation not in ("CREATE", "UPDATE"):
             return AdmissionResponse(uid=asked.uid, allowed=True)
@@ -182,6 +191,16 @@ class Admission:
             case "elasticgpuclasses":
                 one = _decode(asked.object, ElasticGPUClass)
                 return validate_class(one, None if creating else _decode(asked.old_object, ElasticGPUClass))
+            case "resourceclaims" if creating:
+                return _configured(_decode(asked.object, ResourceClaim).spec.devices.config, "spec.devices.config")
+            case "resourceclaimtemplates" if creating:
+                template = _decode(asked.object, ResourceClaimTemplate).spec
+                return _configured(template.spec.devices.config, "spec.spec.devices.config")
+            case "deviceclasses":
+                config = _decode(asked.object, DeviceClass).spec.config
+                if not creating and _decode(asked.old_object, DeviceClass).spec.config == config:
+                    return []  # an older one must stay deletable
+                return _configured(config, "spec.config")
             case "elasticgpus":
                 gpu = _decode(asked.object, ElasticGPU)
                 return validate_egpu(gpu, None if creating else _decode(asked.old_object, ElasticGPU))
@@ -239,6 +258,13 @@ class Admission:
             if one is not None:
                 found[name] = one
         return found
+
+
+def _configured(
+    config: Sequence[ClaimConfiguration] | Sequence[ClassConfiguration] | None, field: str
+) -> list[Violation]:
+    """Return the problems of a configuration for our DRA driver."""
+    return [Violation(*one) for one in problems(config or (), field=field)]
 
 
 def _decode(raw: msgspec.Raw, kind: type[Decoded]) -> Decoded:

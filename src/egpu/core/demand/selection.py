@@ -70,12 +70,12 @@ class Selection:
                 self._known.popitem(last=False)
         return found
 
-    def of(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
+    def of(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """Return those of `nodes` that the pod selects; all if it has too many requirements."""
         if not pod.spec.node_selector and not (pod.spec.affinity or {}).get("nodeAffinity"):
-            return list(nodes)
+            return nodes
         if requirement_count(pod) * len(nodes) > MAX_COMPARED:
-            return list(nodes)
+            return nodes
         return [name for name in nodes if name in self._nodes and selects(pod, self._nodes[name])]
 
     def _select(self, pod: Pod) -> tuple[str, ...]:

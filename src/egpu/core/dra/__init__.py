@@ -8,6 +8,8 @@
     references     the claims of a pod, and the nodes of a claim
     asking         a claim → what it asks for, as the extender's demands
     choosing       the claims of a pod → node and cards, by the extender's policies
+    explaining     a pod with claims, for people
+    together       the same for the pods of a gang, all or none
     classes        an ElasticGPUClass → its DeviceClass
 
 Pure. NOT here: kubelet's calls and the API server (`egpu.apps.agent.dra`).

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -21,15 +22,20 @@ from egpu.core.dra.asking import Asked
 from egpu.core.dra.devices import CORES, MEMORY, device_name
 from egpu.core.placement.hosts import pod_requests
 from egpu.core.placement.node_filters import rejection
+from egpu.core.placement.node_names import NodeNames
 from egpu.core.placement.requests import Request, class_policy
+from egpu.core.preemption.neighbours import forbids
 from egpu.core.preemption.scene import Scene
 from egpu.core.preemption.sums import Sums
 from egpu_base.api.devices import AllocatedDevice, ClaimAllocation, ConsumerReference, DeviceAllocation, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import canonical_quantity
-from egpu_base.api.resources import effective_requests
+from egpu_base.api.resources import CPU, PODS, Amounts, effective_requests
 from egpu_base.errors import DoesNotFit
 
+_HOST_MEMORY: Final = "memory"
+_COUNTED: Final = frozenset({CPU, _HOST_MEMORY, PODS})
+"""What is counted for each node all the time."""
 MAX_REASONS: Final = 3
 """Nodes whose reasons one message has."""
 
@@ -80,25 +86,31 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
 
     Raises DoesNotFit, with why.
     """
+    request = request_of(wish, scene)
+    fits = with_room(wish, request, scene, avoided=avoided)
+    objections: list[str] = []
+    takes = takers(wish.pod, request, scene, objections)
+    best = next(filter(takes, _best_first(request, fits, scene)), None)
+    if best is None:
+        raise DoesNotFit(_some(objections[:MAX_REASONS], of=len(objections)))
+    placed = scene.cache.ranking.choose(request, best, scene.policies)
+    return Choice(best, tuple(_allocated(one, placed, wish.pod, timestamp) for one in wish.waiting))
+
+
+def with_room(wish: Wish, request: Request, scene: Scene, *, avoided: Collection[str] = ()) -> Sequence[str]:
+    """Return the nodes whose cards can take the request, at least one. Raises DoesNotFit, with why."""
     cache = scene.cache
-    priced = [wish.node] if wish.node else cache.device_claims.priced_nodes()
+    priced: Sequence[str] = (wish.node,) if wish.node else cache.device_claims.priced_nodes()
     if avoided and not wish.node:
         priced = [one for one in priced if one not in avoided]
     possible = cache.selection.of(wish.pod, priced)
     if not possible:
         raise DoesNotFit(f"no node with {names.ALLOCATOR}={names.PRICED} is one that the pod selects and may have")
-    request = request_of(wish, scene)
     filtered = cache.filter(request, possible)
-    if not filtered.fits:
+    if not filtered.ok.any():
         said = [f"{node}: {filtered.refusal(node).text()}" for node in filtered.refused[:MAX_REASONS]]
         raise DoesNotFit(_some(said, of=len(filtered.refused)))
-    objections: list[str] = []
-    takes = _takers(wish.pod, request, scene, objections)
-    best = next(filter(takes, _best_first(request, filtered.fits, scene)), None)
-    if best is None:
-        raise DoesNotFit(_some(objections[:MAX_REASONS], of=len(objections)))
-    placed = cache.ranking.choose(request, best, scene.policies)
-    return Choice(best, tuple(_allocated(one, placed, wish.pod, timestamp) for one in wish.waiting))
+    return possible.subset(filtered.ok) if isinstance(possible, NodeNames) else filtered.fits
 
 
 def _some(reasons: Sequence[str], *, of: int) -> str:
@@ -110,24 +122,44 @@ def _best_first(request: Request, fits: Sequence[str], scene: Scene) -> Iterator
     """Yield the fitting nodes by the policy's score; among equals the first of the ledger."""
     rows, places = scene.cache.ledger.rows_of(fits)
     rated = scene.cache.ranking.rated(request, fits, scene.policies, all_fit=True)[places]
+    best = np.flatnonzero(rated == rated.max())
+    first = int(best[rows[best].argmin()])
+    yield fits[int(places[first])]
+    # Seldom needed: the first one almost always takes the pod.
     order: list[int] = places[np.lexsort((rows, -rated))].tolist()
-    return (fits[at] for at in order)
+    yield from (fits[at] for at in order if at != int(places[first]))
 
 
-def _takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> Callable[[str], bool]:
+def takers(pod: Pod, request: Request, scene: Scene, objections: list[str]) -> Callable[[str], bool]:
     """Return a test of a node's other resources, taints and neighbours. It adds why a node does not take the pod.
 
     Pods that have cards and no node yet count with their CPU and memory, which kube-scheduler does not know."""
-    sums, asked = Sums(scene.nodes, scene.pods), effective_requests(pod)
+    sums, asked, hosts = Sums(scene.nodes, scene.pods), effective_requests(pod), scene.cache.hosts
+    alone = not forbids(pod) and not scene.pods.any_anti_affinity
+
+    def used(name: str) -> Amounts:
+        if not asked.keys() <= _COUNTED:
+            return sums.used(name)
+        total, free = hosts.total(name), hosts.free(name)  # as `sums.used`, without reading the node's pods
+        cpus = Fraction(total.cpu_milli - free.cpu_milli, 1000)
+        return {
+            CPU: cpus,
+            _HOST_MEMORY: Fraction((total.ram_mib - free.ram_mib) << 20),
+            PODS: Fraction(scene.pods.count(name)),
+        }
 
     def takes(name: str) -> bool:
         node = scene.nodes.get(name)
         if node is None:
             objections.append(f"{name}: its Node is gone")
             return False
-        refused = rejection(pod, node, requests=asked, used=sums.used(name))
-        why = "; ".join(refused.reasons) if refused is not None else sums.objection(pod, name, gone=())
-        free = scene.cache.hosts.free(name)
+        refused = rejection(pod, node, requests=asked, used=used(name))
+        if refused is not None:  # pods that are about to start are no part of this message
+            refused = rejection(pod, node, requests=asked, used=sums.used(name))
+        why = "; ".join(refused.reasons) if refused is not None else ""
+        if not why and not alone:
+            why = sums.objection(pod, name, gone=())
+        free = hosts.free(name)
         if not why and (free.cpu_milli < request.cpu_milli or free.ram_mib < request.ram_mib):
             why = "its CPU or memory is promised to pods that are about to start"
         if why:

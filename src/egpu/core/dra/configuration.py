@@ -11,7 +11,7 @@ import msgspec
 from egpu.api import names
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu_base.api.devices import AllocationConfiguration
+from egpu_base.api.devices import AllocationConfiguration, ClaimConfiguration, ClassConfiguration
 from egpu_base.api.wire import camel
 from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownProvisioner
 
@@ -77,6 +77,23 @@ def configuration(parts: Iterable[AllocationConfiguration], request: str) -> Sli
             if fields.setdefault(name, value) != value:
                 raise InvalidInput(where, f"{name} is {value}, but {fields[name]} is set already; remove it")
     return _checked(msgspec.convert(fields, SliceConfig), request)
+
+
+def problems(parts: Iterable[ClassConfiguration | ClaimConfiguration], *, field: str) -> list[tuple[str, str]]:
+    """Return what our driver could not follow in the configuration of a class or of a claim, as (field, reason).
+    `field`: where it stands. Another driver's configuration is not looked at."""
+    found: list[tuple[str, str]] = []
+    for number, part in enumerate(parts):
+        if part.opaque is None or part.opaque.driver != names.DRIVER:
+            continue
+        where = f"{field}[{number}].opaque.parameters"
+        try:
+            _checked(parse(part.opaque.parameters, where=where), where)
+        except InvalidInput as error:
+            found.append((where if error.field == where else f"{where}.{error.field}", error.reason))
+        except NotSupported as error:
+            found.append((where, str(error)))
+    return found
 
 
 def _fields(config: SliceConfig) -> dict[str, str]:

@@ -7,6 +7,7 @@ An allocation of a priced card by kube-scheduler does not count: kube-scheduler 
 tolerates the taint, and the node's driver never prepares such a claim.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from egpu.api import names
@@ -14,6 +15,8 @@ from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.dra.devices import PRICED, device_name
 from egpu.core.dra.grants import NodeCard, containers_with, grants, main_request, ours
 from egpu.core.placement.ledger import Holder, Ledger
+from egpu.core.placement.node_names import NodeNames
+from egpu.core.placement.requests import Request
 from egpu_base.api.devices import AllocatedDevice, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import TerminalError
@@ -56,21 +59,32 @@ class DeviceClaims:
         """The node of each claim, by UID."""
         self._on: dict[str, set[str]] = {}
         """UIDs of claims by node."""
+        self._held: dict[str, dict[str, None]] = {}
+        """UIDs of the claims that hold cards in the ledger, by namespace."""
+        self._namespaces: dict[str, str] = {}
+        """The namespace of each of them."""
+        self.unmet: dict[str, Request] = {}
+        """Requests of pods that wait for claims because no card has room, by the pod's UID."""
         self._pods: dict[str, Pod] = {}
         """Placed pods with ResourceClaims, by UID."""
-        self._priced: tuple[int, list[str]] = (-1, [])
+        self._priced: tuple[int, NodeNames] = (-1, NodeNames(()))
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def claim_changed(self, claim: ResourceClaim) -> None:
         """Record a claim of the watch. An assumed allocation stays until the claim has one."""
+        before = self.get(claim.uid)
         if claim.status.allocation is not None:
             self._assumed.pop(claim.uid, None)
         if node_of(claim):
             self._claims[claim.uid] = claim
         else:
             self._claims.pop(claim.uid, None)
-        self._recount(claim.uid)
+        after = self.get(claim.uid)
+        if before is None and after is None:
+            return
+        if before is None or after is None or before.status.allocation != after.status.allocation:
+            self._recount(claim.uid)
 
     def claim_deleted(self, uid: str) -> None:
         self._claims.pop(uid, None)
@@ -102,7 +116,20 @@ class DeviceClaims:
         self._pods.pop(uid, None)
 
     def _recount(self, uid: str) -> None:
-        claim = self._assumed.get(uid) or self._claims.get(uid)
+        before = self._namespaces.pop(uid, "")
+        if before:
+            del self._held[before][uid]
+            if not self._held[before]:
+                del self._held[before]
+        self._hold(uid)
+        claim = self.get(uid)
+        if claim is not None and self._ledger.holding(holder(uid)) is not None:
+            self._namespaces[uid] = claim.namespace
+            self._held.setdefault(claim.namespace, {})[uid] = None
+
+    def _hold(self, uid: str) -> None:
+        """Hold in the ledger what the claim has now."""
+        claim = self.get(uid)
         node = node_of(claim) if claim is not None else ""
         self._move(uid, node)
         if claim is None or not node:
@@ -143,9 +170,12 @@ class DeviceClaims:
 
     def holding(self) -> list[ResourceClaim]:
         """Return the claims that hold cards, by `namespace/name`."""
-        found = {**self._claims, **self._assumed}
-        held = (one for uid, one in found.items() if self._ledger.holding(holder(uid)) is not None)
-        return sorted(held, key=lambda one: one.key)
+        found = (self.get(uid) for uid in self._namespaces)
+        return sorted((one for one in found if one is not None), key=lambda one: one.key)
+
+    def held_in(self, namespace: str) -> Collection[str]:
+        """Return the UIDs of the claims of a namespace that hold cards."""
+        return self._held.get(namespace, {}).keys()
 
     def get(self, uid: str) -> ResourceClaim | None:
         """Return a claim with cards, as shown or assumed."""
@@ -173,11 +203,15 @@ class DeviceClaims:
             if claim is not None and (containers := containers_with(pod, claim.name, request))
         )
 
-    def priced_nodes(self) -> list[str]:
+    def is_priced(self, node: str) -> bool:
+        """Return whether the extender gives the node's cards to claims."""
+        return any(card.priced for card in self._ledger.cards(node))
+
+    def priced_nodes(self) -> NodeNames:
         """Return the nodes whose cards the extender gives to claims."""
         version, found = self._priced
         if version != self._ledger.cards_version:
             nodes = self._ledger.nodes()
-            found = [name for name in nodes if any(card.priced for card in self._ledger.cards(name))]
+            found = NodeNames([name for name in nodes if self.is_priced(name)])
             self._priced = self._ledger.cards_version, found
         return found

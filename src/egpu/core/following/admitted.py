@@ -19,7 +19,9 @@ WEBHOOK: Final = "webhook"
 CONTROLLER: Final = "controller"
 EXTENDER: Final = "extender"
 _AGAIN: Final = "delete the pod and create it again"
-_OF_EXTENDER: Final = ("PreemptionEnded", "Preempting", "GangUndone")
+_OF_EXTENDER: Final = (
+    "PreemptionEnded", "Preempting", "GangUndone", "DoesNotFit", "QuotaExceeded", "ClaimNotServed",
+)  # fmt: skip
 
 
 def webhook(evidence: Evidence) -> Stage:
@@ -111,13 +113,32 @@ def scheduler(evidence: Evidence) -> Stage:
     return Stage(name, Passing.WAITS, said, mend, Symptom.PENDING)
 
 
+def _device_claims(evidence: Evidence) -> Stage:
+    """Return whether the pod's ResourceClaims have devices. If some were taken back after the pod got its node, it
+    never starts."""
+    by = evidence.pod.spec.scheduler_name or DEFAULT_SCHEDULER
+    if (why := evidence.unread.get("resourceclaims")) is not None:
+        return Stage(by, Passing.UNSEEN, why)
+    said: list[str] = []
+    for name, claim in evidence.device_claims.items():
+        given = claim.status.allocation if claim is not None else None
+        if claim is None or given is None:
+            lost = f"ResourceClaim {name} {'does not exist' if claim is None else 'has no devices any more'}"
+            return Stage(by, Passing.FAILED, f"the pod has a node, and {lost}", _AGAIN, Symptom.PENDING)
+        results = given.devices.results or []
+        devices = ", ".join(f"{one.device} of node {one.pool}" for one in results if one.driver == names.DRIVER)
+        others = sum(one.driver != names.DRIVER for one in results)
+        also = [f"{others} devices of other drivers"] if others else []
+        said.append(f"ResourceClaim {name} has {' and '.join([*([devices] if devices else []), *also])}")
+    return Stage(by, Passing.PASSED, "; ".join(said) or "the pod's ResourceClaims are not needed")
+
+
 def allocation(evidence: Evidence) -> Stage:
     """Return whether the binding gave the pod cards."""
     pod = evidence.pod
     text = pod.annotations.get(names.ALLOCATION)
     if evidence.by_resource_claims:
-        said = f"kube-scheduler allocates ResourceClaims: kubectl -n {pod.namespace} describe resourceclaims"
-        return Stage(EXTENDER, Passing.UNSEEN, said)
+        return _device_claims(evidence)
     if text is None:
         said = f"the pod is on node {pod.spec.node_name} without an allocation: its scheduler did not ask the extender"
         mend = f"check kube-scheduler's configuration with `egpu doctor`, then {_AGAIN}"

@@ -9,6 +9,7 @@ from egpu.api.names import ALLOCATION, DEMAND
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.symptoms import Symptom
 from egpu.core.view import SliceUsage
+from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import ContainerStatus, Event, Pod
 from egpu_base.errors import CorruptData
 
@@ -47,12 +48,14 @@ class Evidence:
     classes: Mapping[str, ElasticGPUClass] = field(default_factory=dict[str, ElasticGPUClass])
     claim_events: Mapping[str, Sequence[Event]] = field(default_factory=dict[str, Sequence[Event]])
     """Events of the claims, by name of the claim."""
+    device_claims: Mapping[str, ResourceClaim | None] = field(default_factory=dict[str, ResourceClaim | None])
+    """The pod's ResourceClaims by name. None: it does not exist."""
     usage: Mapping[str, Sequence[SliceUsage]] | None = None
     """The use of each container's slices, as their agents publish it. None: it is not known."""
     lines: Mapping[str, str] = field(default_factory=dict[str, str])
     """The last line of each container's log that a library of ours wrote."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What could not be read (claims, events, logs, usage), and why."""
+    """What could not be read (claims, resourceclaims, events, logs, usage), and why."""
 
     @property
     def allocation(self) -> PodAllocation | None:

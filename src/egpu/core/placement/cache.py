@@ -333,6 +333,8 @@ class SchedulerCache:
 
     def request(self, pod: Pod) -> Request:
         """Return what `pod` needs now, with its claims. Raises InvalidDemand for a pod that admission would refuse."""
+        if (unmet := self.device_claims.unmet.get(pod.uid)) is not None:
+            return unmet
         models = self.selection.models(pod)
         if (known := self._requests.of(pod, models)) is not None:
             return known

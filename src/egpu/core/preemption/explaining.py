@@ -22,7 +22,7 @@ def explain_with_preemption(pod: Pod, scene: Scene) -> Explanation:
     if found.state not in UNPLACED or pod.spec.node_name or pod.finished:
         return found
     if found.state == "waiting":
-        found = replace(found, preemption=_preemption(pod, scene))
+        found = replace(found, preemption=preemption_of(pod, scene))
     return _with_the_scheduler(found, pod, scene)
 
 
@@ -46,7 +46,8 @@ def _with_the_scheduler(found: Explanation, pod: Pod, scene: Scene) -> Explanati
     )  # fmt: skip
 
 
-def _preemption(pod: Pod, scene: Scene) -> str:
+def preemption_of(pod: Pod, scene: Scene) -> str:
+    """Return whom a waiting pod would evict, or why nobody."""
     reservations = scene.cache.reservations
     if pod.uid in reservations:
         reserved = reservations.get(pod.uid).reserved

@@ -74,6 +74,11 @@ def forbids(pod: Pod) -> bool:
     return bool(_terms(pod)) or any(_host_ports(pod))
 
 
+def has_anti_affinity(pod: Pod) -> bool:
+    """Return whether this pod forbids others to share a value of a node label with it."""
+    return bool(_terms(pod))
+
+
 def _host_ports(pod: Pod) -> Iterator[ContainerPort]:
     for container in pod.all_containers:
         yield from (port for port in container.ports or () if port.host_port)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 from egpu.core.preemption.scene import InVain, Plan, Scene
-from egpu.core.preemption.sums import only_the_scheduler_can_tell
+from egpu.core.preemption.sums import RESOURCE_CLAIMS, only_the_scheduler_can_tell
 from egpu.core.preemption.victim_search import VictimSearch
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, CorruptData, InvalidInput, MissingExtra
@@ -43,7 +43,11 @@ def plan_in_slices(pod: Pod, scene: Scene, *, due: Callable[[], bool]) -> Genera
     for one in pods:
         if one.spec.preemption_policy == NEVER:
             return InVain("its preemptionPolicy is Never")
-        if what := only_the_scheduler_can_tell(one):
+        what = only_the_scheduler_can_tell(one)
+        if what == RESOURCE_CLAIMS and one.uid in cache.device_claims.unmet:
+            if gang is not None:
+                return InVain("no pod is evicted for a gang with ResourceClaims")
+        elif what:
             return InVain(f"{what} cannot be checked in advance, so no pod is evicted")
     try:
         return (yield from VictimSearch(pod, gang, pods, scene, due).run())

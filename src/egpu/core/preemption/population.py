@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from egpu.core.placement.reservations import priority
-from egpu.core.preemption.neighbours import forbids
+from egpu.core.preemption.neighbours import forbids, has_anti_affinity
 from egpu.core.preemption.victims import is_placed
 from egpu_base.api.kubernetes import Pod
 
@@ -31,7 +31,10 @@ class Population:
         self._on: dict[str, dict[str, None]] = {}
         self._placed: dict[str, Placed] = {}
         self._priorities: Counter[int] = Counter()
-        self._forbidding: dict[str, None] = {}
+        self._forbidding: dict[str, bool] = {}
+        """Pods that can conflict with others, by UID, and whether they do by anti-affinity."""
+        self._apart = 0
+        """How many do by anti-affinity."""
 
     @classmethod
     def of(cls, pods: Iterable[Pod]) -> "Population":
@@ -61,10 +64,7 @@ class Population:
                 self._nodes[uid] = node
                 self._on.setdefault(node, {})[uid] = None
         self._place(uid, Placed(node, priority(pod), _leaving(pod)) if is_placed(pod) else None)
-        if node and forbids(pod):
-            self._forbidding[uid] = None
-        else:
-            self._forbidding.pop(uid, None)
+        self._forbid(uid, has_anti_affinity(pod) if node and forbids(pod) else None)
 
     def gone(self, uid: str) -> None:
         """Record that the pod is deleted, or has no node."""
@@ -74,7 +74,22 @@ class Population:
             if not self._on[node]:
                 del self._on[node]
         self._place(uid, None)
-        self._forbidding.pop(uid, None)
+        self._forbid(uid, None)
+
+    def _forbid(self, uid: str, apart: bool | None) -> None:
+        self._apart -= self._forbidding.pop(uid, False)
+        if apart is not None:
+            self._forbidding[uid] = apart
+            self._apart += apart
+
+    @property
+    def any_anti_affinity(self) -> bool:
+        """Return whether some placed pod has required anti-affinity."""
+        return self._apart > 0
+
+    def count(self, node: str) -> int:
+        """Return the number of unfinished pods of a node."""
+        return len(self._on.get(node, ()))
 
     def _place(self, uid: str, now: Placed | None) -> None:
         before = self._placed.pop(uid, None) if now is None else self._placed.get(uid)

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final
 
 from egpu.api.allocation import PodAllocation
@@ -16,6 +17,7 @@ FREE_OF_NODES: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret"}
 )
 """Volumes that every node can have, any number of times."""
+RESOURCE_CLAIMS: Final = "spec.resourceClaims"
 MAX_REQUIREMENTS: Final = 256
 """Requirements and tolerations of one pod that a search compares with nodes, again and again."""
 
@@ -28,7 +30,10 @@ class Sums:
         self._asked: dict[str, Amounts] = {}
         self._pods = pods
         self._pods_on: dict[str, list[Pod]] = {}
-        self._neighbours = Neighbours(nodes, pods.forbidding())
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self._nodes, self._pods.forbidding())
 
     def take(self, pods: Iterable[Pod], places: Mapping[str, PodAllocation], *, gone: Container[str]) -> bool:
         """Return whether the nodes take these pods at their places, all at once, with others `gone` (UIDs)."""
@@ -88,4 +93,4 @@ def only_the_scheduler_can_tell(pod: Pod) -> str:
             return f"the volume {volume.get('name', '')}"
     if (count := requirement_count(pod) + len(pod.spec.tolerations or ())) > MAX_REQUIREMENTS:
         return f"{count} requirements on nodes, more than {MAX_REQUIREMENTS},"
-    return "spec.resourceClaims" if pod.spec.resource_claims else ""
+    return RESOURCE_CLAIMS if pod.spec.resource_claims else ""

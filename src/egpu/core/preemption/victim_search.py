@@ -56,7 +56,10 @@ class VictimSearch:
         self._population = scene.pods
         self._budgets = Budgets(scene.budgets)
         self._sums = Sums(scene.nodes, scene.pods)
-        self._nodes = sorted(scene.nodes)
+        by_claims = pod.uid in self._cache.device_claims.unmet
+        self._nodes = sorted(
+            scene.nodes.keys() & {*self._cache.device_claims.priced_nodes()} if by_claims else scene.nodes
+        )
         self._node_names = frozenset(self._nodes)
         self._gone: frozenset[str] = frozenset()
         self._lower: dict[str, dict[str, int]] = {}

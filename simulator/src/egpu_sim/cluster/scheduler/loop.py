@@ -237,11 +237,12 @@ class Scheduler:
             known = self.pods.get(pod.name, pod.namespace)
             if known is not None and known.uid == pod.uid and known.spec.node_name:
                 return  # bound all the same: the answer was lost
-            self._usage.release(pod.uid)
-            self.queue.happened([Event.POD_GONE])
             if placed.plan is not None:
+                # Before the pod may be tried again: this would take away the reservations of the next try.
                 with contextlib.suppress(ElasticGPUError):  # the controller takes away what is left of it
                     await self._devices.release(placed.plan)
+            self._usage.release(pod.uid)
+            self.queue.happened([Event.POD_GONE])
             await self._failed(queued, Failure.of(error))
         else:
             await self._events.note(pod, "Scheduled", f"Successfully assigned {pod.key} to {node}")
