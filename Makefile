@@ -221,8 +221,13 @@ torch: build/torch/.made $(VENV)/.dev $(VENV)/.installed  ## PyTorch's CUDA whee
 jax: build/jax/.made $(VENV)/.dev $(VENV)/.installed  ## JAX's CUDA wheels (3 GB) on simulated cards, step by step
 	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
 
+build/samples-env/.made: requirements/samples.txt
+	@scripts/make_venv.sh $(PYTHON) $(@D)
+	@$(STAGE) "NVIDIA's headers and libraries" $(@D)/bin/pip --disable-pip-version-check install --no-compile --require-hashes -r $<
+	@touch $@
+
 # A clone of github.com/NVIDIA/cuda-samples. One of them: make samples SAMPLES="DIR vectorAdd"
-samples: $(VENV)/.dev $(VENV)/.installed  ## NVIDIA's CUDA samples on a simulated card, in a slice and over the pool; needs nvcc
+samples: build/samples-env/.made $(VENV)/.dev $(VENV)/.installed  ## NVIDIA's CUDA samples on a simulated card, in a slice and over the pool; needs nvcc
 	@$(BIN)/python scripts/cuda_samples.py $(SAMPLES)
 
 # PYTHON312: a Python 3.12 with NumPy, to try what was packed. tests/gpu/trial/README.md says what to do with it.

@@ -90,7 +90,7 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "EGPU_SIM_CONTEXT_MIB": ("simulated cards", "MiB of a card that each context keeps. Default: as the model does."),
     "EGPU_SIM_COMPILED": (
         "simulated cards",
-        "skip: kernels without PTX are taken, and fill their results with 0xff bytes. zero: with zeros. Default: refuse.",
+        "skip: kernels without PTX are taken, and write 0xff bytes into their results; zero: zeros. Default: refuse.",
     ),
     "EGPU_SIM_DRIVER_MIB": ("simulated cards", "MiB of a card that the driver keeps. Default: as the model does."),
     "EGPU_SIM_VERBOSE": ("simulated driver", "1: print more about what is not simulated. 0: print no hint at all."),
