@@ -33,7 +33,7 @@ def make(real: Path, folder: Path) -> Path:
     """Compile it into `folder`; return its path. `real`: the driver that makes the calls."""
     done = subprocess.run(["nm", "-D", "--defined-only", real], capture_output=True, text=True, check=True)
     symbols = [line.split() for line in done.stdout.splitlines()]
-    offsets = {name.partition("@")[0]: int(value, 16) for value, kind, name in symbols if kind == "T"}
+    offsets = {name.partition("@")[0]: int(value, 16) for value, kind, name in symbols if kind in "TW"}
     names = sorted(offsets)
     functions = [_FUNCTION.format(name=name, offset=8 * i) for i, name in enumerate(names) if name not in _BY_HAND]
     header = [

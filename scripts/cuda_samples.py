@@ -40,7 +40,7 @@ WAIVED: Final = 2
 """The exit code of a sample that finds that the machine has not what it shows."""
 
 RIGHT: Final = "right"
-REFUSED: Final = r"^egpu.*( not (supported|simulated)|: this program needs | cannot be loaded: ).*$"
+REFUSED: Final = r"^egpu.*( not (supported|simulated)| does not support |: this program needs | cannot be loaded: ).*$"
 """Lines on stderr that name what is not supported."""
 HIDES: Final = " (EGPU_SIM_VERBOSE=0 hides this line)"
 

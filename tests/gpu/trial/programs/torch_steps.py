@@ -243,6 +243,7 @@ def train_mlp():
 @step
 def train_cnn():
     """The same with convolutions, pooling, batch normalisation."""
+    many = 8 if options.small else 32
     torch.manual_seed(2)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 16, 3, padding=1),
@@ -256,7 +257,8 @@ def train_cnn():
         torch.nn.Linear(32, 10),
     ).to(DEVICE)
     batches = [
-        (noise(32, 3, 32, 32, seed=i).to(DEVICE), (torch.arange(32) * (i + 3) % 10).to(DEVICE)) for i in range(2)
+        (noise(many, 3, many, many, seed=i).to(DEVICE), (torch.arange(many) * (i + 3) % 10).to(DEVICE))
+        for i in range(2)
     ]
     return {
         "losses": train(
