@@ -56,7 +56,12 @@ def test_a_file_without_a_program() -> None:
         (2, "", "", "waived by the sample"),
         (1, "", "egpu-sim: cuX is not simulated: use cuY\n", "refused: `egpu-sim: cuX is not simulated: use cuY`"),
         (1, "", "egpu-sim: this program needs X: use Y\n", "refused: `egpu-sim: this program needs X: use Y`"),
-        (1, "", "egpu: the simulated library does not support X\n", "refused: `egpu: the simulated library does not support X`"),
+        (
+            1,
+            "",
+            "egpu: the simulated library does not support X\n",
+            "refused: `egpu: the simulated library does not support X`",
+        ),
         (
             1,
             "",

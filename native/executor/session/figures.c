@@ -7,15 +7,16 @@
 #include <string.h>
 
 /* Calls come in the thread that serves; replies leave in any. */
-static uint64_t calls, bytes_in, images, functions;
-static _Atomic uint64_t bytes_out;
+static uint64_t calls, bytes_in, functions;
+static _Atomic uint64_t bytes_out, images;
 
 void figures_call(const struct wire_header *header) {
     calls++;
     bytes_in += sizeof *header + header->len;
-    images += header->op == OP_LIBRARY_LOAD || header->op == OP_MODULE_LOAD;
     functions += header->op == OP_FUNCTION_INFO;
 }
+
+void figures_image(void) { atomic_fetch_add(&images, 1); }
 
 void figures_reply(const struct reply *reply) {
     size_t bytes = sizeof(struct wire_header) + sizeof reply->head + reply->bytes;
@@ -28,5 +29,6 @@ void figures_tell(void) {
     fprintf(stderr,
             "egpu-executor: lease %s: a session ends after %" PRIu64 " calls: %" PRIu64
             " bytes in, %" PRIu64 " bytes out, %" PRIu64 " images, %" PRIu64 " kernels\n",
-            session.settings->lease, calls, bytes_in, atomic_load(&bytes_out), images, functions);
+            session.settings->lease, calls, bytes_in, atomic_load(&bytes_out), atomic_load(&images),
+            functions);
 }
