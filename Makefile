@@ -20,7 +20,7 @@ C_FILES = $(shell git ls-files '*.c' '*.h' ':!**/generated/**')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-python test-simulator test-native test-quick test-pythons test-cluster neighbours check format generate docs walk-docs excerpt screenshots \
-    bench bench-scheduling sanitize fuzz mutants storm faults technologies torch jax samples gpu-trial wheel release image krew image-root clean
+    bench bench-scheduling sanitize fuzz mutants storm faults technologies torch jax walks samples gpu-trial wheel release image krew image-root clean
 
 ##@ Start
 
@@ -215,7 +215,7 @@ TECHNOLOGIES ?= --rounds 3000
 technologies: $(VENV)/.dev $(VENV)/.installed  ## every technology on the same few cards at random, with crashes
 	@cd tests && ../$(BIN)/python -m support.technology_storm $(TECHNOLOGIES)
 
-build/torch/.made build/jax/.made: build/%/.made: requirements/%.txt
+build/torch/.made build/jax/.made build/cupy/.made build/vllm/.made: build/%/.made: requirements/%.txt
 	@scripts/make_venv.sh $(PYTHON) $(@D)
 	@$(STAGE) "packages of $*" $(@D)/bin/pip --disable-pip-version-check install --no-compile --require-hashes -r $<
 	@touch $@
@@ -225,8 +225,26 @@ torch: build/torch/.made $(VENV)/.dev $(VENV)/.installed  ## PyTorch's CUDA whee
 jax: build/jax/.made $(VENV)/.dev $(VENV)/.installed  ## JAX's CUDA wheels (3 GB) on simulated cards, step by step
 	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
 
+build/llama.cpp/.made: requirements/llama.cpp/package-lock.json
+	@mkdir -p $(@D) && cp requirements/llama.cpp/*.json $(@D)
+	@$(STAGE) "packages of llama.cpp" npm --prefix $(@D) ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+# One of them: make walks WALKS=llama.cpp. llama.cpp needs Node.js 20, and PyTorch's environment for its model.
+WALKS ?= torch torch-start cupy llama.cpp vllm
+walks: $(addprefix build/,$(addsuffix /.made,$(sort torch $(filter-out torch-start,$(WALKS))))) $(VENV)/.dev $(VENV)/.installed  ## the calls of PyTorch, CuPy, llama.cpp and vLLM (12 GB) on simulated cards that skip their kernels
+	@for name in $(WALKS); do \
+	    case $$name in cupy|vllm) python=build/$$name;; *) python=build/torch;; esac; \
+	    $(BIN)/python scripts/wheel_walks.py $$name --python $$python/bin/python || exit 1; \
+	done
+
+build/samples-env/.made: requirements/samples.txt
+	@scripts/make_venv.sh $(PYTHON) $(@D)
+	@$(STAGE) "NVIDIA's headers and libraries" $(@D)/bin/pip --disable-pip-version-check install --no-compile --require-hashes -r $<
+	@touch $@
+
 # A clone of github.com/NVIDIA/cuda-samples. One of them: make samples SAMPLES="DIR vectorAdd"
-samples: $(VENV)/.dev $(VENV)/.installed  ## NVIDIA's CUDA samples on a simulated card, in a slice and over the pool; needs nvcc
+samples: build/samples-env/.made $(VENV)/.dev $(VENV)/.installed  ## NVIDIA's CUDA samples on a simulated card, in a slice and over the pool; needs nvcc
 	@$(BIN)/python scripts/cuda_samples.py $(SAMPLES)
 
 # PYTHON312: a Python 3.12 with NumPy, to try what was packed. tests/gpu/trial/README.md says what to do with it.

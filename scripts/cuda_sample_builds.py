@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from egpu.adapters import native
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 GROUPS: Final = range(7)
 ELSEWHERE: Final[Mapping[str, str]] = {
     "OpenGL": r"find_package\((OpenGL|GLUT)",
@@ -24,10 +24,13 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """By what this tool does not try, how a sample's CMake file asks for it."""
 
-WHEELS: Final = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
-"""Headers and libraries of NVIDIA's wheels in this environment, for what the toolkit does not have."""
+WHEELS: Final = next(ROOT.glob("build/samples-env/lib/python3*/site-packages/nvidia/cu13"), ROOT / "build/samples-env")
+"""Headers and libraries of NVIDIA's wheels (requirements/samples.txt), for what the toolkit does not have."""
 
 PTX: Final = ("-gencode", "arch=compute_80,code=compute_80")
+LINKED: Final = ("-rdc=true", "-arch=sm_80", "-lcudadevrt")
+"""For kernels that launch kernels: NVIDIA's device linker makes machine code alone."""
+SEPARATE: Final = "requires separate compilation mode"
 FLAGS: Final = ("-std=c++17", "--extended-lambda", "-Wno-deprecated-gpu-targets", "-O2", "-w")
 BUILD_SECONDS: Final = 300.0
 
@@ -129,10 +132,15 @@ def build(sample: Sample, into: Path) -> Path:
         _nvcc([*common, *FLAGS, *target, kind, "-o", name, source], work)
     libraries = [flag for name in found.libraries for flag in _linked(name, into / "libraries")]
     openmp = ["-Xcompiler", "-fopenmp"] if found.openmp else []
-    shared = ["-cudart", "shared", *PTX, *openmp]
     sources = [str(sample.folder / name) if name.startswith("..") else name for name in found.sources]
     system = ["-lpthread", "-ldl", "-lrt"]
-    _nvcc([*common, *FLAGS, *shared, "-o", sample.name, *sources, *libraries, *system], work)
+    linked = [*openmp, "-o", sample.name, *sources, *libraries, *system]
+    try:
+        _nvcc([*common, *FLAGS, "-cudart", "shared", *PTX, *linked], work)
+    except NotBuilt as reason:
+        if SEPARATE not in str(reason):
+            raise
+        _nvcc([*common, *FLAGS, "-cudart", "shared", *LINKED, *linked], work)
     return program
 
 
@@ -175,8 +183,8 @@ def _reason(output: str) -> str:
     """Return the line of a compiler's output that says what is missing."""
     if missing := re.search(r"fatal error: (\S+): No such file", output):
         return f"needs {Path(missing[1]).name}"
-    if "requires separate compilation mode" in output:
-        return "needs kernels that launch kernels"
+    if SEPARATE in output:
+        return SEPARATE
     lines = output.splitlines()
     wrong = [line for line in lines if re.search(r"error|cannot find|undefined", line, re.IGNORECASE)]
     return (wrong or lines or ["nvcc failed"])[0].strip()[:200]

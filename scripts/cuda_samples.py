@@ -40,9 +40,20 @@ WAIVED: Final = 2
 """The exit code of a sample that finds that the machine has not what it shows."""
 
 RIGHT: Final = "right"
-REFUSED: Final = r"^egpu.*( not (supported|simulated)|: this program needs | cannot be loaded: ).*$"
+REFUSED: Final = r"^egpu.*( not (supported|simulated)| does not support |: this program needs | cannot be loaded: ).*$"
 """Lines on stderr that name what is not supported."""
 HIDES: Final = " (EGPU_SIM_VERBOSE=0 hides this line)"
+
+ARGUMENTS: Final[Mapping[str, Sequence[str]]] = {
+    "eigenvalues": ("--matrix-size=64",),
+    "globalToShmemAsyncCopy": ("wA=64", "hA=64", "wB=64", "hB=64"),
+    "FDTD3d": ("--dimx=32", "--dimy=32", "--dimz=16", "--radius=4", "--timesteps=2"),
+    "SobolQRNG": ("--vectors=1000", "--dimensions=10"),
+    "matrixMul": ("-wA=64", "-hA=64", "-wB=64", "-hB=64"),
+    "radixSortThrust": ("--n=4096", "--iterations=2"),
+    "reduction": ("--n=4096",),
+}
+"""Arguments that make a sample's problem small enough for a card that a processor simulates."""
 
 PLACES: Final = ("in a slice", "over the pool")
 
@@ -97,17 +108,19 @@ def tried(chosen: Iterable[Sample], places: Mapping[str, Run], seconds: float) -
         except NotBuilt as reason:
             row = Row(sample, {}, str(reason))
         else:
-            row = Row(sample, ran(program, places, seconds))
+            row = Row(
+                sample, ran([f"./{program.name}", *ARGUMENTS.get(sample.name, ())], program.parent, places, seconds)
+            )
         said = row.left_out or "; ".join(f"{place}: {outcome}" for place, outcome in row.outcomes.items())
         print(f"{sample.group}/{sample.name}: {said}", flush=True)
         yield row
 
 
-def ran(program: Path, places: Mapping[str, Run], seconds: float) -> dict[str, Outcome]:
+def ran(program: Sequence[str], folder: Path, places: Mapping[str, Run], seconds: float) -> dict[str, Outcome]:
     """Run a program in each place, until one is not right."""
     outcomes: dict[str, Outcome] = {}
     for place, run in places.items():
-        outcomes[place] = run([f"./{program.name}"], program.parent, seconds)
+        outcomes[place] = run(program, folder, seconds)
         if outcomes[place].verdict != RIGHT:
             break
     return outcomes
@@ -174,7 +187,9 @@ def lines(rows: Iterable[Row]) -> dict[str, str]:
     for row in rows:
         name = f"{row.sample.group}/{row.sample.name}"
         cells = [str(row.outcomes.get(place, "")).replace("|", "/") for place in PLACES]
-        found[name] = f"- {name}: `{row.left_out}`" if row.left_out else f"| {name} | {' | '.join(cells)} |"
+        given = " ".join(f"`{argument}`" for argument in ARGUMENTS.get(row.sample.name, ()))
+        first = f"{name} {given}".strip()
+        found[name] = f"- {name}: `{row.left_out}`" if row.left_out else f"| {first} | {' | '.join(cells)} |"
     return found
 
 
@@ -190,7 +205,9 @@ def written(page: str, rows: Iterable[Row]) -> str:
     """Return the page with these rows; those of other samples stay."""
     before, rest = page.split(MARKS[0])
     old, after = rest.split(MARKS[1])
-    known = {found[1]: found[0] for found in re.finditer(r"^(?:\| |- )(\S+/\w+)(?: \||:).*$", old, re.MULTILINE)}
+    known = {
+        found[1]: found[0] for found in re.finditer(r"^(?:\| |- )(\S+/\w+)(?: (?:`\S+` )*\||:).*$", old, re.MULTILINE)
+    }
     date = f"Last run on {datetime.now(UTC):%Y-%m-%d}."
     return "\n".join([before + MARKS[0], "", date, "", *table(known | lines(rows)), "", MARKS[1] + after])
 
@@ -198,7 +215,7 @@ def written(page: str, rows: Iterable[Row]) -> str:
 def called_right(page: str) -> set[tuple[str, str]]:
     """Return sample and place of each run that the page calls right."""
     found: set[tuple[str, str]] = set()
-    for name, *cells in re.findall(r"^\| (\S+/\S+) \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE):
+    for name, *cells in re.findall(r"^\| (\S+/\S+) (?:`\S+` )*\| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE):
         found |= {(name, place) for place, cell in zip(PLACES, cells, strict=True) if cell.startswith(f"{RIGHT},")}
     return found
 

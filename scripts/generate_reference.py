@@ -90,13 +90,14 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "EGPU_SIM_CONTEXT_MIB": ("simulated cards", "MiB of a card that each context keeps. Default: as the model does."),
     "EGPU_SIM_COMPILED": (
         "simulated cards",
-        "skip: kernels without PTX are taken, and fill their results with 0xff bytes. Default: refuse.",
+        "skip: kernels without PTX are taken, and write 0xff bytes into their results; zero: zeros. Default: refuse.",
     ),
     "EGPU_SIM_DRIVER_MIB": ("simulated cards", "MiB of a card that the driver keeps. Default: as the model does."),
     "EGPU_SIM_VERBOSE": ("simulated driver", "1: print more about what is not simulated. 0: print no hint at all."),
     "EGPU_REMOTE_VERBOSE": (
         "programs of the pool, `egpu serve`, `egpu agent`, `egpu shim`",
-        "1: name each NVML function that is not supported, and each function of a library that fails, with its status.",
+        "1: name each NVML function that is not supported, and each function of a library that fails, with its status. "
+        "Executors log what each session did.",
     ),
     "EGPU_TRACEBACK": ("`egpu`", "Anything: show errors with Python's traceback."),
 }

@@ -92,6 +92,7 @@ const char *driver_path(void);                     /* the file, as we were told 
 /* The driver's function with these parameters. */
 #define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 int session_run(const struct settings *settings, int control);
+void figures_image(void); /* one more is loaded: figures.c */
 /* from the loop, before something that ends in the next: other threads send, too */
 void session_shares_output(void);
 /* from a thread of the driver: tells the client and waits for it */

@@ -59,6 +59,12 @@ def test_a_file_without_a_program() -> None:
         (
             1,
             "",
+            "egpu: the simulated library does not support X\n",
+            "refused: `egpu: the simulated library does not support X`",
+        ),
+        (
+            1,
+            "",
             "a\negpu: cuX is not supported on a remote GPU\n",
             "refused: `egpu: cuX is not supported on a remote GPU`",
         ),

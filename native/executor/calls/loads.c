@@ -183,6 +183,7 @@ static CUresult load(struct task *task, unsigned kind) {
     uint64_t value = 0;
     CUresult result = load_image(image, kind, logs, ask.log_bytes, &value);
     if (result == CUDA_SUCCESS) {
+        figures_image();
         handle_bind(task, kind, ask.handle, value);
         put_functions(task, kind, value, &ask);
     } else {

@@ -30,6 +30,7 @@ static _Atomic int waiters;
 static _Atomic size_t beside_bytes, replies_held;
 
 _Noreturn void session_end(int code) {
+    figures_tell();
     fflush(NULL);
     _exit(code);
 }
@@ -78,6 +79,7 @@ static void answer(struct task *task, CUresult result, uint8_t *start, bool besi
                           .data = large ? task->large : start,
                           .bytes = large ? task->large_bytes : (size_t)(task->out.at - start),
                           .owned = large};
+    figures_reply(&reply);
     bool lock = others_send;
     if (lock) pthread_mutex_lock(&session.out_lock);
     session.transport->reply(&reply, beside);
@@ -193,6 +195,7 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
     if (header->seq <= session.taken) return; /* it came before a cut, too */
     if (header->seq != session.taken + 1) session_violation("a call is missing");
     session.taken = header->seq;
+    figures_call(header);
     bool context = header->op == WIRE_SET_CONTEXT;
     if (!context && header->op != OP_CAPTURE_MODE) {
         carry_out_call(header, payload);

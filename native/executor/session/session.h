@@ -6,6 +6,7 @@
  *   transport_shared.c  frames through memory of both processes
  *   callback.c          functions of the client that the driver's streams call
  *   driver.c            the driver, its contexts, what a client is told of it
+ *   figures.c           how much it did, for the log
  */
 #ifndef EGPU_EXECUTOR_SESSION_H
 #define EGPU_EXECUTOR_SESSION_H
@@ -68,6 +69,12 @@ static inline struct wire_header reply_header(const struct reply *reply) {
                                 .len = (uint32_t)(sizeof reply->head + reply->bytes),
                                 .seq = reply->seq};
 }
+
+/* ---- figures.c ---- */
+
+void figures_call(const struct wire_header *header);
+void figures_reply(const struct reply *reply);
+void figures_tell(void);
 
 /* ---- callback.c ---- */
 

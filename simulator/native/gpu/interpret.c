@@ -149,8 +149,10 @@ static void run_cooperative(struct context *context, const struct function *func
 }
 
 /* A skipped kernel overwrites the beginning of all that its parameters point to: whatever it should
- * have computed there, nobody takes it for a result. These bytes are no number in any format. */
+ * have computed there, nobody takes it for a result. These bytes are no number in any format. A
+ * machine that writes zeros instead leads programs further: they check sizes and statuses. */
 static void poison(const struct context *context, const struct launch *launch) {
+    int byte = engine.machine.header->flags & SIM_FLAG_ZERO_RESULTS ? 0 : 0xff;
     for (size_t at = 0; at + sizeof(uint64_t) <= launch->param_bytes; at += sizeof(uint64_t)) {
         uint64_t address;
         struct extent extent;
@@ -161,7 +163,7 @@ static void poison(const struct context *context, const struct launch *launch) {
         uint64_t bytes = extent.base + extent.size - address;
         if (bytes > POISON_BYTES) bytes = POISON_BYTES;
         if (memory_populate(&extent, address, bytes, NULL, NULL) == 0)
-            memset((void *)(uintptr_t)address, 0xff, bytes);
+            memset((void *)(uintptr_t)address, byte, bytes);
     }
 }
 

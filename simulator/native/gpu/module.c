@@ -119,8 +119,10 @@ static CUresult check_target(const struct context *context, const egpu_ptx_modul
 /* Say once per process why its results are wrong. */
 static void say_skipped(void) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
+    bool zeros = engine.machine.header->flags & SIM_FLAG_ZERO_RESULTS;
     if (!atomic_flag_test_and_set(&told))
-        engine_say("this machine skips compiled kernels: they fill their results with 0xff bytes");
+        engine_say("this machine skips compiled kernels: they fill their results with %s",
+                   zeros ? "zeros" : "0xff bytes");
 }
 
 static CUresult load(struct context *context, const char *text,

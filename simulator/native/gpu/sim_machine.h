@@ -55,6 +55,7 @@
 #define SIM_FLAG_MANUAL_CLOCK 1u  /* time moves only when a process advances it */
 #define SIM_FLAG_FIFO 2u          /* kernels run whole, in the order of arrival */
 #define SIM_FLAG_SKIP_COMPILED 4u /* compiled kernels are taken, and compute nothing */
+#define SIM_FLAG_ZERO_RESULTS 8u  /* … and write zeros, which read as success */
 
 struct sim_header {
     char magic[8];

@@ -65,6 +65,7 @@ struct matrix {
     void *at;
     int64_t rows, columns; /* as stored */
     int64_t pitch, stride; /* in elements: to the next column, to the next one of a batch */
+    bool scattered;        /* `at` has the addresses of a batch, read when the work is done */
 };
 
 enum { EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };

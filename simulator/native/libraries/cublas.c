@@ -81,7 +81,25 @@ static struct matrix matrix(int type, const void *at, int64_t pitch, int64_t str
         .type = type, .at = (void *)(uintptr_t)at, .pitch = pitch, .stride = stride};
 }
 
+static struct matrix scattered(int type, const void *at, int64_t pitch) {
+    return (struct matrix){
+        .type = type, .at = (void *)(uintptr_t)at, .pitch = pitch, .scattered = true};
+}
+
 #define PRODUCTS(letter, real, type, wide, size)                                                   \
+    API int cublas##letter##gemmBatched##wide(                                                     \
+        struct handle *handle, int transa, int transb, size m, size n, size k, const real *alpha,  \
+        const void *a, size lda, const void *b, size ldb, const real *beta, const void *c,         \
+        size ldc, size count) {                                                                    \
+        struct product p = {.m = m,                                                                \
+                            .n = n,                                                                \
+                            .k = k,                                                                \
+                            .count = count,                                                        \
+                            .a = scattered(type, a, lda),                                          \
+                            .b = scattered(type, b, ldb),                                          \
+                            .c = scattered(type, c, ldc)};                                         \
+        return multiply(handle, type, transa, transb, p, alpha, beta);                             \
+    }                                                                                              \
     API int cublas##letter##gemmStridedBatched##wide(                                              \
         struct handle *handle, int transa, int transb, size m, size n, size k, const real *alpha,  \
         const real *a, size lda, long long stride_a, const real *b, size ldb, long long stride_b,  \
@@ -150,6 +168,22 @@ static int factor_type(int compute) {
 }
 
 #define PRODUCTS_OF_ANY(wide, size)                                                                \
+    API int cublasGemmBatchedEx##wide(struct handle *handle, int transa, int transb, size m,       \
+                                      size n, size k, const void *alpha, const void *a,            \
+                                      int type_a, size lda, const void *b, int type_b, size ldb,   \
+                                      const void *beta, const void *c, int type_c, size ldc,       \
+                                      size count, int compute, int algo) {                         \
+        (void)algo;                                                                                \
+        if (factor_type(compute) < 0) return NOT_SUPPORTED;                                        \
+        struct product p = {.m = m,                                                                \
+                            .n = n,                                                                \
+                            .k = k,                                                                \
+                            .count = count,                                                        \
+                            .a = scattered(type_a, a, lda),                                        \
+                            .b = scattered(type_b, b, ldb),                                        \
+                            .c = scattered(type_c, c, ldc)};                                       \
+        return multiply(handle, factor_type(compute), transa, transb, p, alpha, beta);             \
+    }                                                                                              \
     API int cublasGemmStridedBatchedEx##wide(                                                      \
         struct handle *handle, int transa, int transb, size m, size n, size k, const void *alpha,  \
         const void *a, int type_a, size lda, long long stride_a, const void *b, int type_b,        \

@@ -4,6 +4,8 @@
 #include "work.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 
 enum { OK = 0, NOT_INITIALIZED = 101, NO_MEMORY, WRONG_TYPE, OUT_OF_RANGE, NOT_MULTIPLE };
 enum { LAUNCH_FAILURE = 201, INITIALIZATION_FAILED = 203, ARCH_MISMATCH };
@@ -107,7 +109,13 @@ static int generate(struct generator *generator, struct drawing d) {
 
 API int curandCreateGenerator(struct generator **out, int type) {
     if (out == NULL || type < PSEUDO_DEFAULT) return WRONG_TYPE;
-    if (type > PSEUDO_LAST) return ARCH_MISMATCH;
+    if (type > PSEUDO_LAST) {
+        static atomic_flag told = ATOMIC_FLAG_INIT;
+        if (!atomic_flag_test_and_set(&told))
+            fprintf(stderr, "egpu: the simulated library does not support quasirandom generators: "
+                            "use CURAND_RNG_PSEUDO_DEFAULT\n");
+        return ARCH_MISMATCH;
+    }
     if (!open_context()) return INITIALIZATION_FAILED;
     *out = calloc(1, sizeof **out);
     return *out == NULL ? NO_MEMORY : OK;

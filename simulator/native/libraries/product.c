@@ -22,20 +22,18 @@ static double sum(const struct product *p, int64_t a, int64_t b, int64_t row, in
     return total;
 }
 
-static void multiply(void *data) {
-    const struct product *p = data;
-    double alpha = factor_now(&p->alpha), beta = factor_now(&p->beta);
-    for (int64_t i = 0; i < p->count; i++)
-        for (int64_t column = 0; column < p->n; column++)
-            for (int64_t row = 0; row < p->m; row++) {
-                double value = alpha * sum(p, i * p->a.stride, i * p->b.stride, row, column);
-                if (beta != 0) /* otherwise c may hold anything */
-                    value += beta * element(p->c.type, p->c.at,
-                                            i * p->c.stride + place(&p->c, row, column));
-                if (p->epilogue & EPILOGUE_BIAS) value += element(p->bias_type, p->bias, row);
-                set_element(p->d.type, p->d.at, i * p->d.stride + place(&p->d, row, column),
-                            activated(value, p->epilogue));
-            }
+/* One product of a batch. */
+static void multiply_one(const struct product *p, int64_t i, double alpha, double beta) {
+    for (int64_t column = 0; column < p->n; column++)
+        for (int64_t row = 0; row < p->m; row++) {
+            double value = alpha * sum(p, i * p->a.stride, i * p->b.stride, row, column);
+            if (beta != 0) /* otherwise c may hold anything */
+                value +=
+                    beta * element(p->c.type, p->c.at, i * p->c.stride + place(&p->c, row, column));
+            if (p->epilogue & EPILOGUE_BIAS) value += element(p->bias_type, p->bias, row);
+            set_element(p->d.type, p->d.at, i * p->d.stride + place(&p->d, row, column),
+                        activated(value, p->epilogue));
+        }
 }
 
 /* Return whether a matrix's whole batch is on the card. */
@@ -47,6 +45,24 @@ static bool stands(const struct matrix *matrix, int64_t rows, int64_t columns, i
     int64_t elements = reach(stored_columns, matrix->pitch, stored_rows);
     if (elements >= 0) elements = reach(count, matrix->stride, elements);
     return on_card(matrix->at, elements * (int64_t)type_bytes(matrix->type));
+}
+
+static void multiply(void *data) {
+    const struct product *p = data;
+    double alpha = factor_now(&p->alpha), beta = factor_now(&p->beta);
+    for (int64_t i = 0; i < p->count; i++) {
+        struct product one = *p;
+        if (p->a.scattered) {
+            one.a.at = ((void **)p->a.at)[i];
+            one.b.at = ((void **)p->b.at)[i];
+            one.c.at = one.d.at = ((void **)p->d.at)[i];
+            /* No status is left for what the addresses lead to: such a product stays undone. */
+            if (!stands(&one.a, p->m, p->k, 1) || !stands(&one.b, p->k, p->n, 1) ||
+                !stands(&one.d, p->m, p->n, 1))
+                continue;
+        }
+        multiply_one(&one, i, alpha, beta);
+    }
 }
 
 static bool fits(const struct matrix *matrix, int64_t rows, int64_t columns) {
@@ -63,6 +79,12 @@ int queue_product(CUstream stream, const struct product *p) {
         !known_type(p->c.type) || !known_type(p->alpha.type))
         return NOT_SUPPORTED;
     bool adds = p->beta.card != NULL || p->beta.value != 0;
+    if (p->a.scattered) {
+        int64_t bytes = p->count * (int64_t)sizeof(void *);
+        if (!on_card(p->a.at, bytes) || !on_card(p->b.at, bytes) || !on_card(p->d.at, bytes))
+            return FAILED;
+        return queue_work(stream, multiply, p, sizeof *p);
+    }
     if (!stands(&p->a, p->m, p->k, p->count) || !stands(&p->b, p->k, p->n, p->count) ||
         !stands(&p->d, p->m, p->n, p->count) || (adds && !stands(&p->c, p->m, p->n, p->count)))
         return FAILED;

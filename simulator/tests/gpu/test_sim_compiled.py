@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
@@ -70,11 +70,20 @@ def test_a_cubin_keeps_names_parameters_and_sizes_when_it_is_skipped(
         assert run(made, f"{NVRTC}image = cubin(b'{architecture}')\n{USE}") == FOUND
 
 
-def test_programs_are_told_once_that_their_results_are_wrong(tmp_path: Path) -> None:
-    with machine(tmp_path, "A100-80G", compiled="skip") as made:
+@pytest.mark.parametrize(("compiled", "filler"), [("skip", "0xff bytes"), ("zero", "zeros")])
+def test_programs_are_told_once_that_their_results_are_wrong(
+    tmp_path: Path, compiled: Literal["skip", "zero"], filler: str
+) -> None:
+    with machine(tmp_path, "A100-80G", compiled=compiled) as made:
         done = run(made, f"{NVRTC}context()\nfor _ in range(2): ok(d.cuModuleLoadData(cubin(b'sm_80')))", fails=True)
-    told = done.stderr.count("this machine skips compiled kernels: they fill their results with 0xff bytes")
+    told = done.stderr.count(f"this machine skips compiled kernels: they fill their results with {filler}")
     assert (done.returncode, told) == (0, 1), done.stderr
+
+
+def test_results_of_skipped_kernels_can_be_zeros(tmp_path: Path) -> None:
+    with machine(tmp_path, "A100-80G", compiled="zero") as made:
+        found = run(made, f"{NVRTC}image = cubin(b'sm_80')\n{USE.replace('np.isnan(each)', '(each == 0)')}")
+    assert found == FOUND
 
 
 def test_compiled_kernels_are_refused_unless_they_fit_and_are_to_be_skipped(
@@ -88,7 +97,7 @@ def test_compiled_kernels_are_refused_unless_they_fit_and_are_to_be_skipped(
     with machine(tmp_path / "skip", "A100-80G") as made:
         assert run(made, load) == ["SUCCESS", "NO_BINARY_FOR_GPU", "NO_BINARY_FOR_GPU"]
     monkeypatch.setenv("EGPU_SIM_COMPILED", "run")
-    with pytest.raises(InvalidInput, match=r"EGPU_SIM_COMPILED.*neither 'refuse' nor 'skip'"):
+    with pytest.raises(InvalidInput, match=r"EGPU_SIM_COMPILED.*none of 'refuse', 'skip' and 'zero'"):
         create_machine(tmp_path / "m", "T4")
 
 

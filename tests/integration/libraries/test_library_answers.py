@@ -63,10 +63,20 @@ PRODUCTS: Final = """
         call(f"cublas{letter}gemmStridedBatched", handle, 0, 0, 2, 2, 4, by(1, c), ca, 2, long(8), cb, 4, long(8),
              by(0, c), at, 2, long(4), 3)
         near(back(at, np.zeros(12, kind)).reshape(3, 2, 2).transpose(0, 2, 1), a @ b)
+        size = a.itemsize  # the same by addresses, in any order and with one that leads nowhere
+        places = [np.array([each.value + step * i for i in (2, 0, 1)] + [64], np.uint64) for each, step in
+                  ((ca, 8 * size), (cb, 8 * size), (at, 4 * size))]
+        call(f"cublas{letter}gemmBatched", handle, 0, 0, 2, 2, 4, by(2, c), card(places[0]), 2, card(places[1]), 4,
+             by(1, c), card(places[2]), 2, 4)
+        near(back(at, np.zeros(12, kind)).reshape(3, 2, 2).transpose(0, 2, 1), 3 * (a @ b))
     a, b = floats(3, 4, kind=np.float16), floats(4, 2, kind=np.float16)
     at = card(np.zeros((3, 2), np.float32))
     call("cublasGemmEx", handle, 0, 0, 3, 2, 4, by(1), card(a), 2, 3, card(b), 2, 4, by(0), at, 0, 3, 68, -1)
     near(back(at, np.zeros((3, 2), np.float32)), a.astype(float) @ b.astype(float))
+    lists = [card(np.array([each.value], np.uint64)) for each in (card(a), card(b), at)]
+    call("cublasGemmBatchedEx", handle, 0, 0, 3, 2, 4, by(1), lists[0], 2, 3, lists[1], 2, 4, by(1), lists[2], 0, 3, 1,
+         68, -1)
+    near(back(at, np.zeros((3, 2), np.float32)), 2 * (a.astype(float) @ b.astype(float)))
 """
 
 VECTORS: Final = """

@@ -1,5 +1,6 @@
 """cuFFT and cuRAND, simulated: numpy's answers and documented distributions, here and carried to a server."""
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -170,6 +171,19 @@ def test_answers_are_right_and_the_same_from_afar(sim: Machine, tmp_path: Path, 
     assert len(local) > 10
     with remote(sim, tmp_path, "shm") as (client, _, _):
         assert run(client, program) == local
+
+
+def test_a_refused_generator_is_named_once(sim: Machine) -> None:
+    program = """
+    context()
+    rand, generator = ctypes.CDLL("libcurand.so.10"), ctypes.c_void_p()
+    say([rand.curandCreateGenerator(ctypes.byref(generator), kind) for kind in (201, 202)])
+    """
+    done = run(sim, program, fails=True)
+    assert json.loads(done.stdout) == [204, 204]
+    assert (
+        done.stderr.count("egpu: the simulated library does not support quasirandom generators: use CURAND_RNG_") == 1
+    )
 
 
 LATE: Final = """

@@ -44,6 +44,7 @@ from egpu_sim.machines.state import (
     MANUAL_CLOCK,
     MAX_CARDS,
     SKIP_COMPILED,
+    ZERO_RESULTS,
     SimulatedCard,
     bus_number,
     read_header,
@@ -145,7 +146,7 @@ def create_machine(
         clock: with "manual", only `egpu_sim.machines.clock.Clock` advances simulated time.
         arbitration: between processes: time slices in turn, or whole kernels in the order of arrival.
         compiled: kernels without PTX are refused, or taken and skipped: programs make all their calls, and results are
-            0xff bytes. Default: EGPU_SIM_COMPILED, else "refuse".
+            0xff bytes ("skip") or zeros ("zero"). Default: EGPU_SIM_COMPILED, else "refuse".
         persistent: the machine lives as long as its directory. Otherwise creating the next machine removes it, once
             this process has ended.
         shared_memory: a tmpfs for the state.
@@ -205,7 +206,10 @@ def _check(node_name: str, cuda_version: int, timeslice_us: int, clock: str, arb
 
 
 def _flags(clock: str, arbitration: str, compiled: Compiled) -> int:
-    chosen = {MANUAL_CLOCK: clock == "manual", FIFO: arbitration == "fifo", SKIP_COMPILED: compiled == "skip"}
+    chosen = {
+        MANUAL_CLOCK: clock == "manual", FIFO: arbitration == "fifo", SKIP_COMPILED: compiled != "refuse",
+        ZERO_RESULTS: compiled == "zero",
+    }  # fmt: skip
     return sum(flag for flag, on in chosen.items() if on)
 
 

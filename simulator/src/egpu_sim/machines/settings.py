@@ -10,7 +10,7 @@ from egpu_base.errors import InvalidInput
 _MOST_KEPT_MIB: Final = 4096
 _MOST_DIGITS: Final = 10
 
-Compiled = Literal["refuse", "skip"]
+Compiled = Literal["refuse", "skip", "zero"]
 """The answer to kernels without PTX."""
 
 
@@ -42,9 +42,9 @@ def _kept(name: str, given: int | None) -> int | None:
 def compiled_kernels() -> Compiled:
     """Return the answer to compiled kernels that the environment chooses. Raises InvalidInput."""
     match os.environ.get("EGPU_SIM_COMPILED", ""):
-        case "skip":
-            return "skip"
+        case "skip" | "zero" as chosen:
+            return chosen
         case "" | "refuse":
             return "refuse"
         case other:
-            raise InvalidInput("EGPU_SIM_COMPILED", f"{other!r} is neither 'refuse' nor 'skip'")
+            raise InvalidInput("EGPU_SIM_COMPILED", f"{other!r} is none of 'refuse', 'skip' and 'zero'")

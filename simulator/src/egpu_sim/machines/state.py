@@ -39,6 +39,7 @@ MANUAL_START_NS: Final = 10_000_000_000  # room for windows of utilisation befor
 MANUAL_CLOCK: Final = 1
 FIFO: Final = 2
 SKIP_COMPILED: Final = 4
+ZERO_RESULTS: Final = 8
 _LOCKS: Final = 1 << 60  # SIM_LOCK_TABLE; the processes' locks follow
 
 _ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
