@@ -1,5 +1,6 @@
 """Kueue with its own controller: quotas in percent and MiB of cards, beside our placement."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,5 +143,29 @@ async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Clust
         assert sum(given(found).values()) == 120
         for pod in found:
             await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
+        # Kueue keeps pods of a group by a finalizer, until its Workload is gone.
+        await client.raw("DELETE", f"{API}/namespaces/default/workloads/sample-group")
         await gone(client, "group=gated")
+        await take_down(client)
+
+
+async def test_kueue_counts_slots_of_pods_unless_told_not_to(running: Cluster, client: Client, tmp_path: Path):
+    """The webhook adds `elasticgpu.io/slot` to pods. A queue admits no pod with a resource that it does not cover."""
+    plain = replace(KUEUE, settings={key: value for key, value in KUEUE.settings.items() if key != "resources"})
+    async with plain.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "150"})
+        (pod,) = KUEUE.example("kueue-pod.yaml")
+        pod["metadata"] |= {"name": "counted", "generateName": ""}
+        pod["metadata"]["labels"]["group"] = "counted"
+        pod["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_CORE: "60"}}
+        await client.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+
+        async def told() -> bool:
+            found: Any = await client.raw("GET", f"{API}/namespaces/default/workloads")
+            conditions = [one for item in found["items"] for one in item.get("status", {}).get("conditions") or ()]
+            return any(f"resource {names.SLOT} unavailable" in one["message"] for one in conditions)
+
+        await until(told, seconds=120)
+        await client.delete(Pod, "counted", namespace="default", grace_period_seconds=0)
+        await gone(client, "group=counted")
         await take_down(client)
