@@ -63,6 +63,7 @@ def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
     body["metadata"] = {"name": name, "labels": body["metadata"]["labels"]}
     spec = body["spec"]["template"]["spec"]
     spec["terminationGracePeriodSeconds"] = 0
+    spec["containers"][0]["args"] = ["-c", "sleep 1000"]  # its minute is short on a busy machine
     if priority:
         spec["priorityClassName"] = priority
     spec["containers"][0]["resources"]["limits"] = limits
@@ -72,6 +73,13 @@ def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
 async def suspended(client: Client, name: str) -> bool:
     found: Any = await client.raw("GET", f"{JOBS}/{name}")
     return bool(found["spec"]["suspend"])
+
+
+async def says(client: Client, text: str) -> bool:
+    """Return whether Kueue says this of a workload."""
+    found: Any = await client.raw("GET", f"{API}/namespaces/default/workloads")
+    conditions = [one for item in found["items"] for one in item.get("status", {}).get("conditions") or ()]
+    return any(text in one["message"] for one in conditions)
 
 
 async def remove(client: Client, name: str) -> None:
@@ -85,10 +93,11 @@ async def test_jobs_wait_for_quota_in_percent_and_mib(running: Cluster, client: 
     async with KUEUE.running(running, client, tmp_path):
         await set_up(client, {names.GPU_CORE: "200", names.GPU_MEMORY: "40960"})
         limits = {names.GPU_CORE: "50", names.GPU_MEMORY: "4096"}
-        for name in ("first", "second"):
-            await client.raw("POST", JOBS, body=job(name, limits))
+        await client.raw("POST", JOBS, body=job("first", limits))
         pods = await run(client, "job-name=first", 3)
         assert sum(given(pods).values()) == 150
+        await client.raw("POST", JOBS, body=job("second", limits))
+        await until(lambda: says(client, f"insufficient unused quota for {names.GPU_CORE}"), seconds=120)
         assert await suspended(client, "second")
         assert await pods_of(client, "job-name=second") == []
         await remove(client, "first")
@@ -159,13 +168,7 @@ async def test_kueue_counts_slots_of_pods_unless_told_not_to(running: Cluster, c
         pod["metadata"]["labels"]["group"] = "counted"
         pod["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_CORE: "60"}}
         await client.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
-
-        async def told() -> bool:
-            found: Any = await client.raw("GET", f"{API}/namespaces/default/workloads")
-            conditions = [one for item in found["items"] for one in item.get("status", {}).get("conditions") or ()]
-            return any(f"resource {names.SLOT} unavailable" in one["message"] for one in conditions)
-
-        await until(told, seconds=120)
+        await until(lambda: says(client, f"resource {names.SLOT} unavailable"), seconds=120)
         await client.delete(Pod, "counted", namespace="default", grace_period_seconds=0)
         await gone(client, "group=counted")
         await take_down(client)

@@ -1,6 +1,6 @@
 """Controllers of other projects, from a directory of programs that is not ours:
 
-    EGPU_NEIGHBOURS/NAME/manager         the program
+    EGPU_NEIGHBOURS/NAME/manager         the program, or a script that first makes what its image has
                         /version         the version, as its project writes it
                         /crds/*.yaml     the definitions of its kinds
                         /webhooks.yaml   its admission webhooks, if it has any
