@@ -1,5 +1,6 @@
 """Kueue with its own controller: quotas in percent and MiB of cards, beside our placement."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
     body["metadata"] = {"name": name, "labels": body["metadata"]["labels"]}
     spec = body["spec"]["template"]["spec"]
     spec["terminationGracePeriodSeconds"] = 0
+    spec["containers"][0]["args"] = ["-c", "sleep 1000"]  # its minute is short on a busy machine
     if priority:
         spec["priorityClassName"] = priority
     spec["containers"][0]["resources"]["limits"] = limits
@@ -71,6 +73,13 @@ def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
 async def suspended(client: Client, name: str) -> bool:
     found: Any = await client.raw("GET", f"{JOBS}/{name}")
     return bool(found["spec"]["suspend"])
+
+
+async def says(client: Client, text: str) -> bool:
+    """Return whether Kueue says this of a workload."""
+    found: Any = await client.raw("GET", f"{API}/namespaces/default/workloads")
+    conditions = [one for item in found["items"] for one in item.get("status", {}).get("conditions") or ()]
+    return any(text in one["message"] for one in conditions)
 
 
 async def remove(client: Client, name: str) -> None:
@@ -84,10 +93,11 @@ async def test_jobs_wait_for_quota_in_percent_and_mib(running: Cluster, client: 
     async with KUEUE.running(running, client, tmp_path):
         await set_up(client, {names.GPU_CORE: "200", names.GPU_MEMORY: "40960"})
         limits = {names.GPU_CORE: "50", names.GPU_MEMORY: "4096"}
-        for name in ("first", "second"):
-            await client.raw("POST", JOBS, body=job(name, limits))
+        await client.raw("POST", JOBS, body=job("first", limits))
         pods = await run(client, "job-name=first", 3)
         assert sum(given(pods).values()) == 150
+        await client.raw("POST", JOBS, body=job("second", limits))
+        await until(lambda: says(client, f"insufficient unused quota for {names.GPU_CORE}"), seconds=120)
         assert await suspended(client, "second")
         assert await pods_of(client, "job-name=second") == []
         await remove(client, "first")
@@ -142,5 +152,23 @@ async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Clust
         assert sum(given(found).values()) == 120
         for pod in found:
             await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
+        # Kueue keeps pods of a group by a finalizer, until its Workload is gone.
+        await client.raw("DELETE", f"{API}/namespaces/default/workloads/sample-group")
         await gone(client, "group=gated")
+        await take_down(client)
+
+
+async def test_kueue_counts_slots_of_pods_unless_told_not_to(running: Cluster, client: Client, tmp_path: Path):
+    """The webhook adds `elasticgpu.io/slot` to pods. A queue admits no pod with a resource that it does not cover."""
+    plain = replace(KUEUE, settings={key: value for key, value in KUEUE.settings.items() if key != "resources"})
+    async with plain.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "150"})
+        (pod,) = KUEUE.example("kueue-pod.yaml")
+        pod["metadata"] |= {"name": "counted", "generateName": ""}
+        pod["metadata"]["labels"]["group"] = "counted"
+        pod["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_CORE: "60"}}
+        await client.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+        await until(lambda: says(client, f"resource {names.SLOT} unavailable"), seconds=120)
+        await client.delete(Pod, "counted", namespace="default", grace_period_seconds=0)
+        await gone(client, "group=counted")
         await take_down(client)

@@ -1,6 +1,6 @@
 """Controllers of other projects, from a directory of programs that is not ours:
 
-    EGPU_NEIGHBOURS/NAME/manager         the program
+    EGPU_NEIGHBOURS/NAME/manager         the program, or a script that first makes what its image has
                         /version         the version, as its project writes it
                         /crds/*.yaml     the definitions of its kinds
                         /webhooks.yaml   its admission webhooks, if it has any
@@ -85,7 +85,8 @@ class Neighbour:
                     stderr=output,
                 )
                 try:
-                    await until(lambda: _ready(health), what=lambda: log.read_text()[-2000:], seconds=SECONDS)
+                    await until(lambda: _ready(health, program), lambda: log.read_text()[-2000:], seconds=SECONDS)
+                    assert program.returncode is None, log.read_text()[-2000:]
                     trust = ssl.create_default_context(cadata=made.ca_bundle.decode())
                     urls = [hook["clientConfig"]["url"] for one in webhooks for hook in one["webhooks"]]
                     for url in urls:
@@ -94,7 +95,8 @@ class Neighbour:
                         await client.raw("POST", f"{_ADMISSION}/{_PLURALS[one['kind']]}", body=one)
                     yield
                 finally:
-                    program.terminate()
+                    with contextlib.suppress(ProcessLookupError):  # it has ended
+                        program.terminate()
                     await program.wait()
         finally:
             for one in webhooks:
@@ -152,7 +154,10 @@ async def _established(client: Client, definition: Json) -> bool:
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
-async def _ready(port: int) -> bool:
+async def _ready(port: int, program: asyncio.subprocess.Process) -> bool:
+    """Return whether the program is ready, or has ended."""
+    if program.returncode is not None:
+        return True
     async with httpx2.AsyncClient() as http:
         with contextlib.suppress(httpx2.HTTPError):
             return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
