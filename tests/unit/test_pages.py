@@ -23,10 +23,10 @@ from egpu.adapters.slices.pages import (
     UsageReader,
     decode_usage,
     live_rows,
-    parked_bytes,
     read_policy,
     write_policy,
 )
+from egpu.adapters.slices.parked import parked_bytes
 from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
 from egpu_base.errors import CorruptData, InvalidInput
 

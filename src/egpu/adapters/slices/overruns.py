@@ -35,9 +35,9 @@ from egpu.adapters.slices.pages import (
     Usage,
     UsageReader,
     amend_policy,
-    parked_bytes,
     read_policy,
 )
+from egpu.adapters.slices.parked import parked_bytes
 from egpu.core.overruns import Lasting, Overtime, allowed, weight
 from egpu_base.errors import ElasticGPUError
 from egpu_base.system.processes import Process

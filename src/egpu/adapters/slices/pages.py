@@ -9,7 +9,6 @@ container and read as a claim: any bytes give a `Usage`, clamped to possible val
 
 import os
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -47,9 +46,7 @@ USAGE_DEVICE: Final = struct.Struct("<QQQQQ16xQqQQQQ24x")
 USAGE_ROW: Final = struct.Struct("<IIIIQQQQIIQQQQQQ24x8Q8Q")
 USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
 _USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
-_SLOT_LIVE: Final = 1
-_ROW_PARKED: Final = struct.Struct(f"<II32xQ{USAGE_ROW.size - 48}x")
-"""Of a row: its state, its device, and its parked bytes."""
+SLOT_LIVE: Final = 1
 _UINT64: Final = 2**64
 
 
@@ -362,22 +359,11 @@ def decode_usage(content: bytes) -> Usage:
     return Usage(devices, tuple(process for _, process in live_rows(content)))
 
 
-def parked_bytes(content: bytes | str) -> Counter[int]:
-    """Return the bytes that the processes of a usage file say they have parked, by device; none for an error. Asked for
-    at every look: a container may have filled all rows, and to read one as a process takes twenty times as long."""
-    found = Counter[int]()
-    if len(content) == USAGE_SIZE and isinstance(content, bytes):
-        for state, device, parked in _ROW_PARKED.iter_unpack(memoryview(content)[USAGE_ROWS_OFFSET:]):
-            if state == _SLOT_LIVE and device < MAX_DEVICES:
-                found[device] += parked
-    return found
-
-
 def live_rows(content: bytes) -> Iterator[tuple[int, ProcessUsage]]:
     """Return the processes of a usage file's bytes, each with its row."""
     states = content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]  # the low byte of each: most rows are free
     for row, state in enumerate(states):
-        if state == _SLOT_LIVE and (process := _slot(content, row)) is not None:
+        if state == SLOT_LIVE and (process := _slot(content, row)) is not None:
             yield row, process
 
 
@@ -389,7 +375,7 @@ def _slot(content: bytes, index: int) -> ProcessUsage | None:
     fields = USAGE_ROW.unpack_from(content, USAGE_ROWS_OFFSET + index * USAGE_ROW.size)
     state, device, pid, answer, start_time, pid_namespace, heartbeat_ns = fields[:7]
     parked_bytes, parks, wakes, wait_ns, _sequence, answered, gpu_ns, throttled_ns, launches = fields[7:16]
-    if state != _SLOT_LIVE or device >= MAX_DEVICES:
+    if state != SLOT_LIVE or device >= MAX_DEVICES:
         return None
     # Eight classes of memory, each reserved and released in all.
     held = [max(0, reserved - released) for reserved, released in zip(fields[16:24], fields[24:32], strict=True)]
