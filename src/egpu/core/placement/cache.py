@@ -294,11 +294,7 @@ class SchedulerCache:
         known = self._pods.get(uid)
         if known is None or known.allocation != allocation:
             self._forget(uid)
-            used = {
-                name: f"{namespace}/{container.claim}"
-                for name, container in allocation.containers.items()
-                if container.claim
-            }
+            used = {name: f"{namespace}/{each.claim}" for name, each in allocation.containers.items() if each.claim}
             self._pods[uid] = _KnownPod(key, with_shared_names(allocation), used or _NO_CLAIMS)
             for claim in used.values():
                 self._pods_of_claim.setdefault(claim, set()).add(uid)
