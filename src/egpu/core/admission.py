@@ -43,17 +43,9 @@ _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 WRITTEN_LATER: Final = (*_OURS, *names.ANSWERS, names.RESERVATION)
 """Prefixes of annotations that no new pod has."""
 _ASKED: Final = (
-    names.GPU_CORE_LIMIT,
-    names.VCUDA_CORE_LIMIT,
-    names.GANG,
-    names.LINKS,
-    names.CARD_SELECTOR,
-    names.CARD_PREFERENCE,
-    foreign.USE_TYPE,
-    foreign.NO_USE_TYPE,
-    *names.CLAIM_PREFIXES,
-    names.CLAIM_TEMPLATE_PREFIX,
-)
+    names.GPU_CORE_LIMIT, names.VCUDA_CORE_LIMIT, names.GANG, names.LINKS, names.CARD_SELECTOR, names.CARD_PREFERENCE,
+    foreign.USE_TYPE, foreign.NO_USE_TYPE, *names.CLAIM_PREFIXES, names.CLAIM_TEMPLATE_PREFIX,
+)  # fmt: skip
 FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, *_ASKED)
 """Prefixes of annotations that cannot change after the pod is created, except by its Binding."""
 

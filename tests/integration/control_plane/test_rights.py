@@ -17,7 +17,8 @@ from egpu.adapters.kubernetes import node_conditions
 from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUSpec
 from egpu.api.vocabularies import OPTIONAL
-from egpu.apps.agent.cards.publisher import COUNT_LABEL, node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
+from egpu.apps.agent.cards.publisher import COUNT_LABEL
 from egpu.apps.agent.startup_taint import StartupTaint
 from egpu.apps.extender.fence import touch
 from egpu.core.admission import FIXED_ANNOTATIONS

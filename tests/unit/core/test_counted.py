@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodDemand, encode
-from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.core.admission import mutate_pod, validate_pod_create
 from egpu.core.demand.claims import Claims, Classes
 from egpu.core.demand.pods import read_pod

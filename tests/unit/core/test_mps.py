@@ -3,7 +3,7 @@
 import pytest
 
 from egpu.api import names
-from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.core.admission import validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.cache import SchedulerCache

@@ -12,8 +12,8 @@ import pytest
 
 from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.api.allocation import ContainerDemand, PodAllocation
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.cards.publisher import node_capacity
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import Slots

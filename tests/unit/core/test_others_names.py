@@ -8,7 +8,7 @@ import pytest
 from egpu.api import foreign, names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.foreign import FOREIGN
-from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.core.admission import Violation, validate_claim, validate_pod_create
 from egpu.core.demand.pods import read_pod
 from egpu.core.placement.refusal import describe

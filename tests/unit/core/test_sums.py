@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.core.placement.sums import asked_beyond_held
 from egpu_base.api.kubernetes import Condition, Node, NodeStatus, Pod, ResourceRequirements
 from egpu_base.api.objects import ObjectMeta

@@ -4,7 +4,7 @@ import pytest
 
 from egpu.api import names
 from egpu.api.vocabularies import SHARED_CARDS
-from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.provisioners import NodeTotals, provisioner

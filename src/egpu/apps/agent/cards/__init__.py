@@ -2,8 +2,9 @@
 
     inventory      the cards as they are now, read again and again
     mig_instances  creates and destroys MIG instances
+    capacity       the amounts that a node publishes for its cards, in every vocabulary
     mps_servers    runs an MPS server for each card with MPS slices
-    publisher      publishes an ElasticGPU per card, and the node's capacity in every vocabulary
+    publisher      publishes an ElasticGPU per card, and the capacity
     time_slices    sets how long programs keep a card while others wait for it
 
 NOT here: reading NVML (`egpu.adapters.cards.nvml`)."""

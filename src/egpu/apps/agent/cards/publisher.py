@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,14 +20,13 @@ from egpu.adapters.cards.nvml import CardReading
 from egpu.api import names
 from egpu.api.mig import InstancePlace, Mig
 from egpu.api.objects import ElasticGPU, ElasticGPUSpec, ElasticGPUStatus, Link, PhysicalGPU, card_name
+from egpu.apps.agent.cards.capacity import node_capacity
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.mig_instances import Instances
 from egpu.apps.agent.dra.allocator import Allocator
 from egpu.apps.agent.standing import NodeStanding
 from egpu.core.offered import has_slots
 from egpu.core.placement.sums import asked_beyond_held
-from egpu.core.provisioners import PROVISIONERS, NodeTotals
-from egpu.core.provisioners.mps import READY
 from egpu.core.provisioners.preparation import CardInstance
 from egpu_base.api.kubernetes import Node, NodeSystemInfo, Pod
 from egpu_base.api.objects import ObjectMeta, OwnerReference
@@ -334,39 +331,6 @@ def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     """Return a merge patch. A node that left the pool removes its annotations."""
     address, link = (pool.address, str(pool.link_mbps)) if pool is not None else (None, None)
     return {names.POOL_ADDRESS: address, names.POOL_LINK: link}
-
-
-def node_capacity(
-    cards: Sequence[CardReading],
-    pool_slots: int,
-    vocabularies: Collection[str] = (),
-    beyond: Mapping[str, int] = MappingProxyType({}),
-    mps: Callable[[CardReading], str] = lambda _: "",
-) -> dict[str, str]:
-    """Return the capacity that a node with these cards publishes, over all technologies; the larger value if two
-    publish the same name. `pool_slots` and `vocabularies` as in NodeTotals. `beyond`: what its pods ask for and do not
-    hold, by name, which is added. `mps` as in Publisher."""
-    whole, cut = [card for card in cards if card.mig is None], [card for card in cards if card.mig is not None]
-    memory_mib, tflops = sum(card.memory_mib for card in whole), sum(card.tflops or 0.0 for card in whole)
-    instances = Counter[str]()
-    for card in cut:
-        instances.update({one.name: one.most for one in (card.mig.profiles if card.mig is not None else ())})
-    node = NodeTotals(
-        cards=len(whole),
-        memory_mib=memory_mib,
-        tflops=tflops,
-        pool_slots=pool_slots,
-        vocabularies=vocabularies,
-        cut_cards=len(cut),
-        cut_memory_mib=sum(card.memory_mib for card in cut),
-        instances=instances,
-        mps_cards=sum(mps(card) == READY for card in whole),
-    )
-    published: dict[str, int] = {}
-    for technology in PROVISIONERS.values():
-        for name, amount in technology.capacity(node).items():
-            published[name] = max(amount, published.get(name, 0))
-    return {name: str(amount + beyond.get(name, 0)) for name, amount in published.items()}
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:
