@@ -23,12 +23,11 @@ void figures_reply(const struct reply *reply) {
     atomic_fetch_add_explicit(&bytes_out, bytes, memory_order_relaxed);
 }
 
-void figures_tell(void) {
+void figures_tell(const char *lease) {
     const char *verbose = getenv("EGPU_REMOTE_VERBOSE");
     if (verbose == NULL || strcmp(verbose, "1") != 0) return;
     fprintf(stderr,
             "egpu-executor: lease %s: a session ends after %" PRIu64 " calls: %" PRIu64
             " bytes in, %" PRIu64 " bytes out, %" PRIu64 " images, %" PRIu64 " kernels\n",
-            session.settings->lease, calls, bytes_in, atomic_load(&bytes_out), atomic_load(&images),
-            functions);
+            lease, calls, bytes_in, atomic_load(&bytes_out), atomic_load(&images), functions);
 }

@@ -30,7 +30,7 @@ static _Atomic int waiters;
 static _Atomic size_t beside_bytes, replies_held;
 
 _Noreturn void session_end(int code) {
-    figures_tell();
+    figures_tell(session.settings->lease);
     fflush(NULL);
     _exit(code);
 }

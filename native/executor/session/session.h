@@ -74,7 +74,7 @@ static inline struct wire_header reply_header(const struct reply *reply) {
 
 void figures_call(const struct wire_header *header);
 void figures_reply(const struct reply *reply);
-void figures_tell(void);
+void figures_tell(const char *lease);
 
 /* ---- callback.c ---- */
 
