@@ -71,9 +71,14 @@ async def _phase(client: Client, name: str, *wanted: str) -> Pod:
 
 async def _sees_its_slice(client: Client, pod: str, *containers: str) -> None:
     for name in containers:
-        log = await client.text(f"/api/v1/namespaces/default/pods/{pod}/log", params={"container": name})
-        (info,) = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-        assert [one["total"] for one in info["devices"]] == [MEMORY_MIB * MIB], f"{pod}/{name}: {log}"
+
+        async def said(name: str = name) -> list[str]:
+            log = await client.text(f"/api/v1/namespaces/default/pods/{pod}/log", params={"container": name})
+            return [line for line in log.splitlines() if line.startswith("{")]
+
+        # One that has just started again may not have said it yet.
+        (info,) = [json.loads(line) for line in await until(said, f"{pod}/{name} says what it sees", seconds=SECONDS)]
+        assert [one["total"] for one in info["devices"]] == [MEMORY_MIB * MIB], f"{pod}/{name}: {info}"
 
 
 async def _ended(client: Client, pod: dict[str, Any], *containers: str) -> Pod:
