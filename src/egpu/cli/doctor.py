@@ -31,7 +31,7 @@ from egpu.core.gpu_nodes import BY_DEFAULT, LABEL_ONE, agent_pod
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.node_condition import not_offering
 from egpu.core.provisioners.mps import READY
-from egpu.core.rivals import by_rival, rivals_by_node
+from egpu.core.rivals import by_rival, rival, rivals_by_node
 from egpu.core.schedulers import OWN_SCHEDULER
 from egpu_base.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
 from egpu_base.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
@@ -153,10 +153,11 @@ async def examine(client: Client, namespace: str, *, now: datetime) -> Mapping[s
 
 
 def _examined(pod: Pod) -> Pod:
-    """Return the part of a pod that the checks look at: of schedulers and of our components their commands, too."""
+    """Return the part of a pod that the checks look at: of schedulers and of our components their commands, too, and of
+    other device plugins their mounts."""
     labels = pod.metadata.labels or {}
     whole = labels.get("component") == "kube-scheduler" or labels.get("app.kubernetes.io/part-of") == "elastic-gpu"
-    return pod if whole else kept(pod)
+    return pod if whole or rival(pod) is not None else kept(pod)
 
 
 async def _if_allowed(asked: Awaitable[T]) -> T | Refused:
