@@ -25,9 +25,12 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 def kept_gpu_claim(claim: ElasticGPUClaim) -> ElasticGPUClaim:
-    """Return a claim without labels and annotations of others, and of one that is still large the least."""
+    """Return a claim without annotations of others, a large one without labels (a team's bill is by label), and of one
+    that is still large the least."""
     ours = {key: text[:MOST_CHARACTERS] for key, text in claim.annotations.items() if key.startswith(f"{names.GROUP}/")}
-    metadata = replace(claim.metadata, labels=None, annotations=ours or None)
+    metadata = replace(claim.metadata, annotations=ours or None)
+    if _bytes(metadata) > MOST_BYTES:
+        metadata = replace(metadata, labels=None)
     if _bytes(metadata) > MOST_BYTES:
         metadata = _least(metadata)
     status = claim.status if _bytes(claim.status) <= MOST_BYTES else _short(claim.status)

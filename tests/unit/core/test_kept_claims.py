@@ -26,6 +26,10 @@ def read(**changed: Any) -> ElasticGPUClaim:
     return kept_gpu_claim(msgspec.json.decode(msgspec.json.encode(body), type=ElasticGPUClaim))
 
 
+def test_labels_are_kept_for_bills_of_teams() -> None:
+    assert read(metadata={"labels": {"team": "a"}}).metadata.labels == {"team": "a"}
+
+
 @pytest.mark.parametrize(
     "changed",
     [

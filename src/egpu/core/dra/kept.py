@@ -40,7 +40,9 @@ _encoder: Final = msgspec.msgpack.Encoder()
 def kept_claim(claim: ResourceClaim) -> ResourceClaim:
     """Return a claim without parts that decide nothing about our cards. One that is still large keeps its allocation,
     so that it counts, and the classes that it asks for, with the annotation TOO_LARGE."""
-    metadata = replace(claim.metadata, annotations=_own(claim.annotations), labels=_own(claim.metadata.labels or {}))
+    metadata = replace(claim.metadata, annotations=_own(claim.annotations))
+    if _bytes(metadata) > MOST_BYTES:  # otherwise with all labels: a team's bill is by label
+        metadata = replace(metadata, labels=_own(claim.metadata.labels or {}))
     devices, allocation = claim.spec.devices, claim.status.allocation
     asked = DeviceClaim(
         requests=[_request(one) for one in devices.requests or ()] or None,
