@@ -85,7 +85,11 @@ def test_no_role_may_do_everything():
                 named = (rule.get(key, []) for key in ("resources", "apiGroups", "nonResourceURLs"))
                 assert not any("*" in text for text in chain(rule["verbs"], *named))
                 if "secrets" in rule.get("resources", []) and rule["verbs"] != ["create"]:
-                    assert set(rule["resourceNames"]) <= {"elastic-gpu-webhook-tls", "elastic-gpu-extender-tls"}
+                    assert set(rule["resourceNames"]) <= {
+                        "elastic-gpu-webhook-tls",
+                        "elastic-gpu-extender-tls",
+                        "elastic-gpu-remade-pods",
+                    }
                 if "admissionregistration.k8s.io" in rule.get("apiGroups", []):
                     assert (rule["verbs"], rule["resourceNames"]) == (["get", "patch"], ["elastic-gpu"])
 

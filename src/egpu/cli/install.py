@@ -38,7 +38,7 @@ Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="T
 Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a pod with a slice on each kind of GPU node.")]
 TrialClass = Annotated[
     str,
-    typer.Option("--trial-runtime-class", metavar="NAME", help="Runtime class of that pod. Default: none."),
+    typer.Option("--runtime-class", metavar="NAME", help="Runtime class of that pod. Default: none."),
 ]
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")]
 

@@ -89,7 +89,7 @@ def test_what_is_not_there_is_an_error(text: str):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("object.a.matches('x')", r"function \.matches\(\)"),
+        ("object.a.find('x')", r"function \.find\(\)"),
         ("int(object.a) == 1", r"function int\(\)"),
         ("variables.a", "variable 'variables'"),
         ("object.a - 1", "'-'"),
