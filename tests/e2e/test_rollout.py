@@ -5,7 +5,6 @@ import asyncio
 from egpu.adapters import native
 from egpu.laptop import manifests
 from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
-from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 from support import programs
 from support.waiting import until
@@ -44,15 +43,7 @@ async def test_a_rollout_under_load_loses_no_pod_and_interrupts_no_program() -> 
         visiting = asyncio.create_task(visit(client))
         await roll_over(running)
         visitors = await visiting
-
-        async def gone() -> bool:
-            pods = [await client.get(Pod, name, namespace="default") for name in visitors]
-            failed = [f"{pod.name}: {pod.status.reason} {pod.status.message}" for pod in pods
-                      if pod.status.phase == "Failed"]  # fmt: skip
-            assert not failed, failed
-            return all(pod.status.phase == "Succeeded" for pod in pods)
-
-        await until(gone, "the visitors' success")
+        await until(lambda: programs.succeeded(client, visitors), "the visitors' success")
         before = programs.gpu_seconds(running)
         await until(lambda: programs.progress(before, programs.gpu_seconds(running)) >= 3, "they all compute on")
         assert not await programs.interrupted(client)

@@ -102,15 +102,7 @@ async def test_an_upgrade_under_load_interrupts_no_program_and_loses_no_pod(
             visitors = await visiting
             assert visitors
             assert await new_workloads(client) >= WORKLOADS.keys() | {"elastic-gpu-shim"}
-
-            async def gone() -> bool:
-                pods = [await client.get(Pod, name, namespace="default") for name in visitors]
-                failed = [f"{pod.name}: {pod.status.reason} {pod.status.message}" for pod in pods
-                          if pod.status.phase == "Failed"]  # fmt: skip
-                assert not failed, failed
-                return all(pod.status.phase == "Succeeded" for pod in pods)
-
-            await until(gone, "the visitors' success")
+            await until(lambda: programs.succeeded(client, visitors), "the visitors' success")
             now = {name: child.pid for name, child in running.fleet.children.items()}
             assert all(now[process] != pids[process] for process in WORKLOADS.values())
             assert now["shim-node-1"] == pids["shim-node-1"]

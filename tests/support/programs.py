@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,3 +65,11 @@ async def interrupted(client: Client) -> list[str]:
             if status.restart_count or status.state is None or status.state.running is None:
                 found.append(f"{name}: {one.status.phase}, {status.restart_count} restarts, {status.state}")
     return found
+
+
+async def succeeded(client: Client, names: Sequence[str]) -> bool:
+    """Whether all of these pods have ended well. None of them may have failed."""
+    pods = [await client.get(Pod, name, namespace="default") for name in names]
+    failed = [f"{pod.name}: {pod.status.reason} {pod.status.message}" for pod in pods if pod.status.phase == "Failed"]
+    assert not failed, failed
+    return all(pod.status.phase == "Succeeded" for pod in pods)
