@@ -248,9 +248,9 @@ class PricedClaims:
     def _waits_still(self, pod: Pod, read: Read) -> Wish:
         """Return what the pod waits for, with its claims as read. Raises Conflict if that is not so any more."""
         found = self._wish_now(pod, read)
-        if found is None or any(one.claim.uid not in read for one in found.waiting):
+        if found is None:
             raise Conflict(f"pod {pod.key}: its claims changed meanwhile")
-        return found
+        return _as_read(found, read)
 
     def _wish_now(self, pod: Pod, read: Read | None = None) -> Wish | None:
         """Return what the pod waits for, with its claims as read; None if they have cards. Raises DoesNotFit if one is
@@ -288,7 +288,7 @@ class PricedClaims:
 
         def wish_of(one: Pod) -> Wish | None:
             found = self._wish_now(one, read)
-            return None if found is None else self._waits_still(one, read)
+            return None if found is None else _as_read(found, read)
 
         return self._together(now, wish_of)
 
@@ -332,6 +332,13 @@ class PricedClaims:
             return False
         await self._writer.release(mine)
         return True
+
+
+def _as_read(wish: Wish, read: Read) -> Wish:
+    """Return the wish. Raises Conflict if it waits for a claim that was not read."""
+    if any(one.claim.uid not in read for one in wish.waiting):
+        raise Conflict(f"pod {wish.pod.key}: its claims changed meanwhile")
+    return wish
 
 
 def _waits(pod: Pod) -> bool:

@@ -25,9 +25,9 @@ WHOLE: Final = 100
 _CORE_NAMES: Final = frozenset(vocabulary.core for vocabulary in VOCABULARIES if vocabulary.core)
 
 
-def of_class(parameters: Mapping[str, str]) -> int:
-    """Return the limit that a class gives to its claims, in percent; 0: the request."""
-    return WHOLE if parameters.get(COMPUTE_MODE) == SHARE else 0
+def of_mode(mode: str) -> int:
+    """Return the limit that a class with this `computeMode` gives to its claims, in percent; 0: the request."""
+    return WHOLE if mode == SHARE else 0
 
 
 def split(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.core.demand import limits
 from egpu.core.dra.configuration import SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY
 from egpu_base.api.devices import AllocatedDevice, ResourceClaim
@@ -114,7 +115,7 @@ def _allocation(
         # A whole card gets its limits too: a container may have a second claim, and then only one policy page counts.
         mode="exclusive" if whole else "shared",
         claim=claim.name,
-        core_limit=WHOLE if config.compute_mode == "share" else 0,
+        core_limit=limits.of_mode(config.compute_mode),
         memory_limit_percent=config.memory_limit_percent,
         cards=tuple(shares.values()),
     )
