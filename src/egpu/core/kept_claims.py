@@ -3,14 +3,14 @@
 Who may create claims can write a megabyte of labels or finalizers into each, which takes ten times as much as objects.
 """
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.wire import packed_bytes
 
 MOST_BYTES: Final = 32 * 1024
 """The size of a claim's metadata, and of its status, packed, beyond which parts are cut. Usual ones have 1 KiB."""
@@ -21,19 +21,17 @@ MOST_NAMES: Final = 256
 CUT: Final = f"{names.GROUP}/cut"
 """An annotation of our copy only: it has no finalizers of others and no owners. Read the claim again to write them."""
 
-_encoder: Final = msgspec.msgpack.Encoder()
-
 
 def kept_gpu_claim(claim: ElasticGPUClaim) -> ElasticGPUClaim:
     """Return a claim without annotations of others, a large one without labels (a team's bill is by label), and of one
     that is still large the least."""
     ours = {key: text[:MOST_CHARACTERS] for key, text in claim.annotations.items() if key.startswith(f"{names.GROUP}/")}
     metadata = replace(claim.metadata, annotations=ours or None)
-    if _bytes(metadata) > MOST_BYTES:
+    if packed_bytes(metadata) > MOST_BYTES:
         metadata = replace(metadata, labels=None)
-    if _bytes(metadata) > MOST_BYTES:
+    if packed_bytes(metadata) > MOST_BYTES:
         metadata = _least(metadata)
-    status = claim.status if _bytes(claim.status) <= MOST_BYTES else _short(claim.status)
+    status = claim.status if packed_bytes(claim.status) <= MOST_BYTES else _short(claim.status)
     return replace(claim, metadata=metadata, status=status)
 
 
@@ -52,7 +50,3 @@ def _short(status: ElasticGPUClaimStatus) -> ElasticGPUClaimStatus:
         capacity={},
         conditions=status.conditions[:MOST_CONDITIONS],
     )
-
-
-def _bytes(part: Any) -> int:
-    return len(_encoder.encode(part))

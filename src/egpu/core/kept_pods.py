@@ -14,7 +14,7 @@ from egpu.api import names
 from egpu_base.api.kubernetes import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from egpu_base.api.objects import ObjectMeta
 from egpu_base.api.quantities import Quantity
-from egpu_base.api.wire import Wire
+from egpu_base.api.wire import Wire, packed_bytes
 
 MOST_BYTES: Final = 32 * 1024
 """The size of a pod's part, packed, beyond which only the least of it is kept. A usual one has 1 to 3 KiB."""
@@ -23,15 +23,13 @@ _ALWAYS: Final = (names.ALLOCATION, names.GANG, names.GANG_SIZE, names.GANG_TIME
 _UNKNOWN_CONSTRAINTS: Final[list[dict[str, Any]]] = [{"whenUnsatisfiable": "DoNotSchedule"}]
 """Constraints that only kube-scheduler can judge: no other pod is evicted for such a one."""
 
-_encoder: Final = msgspec.msgpack.Encoder()
-
 
 def kept(pod: Pod) -> Pod:
     """Return a pod without parts that are unused, and without scheduling constraints once it has a node. Of one that is
     still large, return the least that counts its cards, its containers' requests and its wait."""
     unused: dict[str, Any] = {"tolerations": None, "volumes": None, "scheduling_gates": None}
     part = replace(pod, spec=bare(pod.spec, **(unused if pod.spec.node_name else {})))
-    return part if _bytes(part) <= MOST_BYTES else _least(part)
+    return part if packed_bytes(part) <= MOST_BYTES else _least(part)
 
 
 def kept_of_large(text: msgspec.Raw) -> Pod:
@@ -68,7 +66,7 @@ def _least(pod: Pod) -> Pod:
     spec, status = pod.spec, pod.status
     ours = {key: text for key, text in pod.annotations.items() if _OURS in key}
     holds = bool(spec.node_name) and names.ALLOCATION in ours  # then it has passed admission, and may use claims
-    if not holds and _bytes((ours, spec.containers, spec.init_containers, spec.resource_claims)) > MOST_BYTES:
+    if not holds and packed_bytes((ours, spec.containers, spec.init_containers, spec.resource_claims)) > MOST_BYTES:
         # It is not woken, and no other pod is evicted for it.
         ours = {key: ours[key] for key in _ALWAYS if key in ours}
         spec = replace(spec, containers=[], init_containers=None, resource_claims=None)
@@ -87,7 +85,7 @@ def _least(pod: Pod) -> Pod:
         scheduling_group=spec.scheduling_group,
         resource_claims=spec.resource_claims,
     )
-    if _bytes(status) > MOST_BYTES:
+    if packed_bytes(status) > MOST_BYTES:
         running = [one for one in status.container_statuses or () if one.state and one.state.running]
         status = PodStatus(phase=status.phase, start_time=status.start_time, container_statuses=running[:1])
     return replace(pod, metadata=metadata, spec=spec, status=status)
@@ -136,7 +134,3 @@ class _Large(Wire, frozen=True, kw_only=True):
     metadata: _LargeMeta
     spec: _LargeSpec
     status: PodStatus = field(default_factory=PodStatus)
-
-
-def _bytes(part: Any) -> int:
-    return len(_encoder.encode(part))

@@ -6,7 +6,6 @@ as much as objects. We keep what decides about cards, and read a claim again bef
 
 from typing import Any, Final, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from egpu.api import names
@@ -19,6 +18,7 @@ from egpu_base.api.devices import (
     OpaqueConfiguration,
     ResourceClaim,
 )
+from egpu_base.api.wire import packed_bytes
 
 MOST_BYTES: Final = 32 * 1024
 """The size of a claim's part, packed, beyond which it is not served. A usual one has 1 KiB."""
@@ -34,14 +34,12 @@ _OURS: Final = f"{names.GROUP}/"
 
 Configured = TypeVar("Configured", ClaimConfiguration, AllocationConfiguration)
 
-_encoder: Final = msgspec.msgpack.Encoder()
-
 
 def kept_claim(claim: ResourceClaim) -> ResourceClaim:
     """Return a claim without parts that decide nothing about our cards. One that is still large keeps its allocation,
     so that it counts, and the classes that it asks for, with the annotation TOO_LARGE."""
     metadata = replace(claim.metadata, annotations=_own(claim.annotations))
-    if _bytes(metadata) > MOST_BYTES:  # otherwise with all labels: a team's bill is by label
+    if packed_bytes(metadata) > MOST_BYTES:  # otherwise with all labels: a team's bill is by label
         metadata = replace(metadata, labels=_own(claim.metadata.labels or {}))
     devices, allocation = claim.spec.devices, claim.status.allocation
     asked = DeviceClaim(
@@ -53,7 +51,7 @@ def kept_claim(claim: ResourceClaim) -> ResourceClaim:
         given = replace(allocation.devices, config=_configured(allocation.devices.config) or None)
         allocation = replace(allocation, devices=given)
     status = replace(claim.status, allocation=allocation, devices=None)
-    if _bytes((metadata, asked)) > MOST_BYTES:
+    if packed_bytes((metadata, asked)) > MOST_BYTES:
         marked = {TOO_LARGE: ""}
         metadata = replace(metadata, annotations=marked, labels=None, finalizers=None, owner_references=None)
         asked = DeviceClaim(requests=[_least(one) for one in asked.requests or ()] or None)
@@ -85,12 +83,8 @@ def _configured(parts: list[Configured] | None) -> list[Configured]:
 
 
 def _opaque(opaque: OpaqueConfiguration) -> OpaqueConfiguration:
-    return opaque if _bytes(opaque.parameters) <= MOST_PARAMETERS else replace(opaque, parameters=_TOO_LONG)
+    return opaque if packed_bytes(opaque.parameters) <= MOST_PARAMETERS else replace(opaque, parameters=_TOO_LONG)
 
 
 def _own(texts: dict[str, str]) -> dict[str, str] | None:
     return {key: text for key, text in texts.items() if key.startswith(_OURS)} or None
-
-
-def _bytes(part: Any) -> int:
-    return len(_encoder.encode(part))

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from egpu.api import names
@@ -16,6 +15,7 @@ from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
 from egpu_base.api.kubernetes import Node
+from egpu_base.api.wire import packed_bytes
 
 CORDONED: Final = "is cordoned"
 BY_CLAIMS: Final = "is given out by ResourceClaims only"
@@ -27,7 +27,6 @@ MOST_BYTES: Final = 64 * 1024
 MOST_CHARACTERS: Final = 1024
 MOST_IN_FORCE: Final = 512
 MOST_GIVEN: Final = 64
-_encoder: Final = msgspec.msgpack.Encoder()
 MOST_DIGITS: Final = 9
 """Of MiB in a node's annotation."""
 MAX_LINK_MBPS: Final = 10**9
@@ -91,7 +90,7 @@ def card_of(gpu: ElasticGPU) -> Card:
 def kept_gpu(gpu: ElasticGPU) -> ElasticGPU:
     """Return an object as it is kept: a usual one whole, a large slice without labels and annotations. A large card is
     cut to what names and counts it, and takes no new work."""
-    if len(_encoder.encode(gpu)) <= MOST_BYTES:
+    if packed_bytes(gpu) <= MOST_BYTES:
         return gpu
     physical, status = gpu.spec.physical_gpu, gpu.status
     if physical is None:

@@ -5,18 +5,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from egpu_base.api.disruption import PodDisruptionBudget
 from egpu_base.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod
 from egpu_base.api.objects import ObjectMeta
+from egpu_base.api.wire import packed_bytes
 
 ALWAYS_ALLOW: Final = "AlwaysAllow"
 MOST_SELECTOR_BYTES: Final = 8 * 1024
 """The size of a selector, packed, beyond which a budget is kept as one of its whole namespace that allows nothing."""
-
-_encoder: Final = msgspec.msgpack.Encoder()
 
 
 def kept_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
@@ -31,7 +29,7 @@ def kept_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
         generation=meta.generation,
     )
     spec, status = budget.spec, replace(budget.status, disrupted_pods=None, conditions=None)
-    if len(_encoder.encode(spec.selector)) > MOST_SELECTOR_BYTES:
+    if packed_bytes(spec.selector) > MOST_SELECTOR_BYTES:
         spec, status = replace(spec, selector=LabelSelector()), replace(status, disruptions_allowed=0)
     return replace(budget, metadata=metadata, spec=spec, status=status)
 
