@@ -14,6 +14,7 @@ from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.dra import slices as module
 from egpu.apps.agent.dra.slices import Slices
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu_base.errors import NotSupported
 from support.fake_api import FakeAPI
 from support.local_node import NODE, Cards, card, share, vcuda
 
@@ -99,6 +100,34 @@ async def test_the_fullest_card_comes_first(node: Published) -> None:
     node.slots.replace(a_slot(2), lambda _: None)
     assert await node.step() == 1
     assert node.order == [2, 0, 1]
+
+
+class WithoutTaints(FakeAPI):
+    """An API server whose feature gate DRADeviceTaints is off."""
+
+    def put(self, plural: str, obj: dict[str, Any]) -> dict[str, Any]:
+        for device in obj["spec"]["devices"] if plural == "resourceslices" else ():
+            device.pop("taints", None)
+        return super().put(plural, obj)
+
+
+async def test_priced_cards_are_not_published_without_their_taint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Published(tmp_path, WithoutTaints())
+    node.priced = True
+    with pytest.raises(NotSupported, match="DRADeviceTaints"):
+        await node.step()
+    assert not node.specs
+    assert await node.step() == 0, "it waits before it tries again"
+    node.priced = False
+    await node.step()
+    assert node.specs, "cards that kube-scheduler gives out need no taint"
+    node.priced = True
+    monkeypatch.setattr(module, "UNTAINTED_SECONDS", 0.0)
+    with pytest.raises(NotSupported, match="DRADeviceTaints"):
+        await node.step()
+    assert not node.specs
 
 
 async def test_priced_cards_have_a_taint_and_no_order(node: Published) -> None:

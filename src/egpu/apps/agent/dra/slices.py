@@ -5,6 +5,7 @@ starts from becoming a burst of writes."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
@@ -17,10 +18,10 @@ from egpu.adapters.cards.places import driver_version, pcie_root
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.slots.directories import Slots
-from egpu.core.dra.devices import PublishedCard, slices
+from egpu.core.dra.devices import PRICED, PublishedCard, slices
 from egpu_base.api.devices import Device, ResourceSlice
 from egpu_base.api.wire import replacing
-from egpu_base.errors import AlreadyExists, ElasticGPUError
+from egpu_base.errors import AlreadyExists, ElasticGPUError, NotSupported
 from egpu_base.kubernetes import Client
 from egpu_base.runtime.beats import rest
 
@@ -30,6 +31,14 @@ PAUSE_SECONDS: Final = 3.0
 """Between two looks at the cards, and so between two changes."""
 CHECK_SECONDS: Final = 15.0
 """Between two looks at the API server: kubelet deletes the slices of a driver that it lost for a while."""
+
+UNTAINTED_SECONDS: Final = 600.0
+"""Before slices of priced cards are tried again where the API server drops taints: kube-scheduler sees them for a
+moment, and could give such a card to a claim, which the node then refuses to prepare."""
+WITHOUT_TAINTS: Final = (
+    "the API server drops taints of devices, which keep kube-scheduler off priced cards, so the node publishes no "
+    "slices: turn on its feature gate DRADeviceTaints"
+)
 
 
 class Slices:
@@ -63,6 +72,8 @@ class Slices:
         self._priced = priced
         self._written: Sequence[PublishedCard] | None = None
         self._checked = 0.0
+        self._untainted_at = -math.inf
+        """When the API server dropped taints of priced cards."""
 
     async def run(self) -> None:
         """Keep the slices up to date, forever."""
@@ -86,6 +97,8 @@ class Slices:
         self._withdrawn = False
         cards = self.cards()
         now = time.monotonic()
+        if self._priced() and now - self._untainted_at < UNTAINTED_SECONDS:
+            return
         if cards == self._written and now - self._checked < CHECK_SECONDS:
             return
         await self._publish(cards)
@@ -122,21 +135,23 @@ class Slices:
         if {one.name: _comparable(one) for one in wanted} == {name: _comparable(one) for name, one in found.items()}:
             return
         wanted = slices(self._node, self._node_uid(), cards, generation=generation + 1)
-        for one in wanted:
-            await self._write(one, found.get(one.name))
+        kept = [await self._write(one, found.get(one.name)) for one in wanted]
+        if not all(map(_keeps_price, wanted, kept)):
+            await self.withdraw()
+            self._untainted_at = time.monotonic()
+            raise NotSupported(WITHOUT_TAINTS)
         await self._delete(found[name] for name in found.keys() - {one.name for one in wanted})
         log.info("slices published", slices=len(wanted), cards=len(cards), generation=generation + 1)
 
-    async def _write(self, wanted: ResourceSlice, found: ResourceSlice | None) -> None:
+    async def _write(self, wanted: ResourceSlice, found: ResourceSlice | None) -> ResourceSlice:
+        """Write a slice, and return it as the API server keeps it."""
         if found is None:
             try:
-                await self._client.create(ResourceSlice, wanted)
+                return await self._client.create(ResourceSlice, wanted)
             except AlreadyExists:
                 found = await self._client.get(ResourceSlice, wanted.name)
-            else:
-                return
         patch = {"spec": replacing(found.spec, wanted.spec)}
-        await self._client.patch(ResourceSlice, wanted.name, patch)
+        return await self._client.patch(ResourceSlice, wanted.name, patch)
 
     async def withdraw(self) -> None:
         """Delete the node's slices. Raises the API server's errors."""
@@ -169,6 +184,16 @@ def _published(card: CardReading, version: str, *, cordoned: bool, priced: bool,
         priced=priced,
         used_core=core,
         used_mib=mib,
+    )
+
+
+def _keeps_price(wanted: ResourceSlice, kept: ResourceSlice) -> bool:
+    """Return whether the API server kept the taint of priced cards."""
+    priced = {device.name for device in wanted.spec.devices or () if PRICED in (device.taints or ())}
+    return all(
+        any(taint.key == PRICED.key for taint in device.taints or ())
+        for device in kept.spec.devices or ()
+        if device.name in priced
     )
 
 
