@@ -65,6 +65,10 @@ def a_claim(name: str, *, cores: int = 0, mib: int = 0, klass: str = CLASS, **ex
     return {"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "ns"}, "spec": spec}
 
 
+def selecting(*expressions: str) -> list[Json]:
+    return [{"cel": {"expression": one}} for one in expressions]
+
+
 def a_pod(name: str, *claims: str, cpu: int = 0, **spec: Any) -> Json:
     asked = {"requests": {"cpu": str(cpu)}} if cpu else {}
     container = {"name": "app", "resources": {**asked, "claims": [{"name": one} for one in claims]}}

@@ -15,8 +15,8 @@ from egpu.api.vocabularies import POD_RESOURCES
 from egpu.apps.controller import webhooks
 from egpu.apps.extender import scheduler_config
 from egpu.cli.app import app
+from egpu_base.cel.grammar import Question, compiled
 from egpu_base.errors import InvalidInput
-from egpu_sim.cluster.apiserver.admission.cel import Question, compiled
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMMANDS: Any = typer.main.get_command(app)

@@ -2,6 +2,7 @@
 
     errors      every exception that one package raises for another to handle
     api         shapes of Kubernetes' objects, quantities, the extender protocol: data only
+    cel         expressions of Kubernetes' conditions and selectors
     runtime     asyncio without Kubernetes
     system      files, processes, mounts and labels of this machine
     tls         certificates

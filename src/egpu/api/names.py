@@ -1,5 +1,6 @@
 """Names on the wire: groups, annotations, resources, finalizers. Data only; units are in `vocabularies`."""
 
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
@@ -170,6 +171,9 @@ POOL: Final = f"{GROUP}/pool"
 MIG: Final = f"{GROUP}/mig"
 MPS: Final = f"{GROUP}/mps"
 """The provisioner's name, and the resource name with which pods request a slice."""
+CLAIM_TECHNOLOGIES: Final[Mapping[str, str]] = {"vcuda": VCUDA, "physical": PHYSICAL}
+"""The technologies of ResourceClaims, by the attribute of devices that support them. The others need what Kubernetes'
+own allocation does not know: one technology a card, equal parts, or instances."""
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
 MAX_CARDS_PER_CONTAINER: Final = 64

@@ -35,6 +35,7 @@
     gpu_nodes     nodes with cards, by labels of this and other projects
     provisioners  the technologies, one file each, and what a node agent prepares
     attributes    which cards a demand selects and prefers, by their attributes
+    selectors     expressions in CEL that select cards
     links         how fast the cards of a node are linked
     mig_plan      a plan of MIG instances for a job mix
     mig           where MIG instances go on a card

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from egpu.api.allocation import CardRequirement
 from egpu.api.mig import InstanceProfile
+from egpu.core.selectors import objection
 from egpu_base.api.quantities import parse_claim_memory
 from egpu_base.errors import InvalidDemand, InvalidQuantity
 
@@ -91,6 +92,8 @@ _NUMBERS: Final[Mapping[str, _Attribute]] = {
 MODEL_TEXT: Final = "modelText"
 """The model as HAMi compares it: "1080" is in "NVIDIA-NVIDIA GeForce GTX 1080 Ti"."""
 MEMORY_ISOLATION: Final = "memoryIsolation"
+EXPRESSION: Final = "expression"
+"""The key of a requirement that is a selector in CEL of a ResourceClaim. Nobody can write it in another way."""
 _WORDS: Final[Mapping[str, Callable[[CardKind], str]]] = {
     MODEL: lambda kind: kind.model,
     MODEL_TEXT: lambda kind: f"NVIDIA-{kind.model}",
@@ -190,6 +193,8 @@ def selects(select: Select, kind: CardKind) -> bool:
 
 
 def _meets(kind: CardKind, one: CardRequirement) -> bool:
+    if one.key == EXPRESSION:
+        return not any(objection(value, kind) for value in one.values)
     attribute = _attribute(one.key)
     if attribute is None:
         words = _WORDS[one.key](kind)
@@ -225,6 +230,8 @@ def _has_text(model: str, value: str) -> bool:
 def mismatch(select: Select, kind: CardKind) -> str | None:
     """Return the first requirement that a card of this kind does not meet, in words; None if it meets all."""
     for one in select:
+        if one.key == EXPRESSION and (why := next(filter(None, (objection(text, kind) for text in one.values)), "")):
+            return why
         if not _meets(kind, one):
             values = " or ".join(one.values)
             return {
@@ -242,7 +249,9 @@ def describe_selection(select: Select, prefer: str) -> str:
     """Describe a selection in words, such as " with model A100 or H100 and memory above 40Gi, the strongest"."""
     words = {"In": "", "NotIn": "not ", "Gt": "above ", "Lt": "below "}
     said = [
-        f"{'any' if one.operator == 'Exists' else 'no'} {one.key}"
+        f"selectors {' && '.join(one.values)}"
+        if one.key == EXPRESSION
+        else f"{'any' if one.operator == 'Exists' else 'no'} {one.key}"
         if one.operator in ("Exists", "DoesNotExist")
         else f"{one.key} {words[one.operator]}{' or '.join(one.values)}"
         for one in select

@@ -50,7 +50,7 @@ def test_a_stuffed_claim_takes_little_memory() -> None:
     finally:
         tracemalloc.stop()
     assert size / len(kept) < MOST_BYTES, "it takes 5 MiB as objects"
-    assert all(exactly(one).selectors for one in kept), "claims with selectors are not served, so it must be known"
+    assert all(exactly(one).selectors for one in kept), "enough of them to be refused as too long"
 
 
 def exactly(claim: ResourceClaim) -> ExactDeviceRequest:

@@ -30,6 +30,7 @@ from support.priced import (
     places,
     put,
     put_class,
+    selecting,
     set_status,
     warnings,
 )
@@ -113,10 +114,27 @@ async def test_pods_and_claims_share_the_cards_of_one_ledger() -> None:
         await until(lambda: bool(one.view.cache.filter(request, ["n0"]).fits))
 
 
+async def test_selectors_select_cards_and_say_why_a_pod_waits() -> None:
+    api = cluster(nodes=2)
+    api.put("elasticgpus", a_card("n1", 0, memory_mib=32768))
+    large = selecting(f'device.capacity["{names.DRIVER}"].memory.compareTo(quantity("20Gi")) > 0', "true")
+    newer = selecting(f'device.attributes["{names.DRIVER}"].model == "H100"')
+    put(api, a_pod("p", "a"), a_claim("a", cores=10, selectors=large))
+    put(api, a_pod("q", "b"), a_claim("b", cores=10, selectors=newer))
+    async with extender(api):
+        await allocated(api, "a")
+        await until(lambda: warnings(api, "DoesNotFit"))
+    assert places(api, "a") == [("n1", "gpu-n1-0")]
+    assert "is false" in warnings(api, "DoesNotFit")[0]
+    assert allocation(api, "b") is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"selectors": [{"cel": {"expression": "true"}}]}, "cannot evaluate selectors"),
+        ({"selectors": selecting('device.attributes["gpu.elasticgpu.io"].uuid == "x"')}, "does not know uuid"),
+        ({"selectors": selecting("(")}, "where a value was expected"),
+        ({"selectors": selecting("x" * 300, "x" * 300)}, "more than 512 characters"),
         ({"allocationMode": "All"}, "use ExactCount"),
         ({"adminAccess": True}, "adminAccess gives a card to two users"),
         ({"tolerations": [{"operator": "Exists"}]}, f"tolerates the taint {names.PRICED_TAINT}"),

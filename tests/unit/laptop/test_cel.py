@@ -6,7 +6,7 @@ import pytest
 
 from egpu.api import names
 from egpu.apps.controller.webhooks import asks_for_a_gpu, gives_out_cards
-from egpu_sim.cluster.apiserver.admission.cel import EvaluationError, NotUnderstood, Question, compiled
+from egpu_base.cel.grammar import EvaluationError, NotUnderstood, Question, compiled
 
 
 def holds(text: str, obj: Any = None, **request: Any) -> bool:

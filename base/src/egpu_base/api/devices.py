@@ -144,9 +144,17 @@ class CapacityRequirements(Wire, frozen=True, kw_only=True):
     requests: dict[str, Quantity] | None = None
 
 
+class CelSelector(Wire, frozen=True, kw_only=True):
+    expression: str
+
+
+class DeviceSelector(Wire, frozen=True, kw_only=True):
+    cel: CelSelector | None = None
+
+
 class ExactDeviceRequest(Wire, frozen=True, kw_only=True):
     device_class_name: str = ""
-    selectors: list[dict[str, Any]] | None = None
+    selectors: list[DeviceSelector] | None = None
     allocation_mode: str = ""
     count: int = 0
     admin_access: bool | None = None
@@ -204,14 +212,6 @@ class ResourceClaimTemplate(Object, frozen=True, kw_only=True, tag_field="kind",
 
 
 # --- DeviceClass ----------------------------------------------------------------------------------------------------
-
-
-class CelSelector(Wire, frozen=True, kw_only=True):
-    expression: str
-
-
-class DeviceSelector(Wire, frozen=True, kw_only=True):
-    cel: CelSelector | None = None
 
 
 class ClassConfiguration(Wire, frozen=True, kw_only=True):

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from egpu_base.api.kubernetes import Node
+from egpu_base.cel import grammar as cel
+from egpu_base.cel import types as cel_types
 from egpu_base.errors import InvalidInput, NotFound, Unavailable
-from egpu_sim.cluster.apiserver.admission import cel, cel_types
 from egpu_sim.cluster.dynamic import capacities, search
 from egpu_sim.cluster.dynamic.kinds import DeviceClass, ResourceClaim, ResourceSlice
 from egpu_sim.cluster.dynamic.pools import pools_of

@@ -1,7 +1,7 @@
 """What a ResourceClaim asks for, as the extender's demands.
 
-The extender cannot evaluate CEL. So it serves only claims whose classes are those that the controller made, and which
-have no selectors of their own.
+The extender serves only claims whose classes are those that the controller made. Their selectors become a selection of
+cards, as `cardSelector` is one.
 """
 
 import math
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.api import names
-from egpu.api.allocation import ContainerDemand
+from egpu.api.allocation import CardRequirement, ContainerDemand
 from egpu.api.objects import ElasticGPUClass
+from egpu.core.attributes import EXPRESSION
 from egpu.core.dra.classes import device_class
 from egpu.core.dra.configuration import FROM_CLASS, SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY, PRICED
 from egpu.core.dra.kept import MOST_BYTES, TOO_LARGE
+from egpu.core.selectors import MAX_CHARACTERS, check
 from egpu_base.api.devices import AllocationConfiguration, DeviceClass, ExactDeviceRequest, ResourceClaim
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES, Quantity, parse_quantity
@@ -120,10 +122,7 @@ def _configuration(
 
 
 def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> ContainerDemand:
-    if request.selectors:
-        raise NotSupported(
-            f"{where}: the extender cannot evaluate selectors; remove them, or use a node with {names.DRA}"
-        )
+    select = _selection(request, where)
     if request.allocation_mode not in _EXACT:
         raise NotSupported(f"{where}: allocationMode is {request.allocation_mode}; use ExactCount")
     if request.admin_access:
@@ -139,7 +138,11 @@ def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> Con
         if wanted:
             raise InvalidInput(where, f"{names.PHYSICAL} gives whole cards only; remove capacity.requests")
         return ContainerDemand(
-            provisioner=config.technology, cards=cards, exclusive=True, class_name=request.device_class_name
+            provisioner=config.technology,
+            cards=cards,
+            exclusive=True,
+            class_name=request.device_class_name,
+            select=select,
         )
     core = _whole(wanted.get(CORES), 1, where) or WHOLE
     memory_mib = _whole(wanted.get(MEMORY), MIB_BYTES, where)
@@ -157,7 +160,26 @@ def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> Con
         memory_mib=memory_mib,
         memory_percent=0 if memory_mib else WHOLE,
         class_name=request.device_class_name,
+        select=select,
     )
+
+
+def _selection(request: ExactDeviceRequest, where: str) -> tuple[CardRequirement, ...]:
+    """Return what each card must be by the request's selectors."""
+    texts = tuple(one.cel.expression for one in request.selectors or () if one.cel is not None)
+    if not texts:
+        return ()
+    if sum(map(len, texts)) > MAX_CHARACTERS:
+        raise NotSupported(
+            f"{where}: its selectors have more than {MAX_CHARACTERS} characters; shorten them, "
+            f"or use a node with {names.ALLOCATOR}={names.DRA}"
+        )
+    for text in texts:
+        try:
+            check(text)
+        except NotSupported as error:
+            raise NotSupported(f"{where}: {error}") from error
+    return (CardRequirement(key=EXPRESSION, operator="In", values=texts),)
 
 
 def _whole(amount: Quantity | None, unit: int, where: str) -> int:

@@ -6,7 +6,7 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.demand.classes import PRECISION, class_terms
 from egpu.core.demand.limits import CAP, COMPUTE_MODE
-from egpu.core.dra.configuration import KIND, TECHNOLOGIES
+from egpu.core.dra.configuration import KIND
 from egpu.core.placement.requests import POLICY_PARAMETER
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
 from egpu.core.provisioners.shareable import SHAREABLE
@@ -36,7 +36,7 @@ def device_class(klass: ElasticGPUClass) -> DeviceClass:
         InvalidDemand, UnknownProvisioner: the class is not valid.
     """
     terms = class_terms(klass)
-    attributes = [name for name, technology in TECHNOLOGIES.items() if technology == terms.technology.name]
+    attributes = [name for name, technology in names.CLAIM_TECHNOLOGIES.items() if technology == terms.technology.name]
     if not attributes:
         raise NotSupported(f"class {klass.name}: {terms.technology.name} cannot serve ResourceClaims yet")
     if unknown := sorted(terms.parameters.keys() - {*FOLLOWED, *WITHOUT_EFFECT}):

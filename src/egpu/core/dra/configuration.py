@@ -16,9 +16,6 @@ from egpu_base.api.wire import camel
 from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownProvisioner
 
 KIND: Final = "SliceConfig"
-TECHNOLOGIES: Final[Mapping[str, str]] = {"vcuda": names.VCUDA, "physical": names.PHYSICAL}
-"""The technologies of claims, by the attribute of devices that support them. The others need what Kubernetes' own
-allocation does not know: one technology a card, equal parts, or instances."""
 FROM_CLASS: Final = "FromClass"
 
 
@@ -106,8 +103,8 @@ def _checked(config: SliceConfig, request: str) -> SliceConfig:
         technology = provisioner(config.technology or names.VCUDA).name
     except UnknownProvisioner as error:
         raise InvalidInput(f"configuration of request {request}", str(error)) from error
-    if technology not in TECHNOLOGIES.values():
-        able = ", ".join(TECHNOLOGIES.values())
+    if technology not in names.CLAIM_TECHNOLOGIES.values():
+        able = ", ".join(names.CLAIM_TECHNOLOGIES.values())
         raise NotSupported(f"request {request}: {technology} cannot serve ResourceClaims yet; use one of {able}")
     config = msgspec.structs.replace(config, technology=technology)
     _ = config.memory_limit_percent

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Final
 
 from egpu.api import names
-from egpu.core.dra.configuration import TECHNOLOGIES
 from egpu.core.links import link_domains
+from egpu.core.selectors import architecture, semantic
 from egpu_base.api.devices import (
     CapacityRange,
     CapacityRequestPolicy,
@@ -40,9 +40,6 @@ MAX_DEVICES: Final = 64
 """The API server's limit for a slice with a taint; without one it is 128. A taint may come at any time."""
 _LONGEST_STRING: Final = 64
 _LONGEST_NAME: Final = 253
-_ARCHITECTURES: Final = {"7.0": "Volta", "7.2": "Volta", "7.5": "Turing", "8.9": "Ada Lovelace"}
-"""Those whose generation the major number alone does not tell."""
-_GENERATIONS: Final = {"6": "Pascal", "8": "Ampere", "9": "Hopper"} | dict.fromkeys(("10", "11", "12"), "Blackwell")
 
 
 @dataclass(frozen=True)
@@ -107,18 +104,6 @@ def slice_name(node: str, number: int) -> str:
     return node + end
 
 
-def semantic(version: str) -> str:
-    """Return a version such as 580.65.06 or 8.0 as a semantic version (580.65.6, 8.0.0); empty if it is none."""
-    found = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
-    return ".".join(str(int(part or 0)) for part in found.groups()) if found else ""
-
-
-def architecture(compute_capability: str) -> str:
-    """Return NVIDIA's name of the architecture; empty if it is not known here."""
-    major = compute_capability.partition(".")[0]
-    return _ARCHITECTURES.get(compute_capability) or _GENERATIONS.get(major, "")
-
-
 def _device(card: PublishedCard, link_domain: str) -> Device:
     whole = canonical_quantity(f"{card.memory_mib}Mi")
     memory = DeviceCapacity(value=whole, request_policy=_policy(default=whole, least="1Mi"))
@@ -156,7 +141,7 @@ def _attributes(card: PublishedCard, link_domain: str) -> dict[str, DeviceAttrib
         **{name: DeviceAttribute(string=value[:_LONGEST_STRING]) for name, value in texts.items() if value},
         **{name: DeviceAttribute(version=value) for name, value in versions.items() if value},
         **{name: DeviceAttribute(number=value) for name, value in numbers.items() if value is not None},
-        **{name: DeviceAttribute(flag=True) for name in TECHNOLOGIES},
+        **{name: DeviceAttribute(flag=True) for name in names.CLAIM_TECHNOLOGIES},
     }
 
 

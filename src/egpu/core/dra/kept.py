@@ -9,11 +9,14 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.core.selectors import MAX_CHARACTERS
 from egpu_base.api.devices import (
     AllocationConfiguration,
+    CelSelector,
     ClaimConfiguration,
     DeviceClaim,
     DeviceRequest,
+    DeviceSelector,
     ExactDeviceRequest,
     OpaqueConfiguration,
     ResourceClaim,
@@ -61,8 +64,20 @@ def kept_claim(claim: ResourceClaim) -> ResourceClaim:
 def _request(request: DeviceRequest) -> DeviceRequest:
     exactly = request.exactly
     if exactly is not None:
-        exactly = replace(exactly, selectors=_SOME if exactly.selectors else None)
+        exactly = replace(exactly, selectors=_selectors(exactly))
     return DeviceRequest(name=request.name, exactly=exactly)
+
+
+def _selectors(request: ExactDeviceRequest) -> list[DeviceSelector] | None:
+    """Return the selectors; an expression that is too long to be served is cut, and stays too long."""
+    size, found = 0, list[DeviceSelector]()
+    for one in request.selectors or ():
+        text = one.cel.expression if one.cel is not None else ""
+        found.append(DeviceSelector(cel=CelSelector(expression=text[: MAX_CHARACTERS + 1])))
+        size += len(text)
+        if size > MAX_CHARACTERS:
+            break
+    return found or None
 
 
 def _least(request: DeviceRequest) -> DeviceRequest:

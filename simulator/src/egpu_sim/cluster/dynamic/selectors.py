@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from egpu_base.cel import grammar as cel
+from egpu_base.cel import types as cel_types
 from egpu_base.errors import InvalidInput
-from egpu_sim.cluster.apiserver.admission import cel, cel_types
 from egpu_sim.cluster.trees import Json, as_object, at
 
 

@@ -6,9 +6,6 @@ policies        ValidatingAdmissionPolicies
 type_checking   warns of fields that a policy reads and a kind does not have
 matching        the writes that a policy or a webhook matches
 expressions     variables of their expressions
-cel             parses expressions
-cel_values      evaluates them
-cel_types       quantities and versions in them
 priority        priority classes
 quota           resource quotas
 """

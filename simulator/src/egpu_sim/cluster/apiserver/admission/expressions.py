@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from egpu_base.cel import grammar as cel
 from egpu_sim.cluster.apiserver.access.authorization import Authorizer, Wanted
-from egpu_sim.cluster.apiserver.admission import cel
 from egpu_sim.cluster.apiserver.calls import Write
 from egpu_sim.cluster.trees import Json
 

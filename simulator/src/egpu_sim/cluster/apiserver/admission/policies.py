@@ -6,9 +6,10 @@ Known differences: no parameters (a policy with parameters is refused), and no `
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from egpu_base.cel import grammar as cel
 from egpu_base.errors import RequestRefused
 from egpu_sim.cluster.apiserver.access.authorization import Authorizer
-from egpu_sim.cluster.apiserver.admission import cel, expressions, matching, type_checking
+from egpu_sim.cluster.apiserver.admission import expressions, matching, type_checking
 from egpu_sim.cluster.apiserver.calls import Call, Write
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, refused, required

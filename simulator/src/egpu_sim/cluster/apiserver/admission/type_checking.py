@@ -11,7 +11,7 @@ Known difference: only paths from `object`, `oldObject` and variables that are o
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from egpu_sim.cluster.apiserver.admission import cel
+from egpu_base.cel import grammar as cel
 from egpu_sim.cluster.apiserver.kinds.schema import Schema
 from egpu_sim.cluster.trees import Json, as_list, objects_at
 

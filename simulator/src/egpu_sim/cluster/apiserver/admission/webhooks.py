@@ -1,6 +1,6 @@
 """Admission: the webhooks that a write is sent to, and the effect of their answers (admission.k8s.io/v1).
 
-Known difference: `matchConditions` may use only the part of CEL that `egpu_sim.cluster.apiserver.admission.cel` knows.
+Known difference: `matchConditions` may use only the part of CEL that `egpu_base.cel.grammar` knows.
 A configuration that uses more is refused.
 """
 
@@ -16,8 +16,9 @@ import httpx2
 import msgspec
 import structlog
 
+from egpu_base.cel import grammar as cel
 from egpu_sim.cluster.apiserver.access.authorization import Authorizer
-from egpu_sim.cluster.apiserver.admission import cel, expressions, matching
+from egpu_sim.cluster.apiserver.admission import expressions, matching
 from egpu_sim.cluster.apiserver.admission.policies import BINDINGS, POLICIES, Policies
 from egpu_sim.cluster.apiserver.admission.webhook_client import Address, WebhookClient
 from egpu_sim.cluster.apiserver.calls import Call, Write

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from egpu_base.cel import grammar as cel
 from egpu_sim.cluster.apiserver.access.kinds import access_kinds
-from egpu_sim.cluster.apiserver.admission import cel, policies
+from egpu_sim.cluster.apiserver.admission import policies
 from egpu_sim.cluster.apiserver.admission.priority import PriorityClassRules
 from egpu_sim.cluster.apiserver.admission.quota import QuotaRules
 from egpu_sim.cluster.apiserver.kinds import models, pods, podspec, workloads

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from egpu_sim.cluster.apiserver.admission import cel
+from egpu_base.cel import grammar as cel
 from egpu_sim.cluster.apiserver.kinds.names import SUBDOMAIN_RULE, is_subdomain, label_problem
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, invalid, required, unsupported
 from egpu_sim.cluster.trees import Json, as_list, as_object, encode, objects_at

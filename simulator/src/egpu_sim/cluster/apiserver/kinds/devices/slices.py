@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from egpu_base.api.quantities import parse_quantity
+from egpu_base.cel.types import SEMVER
 from egpu_base.errors import InvalidQuantity
-from egpu_sim.cluster.apiserver.admission.cel_types import SEMVER
 from egpu_sim.cluster.apiserver.kinds.devices import parts
 from egpu_sim.cluster.apiserver.kinds.podspec import canonical
 from egpu_sim.cluster.apiserver.kinds.resources import Rules

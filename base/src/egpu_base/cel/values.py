@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
+MAX_SUM: Final = 100_000
+"""Characters or items of a sum. With `cel.bind`, a short text could double one many times."""
 Scope: TypeAlias = Mapping[str, Any]
 Expression: TypeAlias = Callable[[Scope], Any]
 
@@ -29,10 +31,24 @@ def added(left: Expression, right: Expression) -> Expression:
     def add(scope: Scope) -> Any:
         first, second = left(scope), right(scope)
         if type(first) is type(second) and type(first) in (str, list):
+            if len(first) + len(second) > MAX_SUM:
+                raise EvaluationError(f"a sum has more than {MAX_SUM} parts")
             return first + second
         raise EvaluationError(f"{first!r} and {second!r} cannot be added")
 
     return add
+
+
+def among(left: Expression, right: Expression) -> Expression:
+    """Evaluate `in`."""
+
+    def is_among(scope: Scope) -> bool:
+        wanted, there = left(scope), many(right(scope))
+        if isinstance(there, dict) and not isinstance(wanted, str):
+            raise EvaluationError(f"no such overload: {wanted!r} is no key")
+        return wanted in there
+
+    return is_among
 
 
 def more(question: Any, part: str, value: str) -> Question:

@@ -4,7 +4,7 @@ evaluated on plain JSON.
     any   = or [ "?" or ":" any ]       value = string | number | true | false | null | [any, …] | name | (any)
     or    = and { "||" and }            step  = .field | [any] | .exists(v, any) | .all(v, any)
     and   = not { "&&" not }                  | .group(any) | .resource(any) | .check(any) | .allowed()
-    not   = [ "!" ] compared                  | one of `cel_types.METHODS` and `METHODS_OF_TWO`
+    not   = [ "!" ] compared                  | one of `types.METHODS` and `METHODS_OF_TWO`
     compared = sum [ relation sum ]           relation = == | != | in | < | <= | > | >=
     sum   = path { "+" path }                 path = has(path.field) | size(any) | quantity(any) | semver(any)
                                                      | cel.bind(v, any, any) | dyn(any) | value { step }
@@ -15,7 +15,8 @@ and `||` and `&&` ignore an error on one side when the other side decides. The v
 in selectors `device` alone.
 
 Why not a library: cel-python and common-expression-language find an unknown function only when a pod is created, and
-cel-expr-python, which finds it in time, brings 50 MB of C++ for this one page of grammar.
+bring 8 MiB and more to an image that has 3 to spare. cel-expr-python, which finds it in time, brings 50 MB of C++ for
+this one page of grammar. A test compares it with cel-python.
 """
 
 import re
@@ -26,9 +27,8 @@ from typing import Final
 
 import msgspec
 
-from egpu_sim.cluster.apiserver.admission import cel_types
-from egpu_sim.cluster.apiserver.admission import cel_values as values
-from egpu_sim.cluster.apiserver.admission.cel_values import EvaluationError, Expression, Question, Scope
+from egpu_base.cel import types, values
+from egpu_base.cel.values import EvaluationError, Expression, Question, Scope
 
 __all__ = [
     "DEVICE_VARIABLES",
@@ -71,18 +71,21 @@ class NotUnderstood(Exception):
 
 
 @lru_cache(maxsize=128)
-def compiled_value(text: str, variables: tuple[str, ...] = VARIABLES) -> Expression:
-    """Compile an expression to a function of its variables, which raises EvaluationError. Raises NotUnderstood."""
+def compiled_value(text: str, variables: tuple[str, ...] = VARIABLES, *, bounded: bool = False) -> Expression:
+    """Compile an expression to a function of its variables, which raises EvaluationError. Raises NotUnderstood.
+
+    `bounded`: refuse loops and patterns whose time does not follow from the text alone.
+    """
     limit = MAX_DEVICE_CHARACTERS if variables == DEVICE_VARIABLES else MAX_CHARACTERS
     if len(text) > limit:
         raise NotUnderstood(f"longer than {limit} characters")
-    return _Parser(tokens(text), variables).whole()
+    return _Parser(tokens(text), variables, bounded=bounded).whole()
 
 
 @lru_cache(maxsize=128)
-def compiled(text: str, variables: tuple[str, ...] = VARIABLES) -> Callable[[Scope], bool]:
-    """Compile a condition, which is true or false. Raises NotUnderstood."""
-    expression = compiled_value(text, variables)
+def compiled(text: str, variables: tuple[str, ...] = VARIABLES, *, bounded: bool = False) -> Callable[[Scope], bool]:
+    """Compile a condition, which is true or false. Raises NotUnderstood, as `compiled_value`."""
+    expression = compiled_value(text, variables, bounded=bounded)
 
     def holds(scope: Scope) -> bool:
         answer = expression(scope)
@@ -121,7 +124,8 @@ def _tokens(text: str) -> Iterator[Token]:
 class _Parser:
     """A recursive descent parser with one method for each rule of the grammar above."""
 
-    def __init__(self, tokens: list[Token], variables: tuple[str, ...]) -> None:
+    def __init__(self, tokens: list[Token], variables: tuple[str, ...], *, bounded: bool) -> None:
+        self._bounded = bounded
         self._tokens = tokens
         self._position = 0
         self._depth = 0
@@ -199,8 +203,8 @@ class _Parser:
             return lambda scope: left(scope) != right(scope)
         if self._accept("in"):
             right = self._sum()
-            return lambda scope: left(scope) in values.many(right(scope))
-        for sign, holds in cel_types.COMPARISONS.items():
+            return values.among(left, right)
+        for sign, holds in types.COMPARISONS.items():
             if self._accept(sign):
                 right = self._sum()
                 return lambda scope: holds(left(scope), right(scope))
@@ -262,7 +266,7 @@ class _Parser:
     def _function(self, name: str) -> Expression:
         if name == "has":
             return self._has()
-        known = {"size": values.size, "dyn": values.same, **cel_types.FUNCTIONS}
+        known = {"size": values.size, "dyn": values.same, **types.FUNCTIONS}
         if name not in known:
             raise NotUnderstood(f"the function {name}() is not supported")
         inner = self._any()
@@ -301,7 +305,7 @@ class _Parser:
         return lambda scope: field in values.mapping(owner(scope), field)
 
     def _call(self, owner: Expression, name: str) -> Expression:
-        if name in ("exists", "all"):
+        if name in ("exists", "all") and not self._bounded:
             variable = self._name()
             self._expect(",")
             self._names.append(variable)
@@ -311,13 +315,14 @@ class _Parser:
             return values.each(owner, variable, test, by=name == "exists")
         if name in ("group", "resource", "subresource", "check", "allowed"):
             return self._question(owner, name)
-        if name in cel_types.METHODS:
-            of_one = cel_types.METHODS[name]
+        if name in types.METHODS:
+            of_one = types.METHODS[name]
             self._expect(")")
             return lambda scope: of_one(owner(scope))
-        if name not in cel_types.METHODS_OF_TWO:
+        if name not in types.METHODS_OF_TWO:
             raise NotUnderstood(f"the function .{name}() is not supported")
-        of_two, argument = cel_types.METHODS_OF_TWO[name], self._any()
+        bounded = self._bounded and name == "matches"
+        of_two, argument = types.matches_simply if bounded else types.METHODS_OF_TWO[name], self._any()
         self._expect(")")
         return lambda scope: of_two(owner(scope), argument(scope))
 
