@@ -88,7 +88,10 @@ class Cluster:
 def doctor(
     pod: Annotated[
         str,
-        typer.Argument(metavar="[POD]", help="Follow this pod (or NAMESPACE/POD) from its creation to its CUDA calls."),
+        typer.Argument(
+            metavar="[POD]",
+            help="Follow this pod (or NAMESPACE/POD) from its creation to its CUDA calls, which --usage shows.",
+        ),
     ] = "",
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[
