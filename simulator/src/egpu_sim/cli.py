@@ -67,7 +67,7 @@ def start(
     profile: Profile = DEFAULT_PROFILE,
     cards: Cards = 1,
     github: Annotated[
-        bool, typer.Option("--github", help="Set up the later steps of this GitHub Actions job instead.")
+        bool, typer.Option("--github", help="Print nothing, and set up the later steps of this GitHub Actions job.")
     ] = False,
 ) -> None:
     """Start a simulated machine for several commands, with eval "$(egpu-sim start)".
@@ -123,7 +123,7 @@ def profiles() -> None:
 def list_command() -> None:
     """List your simulated machines, with the memory that they use and their state.
 
-    In use: a program runs on it. Kept: it waits for programs. Left: its owner is gone; the next machine removes it.
+    In use: a program runs on it. Kept: it waits for programs. Left: its owner is gone. Starting a machine removes it.
     """
     print(f"{'MACHINE':32} {'CARDS':>5} {'MEMORY':>12}   STATE")
     for one in list_machines():

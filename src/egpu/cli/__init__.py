@@ -45,6 +45,7 @@
     defrag          proposed pod moves
     bill            lost GPU time
     export_trace    a live cluster as a trace
+    usage_options   the options for sources of GPU usage
     snapshot        one reading of a cluster, for several commands
     components      the processes of an installation
     pool            the processes of a pool, and requests to its broker

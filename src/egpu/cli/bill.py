@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from egpu.apps.dashboard.usage_sources import read_token
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, Table, note, show
 from egpu.cli.snapshot import Snapshot, load_from
+from egpu.cli.usage_options import TokenFile, Usage
 from egpu.core.bill import Bill, Line, Remedy, bill_of, remedies, summed
 from egpu.core.view import ClusterView, cluster_view
 
@@ -40,14 +40,8 @@ def bill(
     by: Annotated[
         str, typer.Option(metavar="WHAT", help="Group and sum by `namespace`, or by the label with this name.")
     ] = "",
-    usage: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL|FILE",
-            help="Source of GPU usage: /metrics of an agent, or /federate of a Prometheus server. Repeatable.",
-        ),
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
+    usage: Usage = None,
+    token_file: TokenFile = None,
     output: Annotated[
         BillFormat, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json, yaml or csv.")
     ] = BillFormat.TABLE,

@@ -60,7 +60,7 @@ LibraryPath = Annotated[
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MIB", help="Disk space for programs' GPU code, 256 MiB per caller. 0: no cache. Default: 2048."
+        min=0, metavar="MIB", help="Disk for programs' GPU code, up to 256 MiB per caller. 0: no cache. Default: 2048."
     ),
 ]
 
@@ -89,17 +89,17 @@ LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: 
 Vocabularies = Annotated[
     str,
     typer.Option(
-        metavar="NAMES", help=f"Resource vocabularies to add, joined by commas: {', '.join(OPTIONAL)}. Default: none."
+        metavar="NAMES", help=f"Optional vocabularies of resource names, joined by commas: {', '.join(OPTIONAL)}."
     ),
 ]
 
 Cdi = Annotated[
     Literal["auto", "always", "never"],
-    typer.Option(help="Pass slots to containers as CDI devices. auto: if kubelet and runtime support CDI."),
+    typer.Option(help="Give containers their slices as CDI devices. auto: if kubelet and runtime support CDI."),
 ]
 CdiDir = Annotated[
     list[Path] | None,
-    typer.Option(help="Directories of CDI devices. Slots go to the last one. Default: /etc/cdi, /var/run/cdi."),
+    typer.Option(help="Directories of CDI files. Ours go to the last one. Default: /etc/cdi, /var/run/cdi."),
 ]
 CgroupRoot = Annotated[Path, typer.Option(help="Directory of kubelet's control groups.")]
 MpsShm = Annotated[
@@ -111,19 +111,19 @@ MpsShm = Annotated[
     ),
 ]
 SlotsPerCard = Annotated[int, typer.Option("--tokens-per-card", min=1, help="Maximum GPU containers per card.")]
-SlotsStateDir = Annotated[Path, typer.Option(help="Directory in which slots are prepared.")]
+SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
     typer.Option(
         "--mount-usage",
-        help="Mount a usage file that cannot grow into each container. kubelet must see the mount "
+        help="Mount a usage file of fixed size into each container. kubelet must see the mount "
         "(mountPropagation: Bidirectional).",
     ),
 ]
 
 DaemonSet = Annotated[
     str,
-    typer.Option(metavar="NAMESPACE/NAME", help="Own DaemonSet: after its removal the node offers nothing."),
+    typer.Option(metavar="NAMESPACE/NAME", help="DaemonSet of this agent. After its removal the node offers no cards."),
 ]
 
 NAMESPACE = "elastic-gpu-system"
@@ -133,7 +133,7 @@ def webhook(
     kubeconfig: Kubeconfig = None,
     listen: Listen = "127.0.0.1:8081",
     webhook_listen: Annotated[str, typer.Option(help="HOST:PORT for admission requests (HTTPS).")] = "127.0.0.1:9443",
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file. Default: use the Secret.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file. Default: use --tls-secret.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key file of --tls-cert.")] = None,
     tls_secret: Annotated[str, typer.Option(help="Secret written by the controller.")] = "elastic-gpu-webhook-tls",  # noqa: S107
     namespace: Namespace = NAMESPACE,
@@ -151,7 +151,7 @@ def webhook(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Run the admission webhook. It converts every kind of GPU request to one demand, and rejects invalid requests."""
+    """Run the admission webhook. It converts GPU requests of every kind to one form, and rejects invalid requests."""
     from egpu.apps.webhook import WebhookConfig, run
     from egpu.core.schedulers import Schedulers
 
@@ -183,7 +183,7 @@ def extender(
     client_ca: Annotated[Path | None, typer.Option(help="Accept only clients with a certificate of this CA.")] = None,
     leader_elect: LeaderElect = False,
     namespace: Namespace = NAMESPACE,
-    lease: Annotated[str, typer.Option(help="Lease object: only its holder may write.")] = "elastic-gpu-extender",
+    lease: Annotated[str, typer.Option(help="Lease object: only its holder places pods.")] = "elastic-gpu-extender",
     follow: Annotated[
         str, typer.Option(metavar="LEASE", help="Lead while the kube-scheduler of this host holds this Lease.")
     ] = "",
@@ -243,7 +243,7 @@ def agent(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Run the agent of a GPU node. It publishes the node's cards and prepares the slots of its containers."""
+    """Run the agent of a GPU node. It publishes the node's cards and prepares the slices of its containers."""
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root

@@ -1,11 +1,11 @@
 """`egpu dashboard`: a web page of the cluster."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from egpu.cli.components import NAMESPACE, Kubeconfig, LogFormat, LogLevel, run_component
+from egpu.cli.usage_options import TokenFile, Usage
 
 
 def dashboard(
@@ -16,11 +16,11 @@ def dashboard(
     node_policy: Annotated[str, typer.Option(help="Policy that ranks nodes, as set on the extender.")] = "default",
     card_policy: Annotated[str, typer.Option(help="Policy that ranks cards, as set on the extender.")] = "default",
     namespace: Annotated[str, typer.Option(help="Namespace of the extender's Lease.")] = NAMESPACE,
-    lease: Annotated[str, typer.Option(help="The Lease that stores the job mix.")] = "elastic-gpu-extender",
-    usage: Annotated[
-        list[str] | None, typer.Option(metavar="URL|FILE", help="Source of GPU usage, as in `egpu bill`. Repeatable.")
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
+    lease: Annotated[
+        str, typer.Option(help="Extender's Lease. It also stores what jobs typically ask for.")
+    ] = "elastic-gpu-extender",
+    usage: Usage = None,
+    token_file: TokenFile = None,
     ask_agents: Annotated[
         bool, typer.Option("--ask-agents", help="Read GPU usage from all agents in --namespace.")
     ] = False,

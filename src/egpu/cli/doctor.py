@@ -26,6 +26,7 @@ from egpu.cli.components import NAMESPACE, Kubeconfig
 from egpu.cli.doctor_pod import doctor_pod
 from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail
+from egpu.cli.usage_options import TokenFile, Usage
 from egpu.core.demand.selection import selects
 from egpu.core.gpu_nodes import BY_DEFAULT, LABEL_ONE, agent_pod
 from egpu.core.kept_pods import kept, kept_of_large
@@ -87,7 +88,10 @@ class Cluster:
 def doctor(
     pod: Annotated[
         str,
-        typer.Argument(metavar="[POD]", help="Follow this pod (or NAMESPACE/POD) to its first CUDA call instead."),
+        typer.Argument(
+            metavar="[POD]",
+            help="Follow this pod (or NAMESPACE/POD) from its creation to its CUDA calls, which --usage shows.",
+        ),
     ] = "",
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[
@@ -102,11 +106,8 @@ def doctor(
         Path | None,
         typer.Option(metavar="FILE", help="Also write a report for maintainers, without secrets, as a .tar.gz file."),
     ] = None,
-    usage: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL|FILE", help="Source of GPU usage for POD, as in `egpu bill`. Repeatable."),
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
+    usage: Usage = None,
+    token_file: TokenFile = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,

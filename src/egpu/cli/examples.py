@@ -24,7 +24,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "top": ("egpu top", "egpu top --filter A100 | cat"),
     "explain": ("egpu explain pod trainer", "egpu explain claim team-a/notebook", "egpu explain node node-1"),
-    "inspect": ("egpu inspect", "egpu inspect SLOT -o json"),
+    "inspect": ("egpu inspect", "egpu inspect SLICE -o json"),
     "simulate": ("egpu simulate --policy default,fgd,best-fit --seed 42", "egpu simulate --add 2:A100:8:96000:786432"),
     "defrag": ("egpu defrag trainer -n team-a", "egpu defrag --raise-share --trace"),
     "bill": ("egpu bill --by namespace", "egpu bill --usage metrics.txt -o csv"),

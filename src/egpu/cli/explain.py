@@ -51,9 +51,9 @@ def explain(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Explain why a pod or a claim waits, card by card, or why it got its cards; or what the cards of a node hold.
+    """Explain why a pod or claim waits, or why it got its cards. For a node, show what its cards hold.
 
-    Names the pods that a waiting pod would evict.
+    Names a reason for each card, and the pods that a waiting pod would evict.
     """
     if "/" in name and what is not What.NODE:
         namespace, _, name = name.partition("/")

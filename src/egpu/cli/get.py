@@ -69,7 +69,7 @@ def get(
         str, typer.Option("-l", "--selector", help="Rows with these labels. For cards: labels of the node.")
     ] = "",
     model: Annotated[str, typer.Option(help="Cards and nodes with this text in the model name.")] = "",
-    mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive, vcuda, qgpu, …")] = "",
+    mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive (whole cards), vcuda, qgpu, …")] = "",
     free: Annotated[bool, typer.Option("--free", help="Unused cards that take work; nodes with such a card.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Also show later changes, until Ctrl-C.")] = False,
     address: pool.PoolAddress = None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # slow to load, and only this command needs it
 def inspect(
     what: Annotated[
         str | None,
-        typer.Argument(help="Directory or name of a slice (slot id, lease, local slice). Default: list all."),
+        typer.Argument(help="Name of a slice, as in the list, or its directory. Default: list all slices."),
     ] = None,
     state_dir: Annotated[
         list[Path] | None,

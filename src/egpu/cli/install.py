@@ -28,17 +28,17 @@ WAIT_SECONDS = 300.0
 ValuesFile = Annotated[
     Path | None,
     typer.Option(
-        "--values", metavar="FILE", exists=True, dir_okay=False, help="Values, as for the Helm chart and manifests."
+        "--values", metavar="FILE", exists=True, dir_okay=False, help="File of values, as for the Helm chart."
     ),
 ]
 Namespace = Annotated[str, typer.Option(help="Namespace of the installation.")]
 Image = Annotated[str, typer.Option(help="Image of all components. Default: as the values say.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="Time limit for all waiting.")]
-Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a pod with a slice on each kind of GPU node.")]
+Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a test pod on one node of each GPU model.")]
 TrialClass = Annotated[
     str,
-    typer.Option("--runtime-class", metavar="NAME", help="Runtime class of that pod. Default: none."),
+    typer.Option("--runtime-class", metavar="NAME", help="Runtime class of the test pods. Default: none."),
 ]
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")]
 
@@ -190,7 +190,9 @@ def uninstall(
     keep_claims: Annotated[
         bool, typer.Option("--keep-claims", help="Leave definitions, claims, classes and cards for a new installation.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Uninstall although pods have cards. They run on.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Uninstall even if pods have cards. Programs with an executor then end.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: DryRun = False,
     wait: Wait = WAIT_SECONDS,

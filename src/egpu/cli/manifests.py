@@ -27,7 +27,7 @@ def manifests(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Values, as for the Helm chart. The other options change them.",
+            help="File of values, as for the Helm chart. Other options override it.",
         ),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Namespace of the installation.")] = NAMESPACE,
@@ -40,11 +40,11 @@ def manifests(
     runtime_class: Annotated[
         str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' default runtime.")
     ] = "",
-    cdi: Annotated[Cdi | None, typer.Option(help="Pass slots as CDI devices. Default: auto.")] = None,
-    pool: Annotated[bool, typer.Option("--pool", help="All agents join the pool.")] = False,
+    cdi: Annotated[Cdi | None, typer.Option(help="Slices as CDI devices, as for `egpu agent`. Default: auto.")] = None,
+    pool: Annotated[bool, typer.Option("--pool", help="Let pods use cards of other nodes (the pool).")] = False,
     scheduler: Annotated[
         SchedulerMode | None,
-        typer.Option(help="own: run a kube-scheduler for GPU pods. existing: the cluster's asks the extender."),
+        typer.Option(help="own: run a second kube-scheduler, for GPU pods. existing: use the cluster's."),
     ] = None,
     scheduler_tag: Annotated[
         str, typer.Option(metavar="TAG", help="Version of our kube-scheduler, never newer than the cluster's.")

@@ -24,7 +24,7 @@ def resize(
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Change a running lease's limits. Lower limits block new allocations until the program frees enough memory."""
+    """Change the limits of a lease (a program's slice in a pool). While it holds more, its allocations fail."""
     try:
         found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
         memory_mib = None if memory is None else parse_memory_mib(memory, field="--memory")

@@ -29,6 +29,7 @@ from egpu.cli.snapshot import load_from, reading
 from egpu.cli.top_rows import own_rows, rows
 from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, State, frame, keys, plain_lines, pressed, scrolled
 from egpu.cli.top_sources import OneNamespace, Source, WholeCluster, not_listed
+from egpu.cli.usage_options import TokenFile, Usage
 from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import CorruptData, Unavailable
@@ -54,10 +55,8 @@ def top(
             help="Only pods of this namespace. Default: the whole cluster if allowed, else the kubeconfig's namespace.",
         ),
     ] = None,
-    usage: Annotated[
-        list[str] | None, typer.Option(metavar="URL|FILE", help="Source of GPU usage, as in `egpu bill`. Repeatable.")
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")] = None,
+    usage: Usage = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show nodes, cards, slices and waiting pods live, with allocated and used GPU. Press h for the keys."""
     live = console.is_terminal and sys.stdin.isatty()
