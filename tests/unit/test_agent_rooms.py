@@ -1,9 +1,21 @@
 """The agent arbitrates between slices that share room, and keeps what it promised to the others."""
 
+import time
 from pathlib import Path
 from typing import Any, cast
 
-from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
+from egpu.adapters.slices.pages import (
+    SLOT_LIVE,
+    USAGE_DEVICE,
+    USAGE_HEADER,
+    USAGE_ROW,
+    USAGE_ROWS_OFFSET,
+    DevicePolicy,
+    Mode,
+    create_usage,
+    read_policy,
+    write_policy,
+)
 from egpu.adapters.slices.rooms import TERM_SECONDS, Rooms, first_room
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
@@ -87,3 +99,27 @@ def test_no_cards_are_no_work(tmp_path: Path) -> None:
     assert CardRooms(slots, cast(Any, Pods())).cards() == {}
     assert parking_memory_mib(5) == 5
     assert parking_memory_mib(None) > 5
+
+
+def test_slices_that_fill_their_usage_files_take_little_time(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    for number in range(10):
+        slot(slots, f"s{number}", 600, 60)
+    rooms = Rooms(CardRooms(slots, cast(Any, Pods())).cards)
+    started = time.process_time()
+    for _ in range(3):
+        for number in range(10):
+            fill_rows(slots.usage_file(f"s{number}"))
+        rooms.step()
+    assert time.process_time() - started < 1.5, "it took 3 s, and every look of the agent took as long as one of these"
+
+
+def fill_rows(usage: Path) -> None:
+    """Say that 1024 processes wait for room, as a container may."""
+    now = time.monotonic_ns()
+    row = USAGE_ROW.pack(SLOT_LIVE, 0, 1, 0, 7, 8, now, *[0] * 9, *[1 << 21] * 8, *[0] * 8)
+    with usage.open("r+b") as file:
+        file.seek(USAGE_HEADER.size)
+        file.write(USAGE_DEVICE.pack(1 << 30, 0, 0, 0, 0, now, 0, 0, 0, 0, 0))
+        file.seek(USAGE_ROWS_OFFSET)
+        file.write(row * 1024)

@@ -20,9 +20,10 @@ from typing import Final
 import structlog
 
 from egpu.adapters.slices.asking import set_room
-from egpu.adapters.slices.pages import Parking, UsageReader, read_policy
+from egpu.adapters.slices.pages import USAGE_SIZE, Parking, UsageReader, read_policy, usage_problem
 from egpu.adapters.slices.reaping import reap
-from egpu.adapters.slices.usage import ProcessUsage, Usage
+from egpu.adapters.slices.rows import Memory, memory_of
+from egpu.adapters.slices.usage import Usage
 from egpu.core.arbiter import Decision, Tenant, Turn, decide
 from egpu_base.errors import CorruptData, ElasticGPUError
 
@@ -41,8 +42,6 @@ NONE_SECONDS: Final = 2.0
 """Between two looks: while a slice waits or leaves, while none does, and while there are none."""
 WHOLE_SECONDS: Final = 1.0
 """Between two readings of all processes while no slice waits."""
-PHYSICAL_PAGE: Final = 2 << 20
-"""Smaller allocations stay on the card."""
 
 log = structlog.get_logger(__name__)
 
@@ -146,28 +145,30 @@ class Rooms:
         except (OSError, CorruptData) as error:
             log.info("slice not looked at", slice=str(one.key), reason=str(error))
             return None
-        usage = UsageReader(one.usage).read()
+        reader = UsageReader(one.usage)
+        content = reader.content(USAGE_SIZE)
+        # Not the totals: they may still have memory of ended processes.
+        if isinstance(content, str) or usage_problem(content):
+            said, asks = Memory(counted_bytes=one.limit_bytes), False
+        else:
+            said, asks = memory_of(content), self._asks(reader.read_totals(), now)
         parking = policy.parking or Parking()
         request = self._asked.get(one.key)
-        # The totals may still have memory of ended processes.
-        counted = one.limit_bytes if usage.problem else sum(process.memory_bytes for process in usage.processes)
-        away = min(sum(process.parking.parked_bytes for process in usage.processes), counted)
-        on_card = counted - away + policy.devices[0].overhead_bytes
-        large = [process for process in usage.processes if process.device_bytes >= PHYSICAL_PAGE]
+        on_card = said.counted_bytes - said.away_bytes + policy.devices[0].overhead_bytes
         tenant = Tenant(
             name=one.key,
             limit_bytes=one.limit_bytes,
             floor_bytes=one.floor_bytes,
             on_card_bytes=min(on_card, one.limit_bytes),
-            movable_bytes=min(sum(_movable(process) for process in large), on_card, one.limit_bytes),
-            away_bytes=min(away, one.limit_bytes),
+            movable_bytes=min(said.movable_bytes, on_card, one.limit_bytes),
+            away_bytes=min(said.away_bytes, one.limit_bytes),
             room_bytes=min(parking.room_bytes, one.limit_bytes) if parking.is_shared else one.floor_bytes,
-            asks=self._asks(usage, now),
-            active_at=min(now, max((process.heartbeat_ns / 1e9 for process in usage.processes), default=0.0)),
+            asks=asks,
+            active_at=min(now, said.active_ns / 1e9),
             idle_seconds=one.idle_seconds,
             priority=one.priority,
             stays=one.stays,
-            answered=request is None or all(process.parking.answered == request for process in large),
+            answered=request is None or said.answered <= {request},
         )
         return _Look(one, parking, tenant)
 
@@ -203,10 +204,3 @@ class Rooms:
         for of_slice in (self._asked, self._reaped_at, self.totals.parked_seconds):
             for gone in of_slice.keys() - kept:
                 del of_slice[gone]
-
-
-def _movable(process: ProcessUsage) -> int:
-    """Return the bytes of a process that can leave the card; 0 if they have left."""
-    parking = process.parking
-    left = parking.parked_bytes and parking.parks > parking.wakes
-    return 0 if left else max(0, process.device_bytes - parking.parked_bytes)
