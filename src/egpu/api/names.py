@@ -183,6 +183,9 @@ MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
 """16 TiB on one card."""
 MAX_TFLOPS: Final = 1_000_000
 MAX_GANG_SIZE: Final = 512
+MAX_GANG_REQUESTS: Final = 1024
+"""Containers with cards, or requests of ResourceClaims, of a gang's waiting pods. Each is placed on every node, in one
+step of the extender."""
 MAX_GANG_TIMEOUT_SECONDS: Final = 7 * 24 * 3600
 MAX_SHRINK_SECONDS: Final = 7 * 24 * 3600
 
