@@ -313,6 +313,11 @@ class Client:
         content = await self._send(method, path, body=body, params=params, content_type=of, attempts=1)
         return msgspec.json.decode(content) if content else None
 
+    async def raw_bounded(self, path: str, *, most: int) -> Any:
+        """GET plain JSON values of at most so many bytes, once. Raises LongAnswer."""
+        content = await self._exchange("GET", path, attempts=1, most=most)
+        return msgspec.json.decode(content) if content else None
+
     async def text(self, path: str, *, params: Mapping[str, str] | None = None) -> str:
         """GET a plain text (a pod's log)."""
         return (await self._send("GET", path, params=params)).decode(errors="replace")
