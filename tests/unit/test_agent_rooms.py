@@ -42,13 +42,14 @@ def pod(name: str, *, priority: int = 0, annotations: dict[str, str] | None = No
     return Pod(metadata=metadata, spec=PodSpec(priority=priority))
 
 
-def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0) -> None:
+def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0, *, stays: bool = True) -> None:
     share = CardShare(
         uuid="GPU-1", index=0, minor=0, core=10, memory_mib=memory_mib, card_memory_mib=1000, resident_mib=resident_mib
     )
     given = ContainerAllocation(
-        provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=resident_mib > 0, park_idle_seconds=30.0
-    )
+        provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=resident_mib > 0, park_idle_seconds=30.0,
+        park_stays=stays,
+    )  # fmt: skip
     record = SlotRecord(
         slot_id=name, namespace="n", pod=name, pod_uid=name, container="app", generation=1,
         boot_id="", allocation=given, minors={},
@@ -78,6 +79,15 @@ def test_the_cards_and_their_slices(tmp_path: Path) -> None:
     }
     assert said["one"].limit_bytes == 600 * MIB
     assert said["one"].idle_seconds == 30
+
+
+def test_a_pod_keeps_its_memory_on_the_card_only_if_its_class_allows_it(tmp_path: Path) -> None:
+    """Quotas count what is always there, so this memory would be free of charge, and others would wait for it."""
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "one", 600, 60, stays=False)
+    pods = Pods(one=pod("one", annotations={names.STAY_RESIDENT: "true"}))
+    (card,) = CardRooms(slots, cast(Any, pods)).cards().values()
+    assert [one.stays for one in card.slices] == [False]
 
 
 def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ PARK_REQUEST: Final = f"{GROUP}/park-request"
 """On a pod, written by anybody who may change it: a number that grows. A new odd one asks its programs to leave the
 card while they are idle, a new even one to come back."""
 STAY_RESIDENT: Final = f"{GROUP}/stay-resident"
-"""On a pod, written by anybody who may change it: "true" keeps its memory on the card, whoever needs the room."""
+"""On a pod, written by anybody who may change it: "true" keeps its memory on the card,
+whoever needs the room, if the class has the parameter parkingStay."""
 PARKING_MEMORY: Final = f"{GROUP}/parking-memory-mib"
 """On a node, written by its agent: how much of the node's own memory parked slices may take."""
 RESERVATION: Final = f"{GROUP}/reservation"

@@ -68,7 +68,8 @@ class CardRooms:
             floor_bytes=share.resident_mib * MIB_BYTES,
             idle_seconds=first.allocation.park_idle_seconds,
             priority=max((pod.spec.priority or 0 for pod in pods), default=0),
-            stays=any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
+            stays=first.allocation.park_stays
+            and any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
         )
 
 
