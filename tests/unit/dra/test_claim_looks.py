@@ -12,9 +12,13 @@ class Times:
 
 
 def in_vain(looks: ClaimLooks, times: Times, seconds: float, *, namespace: str = "ns", gang: str = "") -> None:
-    with pytest.raises(DoesNotFit), looks.look(namespace, gang):
-        times.worked += seconds
-        raise DoesNotFit("no room")
+    def work() -> None:
+        with looks.look(namespace, gang):
+            times.worked += seconds
+            raise DoesNotFit("no room")
+
+    with pytest.raises(DoesNotFit):
+        work()
 
 
 def made() -> tuple[ClaimLooks, Times]:
