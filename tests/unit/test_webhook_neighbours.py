@@ -150,20 +150,20 @@ async def test_an_object_of_megabytes_is_not_read_into_memory() -> None:
 async def test_few_objects_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     api, reading = FakeAPI(), 0
     groups(api, minMember=3)
-    read_one = Client.raw_bounded
+    read_one = Client.raw
 
-    async def counted(self: Client, path: str, *, most: int) -> Any:
+    async def counted(self: Client, method: str, path: str, *, most: int) -> Any:
         nonlocal reading
         reading += 1
         seen.append(reading)
         await asyncio.sleep(0)
         try:
-            return await read_one(self, path, most=most)
+            return await read_one(self, method, path, most=most)
         finally:
             reading -= 1
 
     seen: list[int] = []
-    monkeypatch.setattr(Client, "raw_bounded", counted)
+    monkeypatch.setattr(Client, "raw", counted)
     admission = Admission(api.client())
     await asyncio.gather(*(admission.mutate(review(grouped(f"p{at}", {POD_GROUP: "g"}))) for at in range(20)))
     assert (len(seen), max(seen)) == (20, READS)

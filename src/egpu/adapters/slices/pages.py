@@ -365,8 +365,7 @@ def usage_problem(content: bytes) -> str:
 
 
 def _processes(content: bytes) -> Iterator[ProcessUsage]:
-    states = content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]  # the low byte of each: most rows are free
-    for row, state in enumerate(states):
+    for row, state in enumerate(content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]):  # low bytes: most rows are free
         if state == SLOT_LIVE and (process := _slot(content, row)) is not None:
             yield process
 

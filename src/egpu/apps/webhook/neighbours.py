@@ -67,7 +67,7 @@ class Neighbours:
         for resource in asked.group.neighbour.resources():
             path = f"/apis/{resource.api_version}/namespaces/{namespace}/{resource.plural}/{name}"
             try:
-                return await self._client.raw_bounded(path, most=MOST_BYTES)
+                return await self._client.raw("GET", path, most=MOST_BYTES)
             except NotFound as error:
                 if f'"{name}" not found' in str(error):
                     return None
