@@ -1,9 +1,22 @@
 """The agent arbitrates between slices that share room, and keeps what it promised to the others."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
-from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
+from egpu.adapters.slices.pages import (
+    SLOT_LIVE,
+    USAGE_DEVICE,
+    USAGE_HEADER,
+    USAGE_ROW,
+    USAGE_ROWS_OFFSET,
+    DevicePolicy,
+    Mode,
+    create_usage,
+    read_policy,
+    write_policy,
+)
 from egpu.adapters.slices.rooms import TERM_SECONDS, Rooms, first_room
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
@@ -11,6 +24,8 @@ from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod, PodSpec
 from egpu_base.api.objects import ObjectMeta
+from egpu_base.system import proc
+from egpu_base.system.processes import start_time
 
 MIB = 1 << 20
 
@@ -30,13 +45,18 @@ def pod(name: str, *, priority: int = 0, annotations: dict[str, str] | None = No
     return Pod(metadata=metadata, spec=PodSpec(priority=priority))
 
 
-def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0) -> None:
+def unknown(key: object, uuid: str) -> None:
+    """The driver has no figure yet."""
+
+
+def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0, *, stays: bool = True) -> None:
     share = CardShare(
         uuid="GPU-1", index=0, minor=0, core=10, memory_mib=memory_mib, card_memory_mib=1000, resident_mib=resident_mib
     )
     given = ContainerAllocation(
-        provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=resident_mib > 0, park_idle_seconds=30.0
-    )
+        provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=resident_mib > 0, park_idle_seconds=30.0,
+        park_stays=stays,
+    )  # fmt: skip
     record = SlotRecord(
         slot_id=name, namespace="n", pod=name, pod_uid=name, container="app", generation=1,
         boot_id="", allocation=given, minors={},
@@ -57,7 +77,7 @@ def test_the_cards_and_their_slices(tmp_path: Path) -> None:
     slot(slots, "one", 600, 60)
     slot(slots, "two", 500, 50)
     pods = Pods(one=pod("one", priority=7), two=pod("two", annotations={names.STAY_RESIDENT: "true"}))
-    (card,) = CardRooms(slots, cast(Any, pods)).cards().values()
+    (card,) = CardRooms(slots, cast(Any, pods), unknown).cards().values()
     assert card.budget_bytes == 700 * MIB, "what the plain slice was promised stays free for it"
     said = {one.policy.parent.name: one for one in card.slices}
     assert {name: (one.floor_bytes // MIB, one.priority, one.stays) for name, one in said.items()} == {
@@ -68,10 +88,19 @@ def test_the_cards_and_their_slices(tmp_path: Path) -> None:
     assert said["one"].idle_seconds == 30
 
 
+def test_a_pod_keeps_its_memory_on_the_card_only_if_its_class_allows_it(tmp_path: Path) -> None:
+    """Quotas count what is always there, so this memory would be free of charge, and others would wait for it."""
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "one", 600, 60, stays=False)
+    pods = Pods(one=pod("one", annotations={names.STAY_RESIDENT: "true"}))
+    (card,) = CardRooms(slots, cast(Any, pods), unknown).cards().values()
+    assert [one.stays for one in card.slices] == [False]
+
+
 def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
     slots, now = Slots(tmp_path / "slots"), 1000.0
     slot(slots, "one", 600, 60)
-    mine = CardRooms(slots, cast(Any, Pods()))
+    mine = CardRooms(slots, cast(Any, Pods()), unknown)
     rooms = Rooms(mine.cards, clock=lambda: now)
     for now in (1000.0, 1004.0, 1008.0):
         rooms.step()
@@ -84,6 +113,56 @@ def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
 def test_no_cards_are_no_work(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "plain", 300)
-    assert CardRooms(slots, cast(Any, Pods())).cards() == {}
+    assert CardRooms(slots, cast(Any, Pods()), unknown).cards() == {}
     assert parking_memory_mib(5) == 5
     assert parking_memory_mib(None) > 5
+
+
+def test_slices_that_fill_their_usage_files_take_little_time(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    for number in range(10):
+        slot(slots, f"s{number}", 600, 60)
+    rooms = Rooms(CardRooms(slots, cast(Any, Pods()), unknown).cards)
+    started = time.process_time()
+    for _ in range(3):
+        for number in range(10):
+            fill_rows(slots.usage_file(f"s{number}"))
+        rooms.step()
+    assert time.process_time() - started < 1.5, "it took 3 s, and every look of the agent took as long as one of these"
+
+
+def fill_rows(usage: Path) -> None:
+    """Say that 1024 processes wait for room, as a container may."""
+    row = USAGE_ROW.pack(SLOT_LIVE, 0, 1, 0, 7, 8, time.monotonic_ns(), *[0] * 9, *[1 << 21] * 8, *[0] * 8)
+    write(usage, row * 1024, asks=True)
+
+
+def write(usage: Path, rows: bytes, *, asks: bool, now: float | None = None) -> None:
+    """Write rows, and whether the slice waits for room."""
+    asked_ns = (time.monotonic_ns() if now is None else int(now * 1e9)) * asks
+    with usage.open("r+b") as file:
+        file.seek(USAGE_HEADER.size)
+        file.write(USAGE_DEVICE.pack(1 << 30, 0, 0, 0, 0, asked_ns, 0, 0, 0, 0, 0))
+        file.seek(USAGE_ROWS_OFFSET)
+        file.write(rows)
+
+
+def test_memory_that_the_driver_never_sees_keeps_no_room_from_others(tmp_path: Path) -> None:
+    """A container may say that it has memory which cannot leave the card, and have none."""
+    slots, now, started = Slots(tmp_path / "slots"), 0.0, time.monotonic()
+    slot(slots, "liar", 900, 60)
+    slot(slots, "honest", 600, 60)
+    us = (SLOT_LIVE, 0, os.getpid(), 0, start_time(os.getpid()), proc.pid_namespace(os.getpid()))
+    said = USAGE_ROW.pack(*us, *[0] * 10, *[0] * 7, 900 * MIB, *[0] * 8)
+    write(slots.usage_file("liar"), said, asks=False)
+    rooms = Rooms(
+        CardRooms(slots, cast(Any, Pods()), unknown).cards, driver_bytes=lambda key, uuid: 0, clock=lambda: now
+    )
+    for tenths in range(60):
+        now = started + tenths / 10
+        waits = USAGE_ROW.pack(*us, 0, 500 * MIB, *[0] * 8, 500 * MIB, *[0] * 15)
+        write(slots.usage_file("honest"), waits, asks=True, now=now)
+        rooms.step()
+    parking = read_policy(slots.policy_file("honest")).parking
+    assert parking is not None
+    assert parking.room_bytes >= 500 * MIB

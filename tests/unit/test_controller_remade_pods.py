@@ -1,7 +1,10 @@
 """A GPU pod that a kubelet had no room for is made again, if nobody else would."""
 
 import asyncio
+import base64
 import copy
+import gzip
+import random
 from typing import Any
 
 import httpx2
@@ -9,7 +12,8 @@ import msgspec
 import pytest
 
 from egpu.api import names
-from egpu.apps.controller.owed_pods import RECORD
+from egpu.apps.controller.owed_pods import RECORD, OwedPods
+from egpu.apps.controller.remade_pods import MOST_OWED
 from egpu.core.remaking import delay_seconds, is_refused, remade
 from egpu_base.api.kubernetes import Pod
 from support.fake_api import FakeAPI, Json, status
@@ -254,3 +258,50 @@ async def test_a_pod_that_somebody_else_made_meanwhile_is_left_alone() -> None:
         await until(lambda: api.fault is None)
         await until(lambda: ("GET", "/api/v1/namespaces/ns/pods/p") in api.log[-3:] or not one.claims.remade_pods._owed)
         assert names.REMADE not in api.get("pods", "p", "ns")["metadata"].get("annotations", {})
+
+
+async def test_pods_that_cannot_go_leave_room_in_the_record_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer keeps a deleted pod for ever. All namespaces share one Secret of 1 MiB."""
+    monkeypatch.setattr("egpu.apps.controller.remade_pods.RETRY_SECONDS", 0.01)
+    api = FakeAPI()
+    for number in range(MOST_OWED + 4):
+        name = f"held{number}"
+        kept = {"name": name, "uid": name, "namespace": "hostile", "finalizers": ["example.com/kept"]}
+        api.put("pods", refused(metadata=kept))
+    async with controller(api):
+        await until(lambda: len(owed(api)) >= MOST_OWED)
+        api.put("pods", refused(metadata={"name": "p0", "uid": "old0"}))
+        await until(lambda: remade_pods(api) == 1)
+        api.put("pods", refused(metadata={"name": "p1", "uid": "old1"}))  # the hostile ones have turns meanwhile
+        await until(lambda: remade_pods(api) == 2)
+        assert len(owed(api)) <= MOST_OWED + 1
+
+
+async def test_a_pod_too_large_for_the_record_is_kept() -> None:
+    api = FakeAPI()
+    filled = {"filled": base64.b64encode(random.Random(1).randbytes(100_000)).decode()}
+    old = api.put("pods", refused(metadata={"annotations": {**refused()["metadata"]["annotations"], **filled}}))
+    async with controller(api):
+        await until(lambda: any(event["reason"] == "NotRemade" for event in api.all("events")))
+        assert api.get("pods", "p", "ns")["metadata"]["uid"] == old["metadata"]["uid"]
+        assert not recorded(api)
+
+
+async def test_a_damaged_record_is_left_out() -> None:
+    api = FakeAPI()
+    damaged = base64.b64encode(b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"x" * 64).decode()
+    data = {"a": damaged, "b": "?", "c": base64.b64encode(gzip.compress(b"[" * 100_000)).decode()}
+    api.put("secrets", {"metadata": {"name": RECORD, "namespace": "ns"}, "data": data})
+    assert list(await OwedPods(api.client(), "ns").all()) == []
+
+
+def test_a_count_of_thousands_of_digits_is_no_number() -> None:
+    assert delay_seconds(read(refused(metadata={"annotations": {names.REMADE: "9" * 5000}}))) == 0.0
+
+
+def remade_pods(api: FakeAPI) -> int:
+    return sum(one["reason"] == "Remade" for one in api.all("events"))
+
+
+def owed(api: FakeAPI) -> dict[str, str]:
+    return {uid: text for one in api.all("secrets") for uid, text in (one.get("data") or {}).items() if text}

@@ -22,11 +22,11 @@ from egpu.adapters.slices.pages import (
     Mode,
     UsageReader,
     decode_usage,
-    live_rows,
     read_policy,
     write_policy,
 )
 from egpu.adapters.slices.parked import parked_bytes
+from egpu.adapters.slices.rows import memory_of, rows_of
 from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
 from egpu_base.errors import CorruptData, InvalidInput
 
@@ -297,7 +297,7 @@ def test_any_body_behind_a_right_header_decodes_within_its_bounds(patches: list[
 
 def test_parked_bytes_of_full_rows_are_read_at_once() -> None:
     """At every look of the agent, for every parkable slice. A container writes the file."""
-    content = bytearray(USAGE_SIZE)
+    content = bytearray(struct.pack("<8sIIII40x", b"EGPUUSG1", 2, 282_624, 1024, 16).ljust(USAGE_SIZE, b"\0"))
     rows = (USAGE_SIZE - USAGE_ROWS_OFFSET) // USAGE_ROW.size
     for row in range(rows):
         start = USAGE_ROWS_OFFSET + row * USAGE_ROW.size
@@ -307,7 +307,7 @@ def test_parked_bytes_of_full_rows_are_read_at_once() -> None:
         device: sum(row for row in range(1, rows) if row % 3 == device and row != 5) for device in range(3)
     }
     assert parked_bytes("cannot read") == parked_bytes(bytes(100)) == {}
-    assert len(list(live_rows(bytes(content)))) == rows - 2
+    assert len(rows_of(bytes(content))) == len(decode_usage(bytes(content)).processes) == rows - 2
 
     def seconds(read: Callable[[bytes], object]) -> float:
         started = time.process_time()
@@ -315,4 +315,5 @@ def test_parked_bytes_of_full_rows_are_read_at_once() -> None:
             read(bytes(content))
         return time.process_time() - started
 
-    assert seconds(parked_bytes) * 4 < seconds(lambda one: list(live_rows(one)))
+    assert seconds(parked_bytes) * 4 < seconds(decode_usage)
+    assert seconds(memory_of) * 4 < seconds(decode_usage)

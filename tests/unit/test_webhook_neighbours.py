@@ -1,18 +1,22 @@
 """The webhook reads groups of other projects, also where they are not installed or may not be read."""
 
+import asyncio
 from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 import yaml
 from test_webhook_hostile import review
 
 from egpu.api import names
 from egpu.api.admission import AdmissionResponse
 from egpu.apps.webhook.admission import Admission
+from egpu.apps.webhook.neighbours import MOST_BYTES, READS
 from egpu.core.json_patch import pointer
 from egpu.core.neighbours.table import NEIGHBOURS
 from egpu_base.api.kubernetes import Pod
+from egpu_base.kubernetes import Client
 from support.fake_api import FakeAPI, status
 from support.neighbours import grouped
 
@@ -127,6 +131,42 @@ async def test_a_pod_group_that_does_not_exist_refuses_its_pods() -> None:
     answer = await mutated(api, grouped("p", {POD_GROUP: "g"}))
     assert answer.status is not None
     assert "the PodGroup g does not exist; create it before its pods" in answer.status.message
+
+
+async def test_an_object_of_megabytes_is_not_read_into_memory() -> None:
+    """A pod costs its author little, and each would cost the webhook of all tenants a hundred MiB."""
+    api = FakeAPI()
+    groups(api, minMember=3, filled=[{}] * (MOST_BYTES // 2))
+    answer = await mutated(api, grouped("p", {POD_GROUP: "g"}))
+    assert answer.status is not None
+    assert "the PodGroup g cannot be read: it has more than 512 KiB; make it smaller" in answer.status.message
+    jobset = {"jobset.sigs.k8s.io/jobset-name": "j"}
+    api.put("jobsets", {"metadata": {"name": "j", "namespace": "ns"}, "spec": {"filled": [{}] * (MOST_BYTES // 2)}})
+    wished = await mutated(api, grouped("p", jobset, {names.GANG_FROM: "owner"}))
+    assert wished.status is not None
+    assert "the JobSet j cannot be read: it has more than 512 KiB; remove the annotation" in wished.status.message
+
+
+async def test_few_objects_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, reading = FakeAPI(), 0
+    groups(api, minMember=3)
+    read_one = Client.raw
+
+    async def counted(self: Client, method: str, path: str, *, most: int) -> Any:
+        nonlocal reading
+        reading += 1
+        seen.append(reading)
+        await asyncio.sleep(0)
+        try:
+            return await read_one(self, method, path, most=most)
+        finally:
+            reading -= 1
+
+    seen: list[int] = []
+    monkeypatch.setattr(Client, "raw", counted)
+    admission = Admission(api.client())
+    await asyncio.gather(*(admission.mutate(review(grouped(f"p{at}", {POD_GROUP: "g"}))) for at in range(20)))
+    assert (len(seen), max(seen)) == (20, READS)
 
 
 async def test_a_name_that_no_object_can_have_is_not_looked_up() -> None:

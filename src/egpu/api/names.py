@@ -19,7 +19,8 @@ PARK_REQUEST: Final = f"{GROUP}/park-request"
 """On a pod, written by anybody who may change it: a number that grows. A new odd one asks its programs to leave the
 card while they are idle, a new even one to come back."""
 STAY_RESIDENT: Final = f"{GROUP}/stay-resident"
-"""On a pod, written by anybody who may change it: "true" keeps its memory on the card, whoever needs the room."""
+"""On a pod, written by anybody who may change it: "true" keeps its memory on the card,
+whoever needs the room, if the class has the parameter parkingStay."""
 PARKING_MEMORY: Final = f"{GROUP}/parking-memory-mib"
 """On a node, written by its agent: how much of the node's own memory parked slices may take."""
 RESERVATION: Final = f"{GROUP}/reservation"
@@ -187,6 +188,9 @@ MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
 """16 TiB on one card."""
 MAX_TFLOPS: Final = 1_000_000
 MAX_GANG_SIZE: Final = 512
+MAX_GANG_REQUESTS: Final = 1024
+"""Containers with cards, or requests of ResourceClaims, of a gang's waiting pods. Each is placed on every node, in one
+step of the extender."""
 MAX_GANG_TIMEOUT_SECONDS: Final = 7 * 24 * 3600
 MAX_SHRINK_SECONDS: Final = 7 * 24 * 3600
 

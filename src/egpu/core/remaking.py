@@ -15,6 +15,8 @@ from egpu_base.api.kubernetes import ContainerStatus, Pod
 REASON: Final = "OutOf"
 """The beginning of the kubelet's reason; the name of a resource follows."""
 LONGEST_SECONDS: Final = 300.0
+_MOST_TIMES: Final = 99
+"""Counted no further: the delay is the longest long before."""
 _KEPT: Final = ("name", "namespace", "labels", "annotations", "finalizers")
 """Metadata of a pod that its author writes."""
 _OF_THE_RUN: Final = ("nodeName", "ephemeralContainers")
@@ -60,7 +62,7 @@ def remade(refused: dict[str, Any]) -> dict[str, Any]:
 
 def _times(annotations: dict[str, str]) -> int:
     text = annotations.get(names.REMADE, "")
-    return min(int(text), 99) if text.isascii() and text.isdigit() else 0
+    return min(int(text), _MOST_TIMES) if text.isascii() and text.isdigit() and len(text) < 5 else 0
 
 
 def _has_run(status: ContainerStatus) -> bool:

@@ -20,10 +20,10 @@ from egpu.adapters.slices.pages import (
     USAGE_ROWS_OFFSET,
     Parking,
     create_usage,
-    live_rows,
     read_policy,
     write_policy,
 )
+from egpu.adapters.slices.rows import rows_of
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import MemoryReconciler
@@ -142,8 +142,8 @@ def test_memory_that_is_said_to_be_parked_and_is_on_the_card_is_charged(slots: S
     write_policy(policy, lines, parking=Parking())
     child = holding(box, 100 * MIB)
     with (box.directory / "usage").open("r+b") as file:
-        ((row, _),) = live_rows(file.read())
-        file.seek(USAGE_ROWS_OFFSET + row * USAGE_ROW.size + PARKED_BYTES)
+        (row,) = rows_of(file.read())
+        file.seek(USAGE_ROWS_OFFSET + row.number * USAGE_ROW.size + PARKED_BYTES)
         file.write((60 * MIB).to_bytes(8, "little"))
     nvml.held = {child.pid: 40 * MIB}
     looks(reconciler)

@@ -50,12 +50,21 @@ def test_ten_slices_of_sixty_share_a_card_of_eighty() -> None:
     (share,) = given[0].cards
     assert (share.memory_mib, share.resident_mib) == (60 * GIB, 1844)
     assert given[0].park_idle_seconds == 60
+    assert not given[0].park_stays
     plan = provisioner(given[0].provisioner).prepare("pod p", given[0], {share.uuid: 0})
     assert plan.room_bytes == 1844 << 20
     # 80 GiB less ten times what is always there, less the largest rest
     left = 80 * GIB - 10 * 1844 - (60 * GIB - 1844)
     assert int(cache.ledger.memory_free[0, 0]) == left
     assert cache.ledger.overcommits() == []
+
+
+def test_a_class_lets_pods_stay_on_the_card() -> None:
+    cache = on_one_card()
+    cache.class_changed(gpu_class("stays", names.VCUDA, wait=True, parameters={**TERMS, "parkingStay": "true"}))
+    assert place(cache, ask(cache, "c", kind="stays")).containers["app"].park_stays
+    (problem,) = validate_class(gpu_class("stays", names.VCUDA, parameters={**TERMS, "parkingStay": "yes"}), None)
+    assert problem.field == "parameters[parkingStay]"
 
 
 def test_the_largest_slice_still_fits_beside_what_is_always_there() -> None:
@@ -116,6 +125,8 @@ def test_kubernetes_counts_what_is_always_on_the_card() -> None:
         ({"parking": "true", "parkingResident": "100%"}, "parkingResident"),
         ({"parking": "true", "parkingResident": "25"}, "parkingResident"),
         ({"parking": "true", "parkingIdle": "60s"}, "parkingIdle"),
+        ({"parking": "true", "parkingStay": "true"}, "parkingStay"),
+        ({"parkingStay": "true"}, "parkingStay"),
         ({"parking": "true", "parkingResident": "25%", "parkingIdle": "1d"}, "parkingIdle"),
         ({"parking": "true", "parkingResident": "25%", "parkingIdle": "25h"}, "parkingIdle"),
     ],

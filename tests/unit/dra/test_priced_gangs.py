@@ -1,11 +1,14 @@
 """Gangs of pods with ResourceClaims on priced nodes: all members get cards, or none does."""
 
+from unittest import mock
+
 import httpx2
 import pytest
 
 from egpu.api import names
 from egpu.apps.extender import device_claims
 from egpu.apps.extender.gang_controller import GangController
+from egpu.core.dra.together import choose_together
 from egpu_base.kubernetes.events import EventRecorder
 from support.extenders import extender
 from support.fake_api import FakeAPI, Json, status
@@ -124,3 +127,31 @@ async def test_a_gang_that_runs_in_part_is_undone_after_its_time() -> None:
         now = 61.0
         await controller.look()
         assert sorted(pod["metadata"]["name"] for pod in api.all("pods")) == ["m1", "other"]
+
+
+async def test_one_look_counts_for_all_members_of_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at a large gang takes seconds. One for each member stopped the extender for all tenants."""
+    api = cluster(nodes=2, cards=2)
+    looks = mock.Mock(side_effect=choose_together)
+    monkeypatch.setattr(device_claims, "choose_together", looks)
+    put_gang(api, 8)
+    async with extender(api):
+        await until(lambda: len(api.all("events")) >= 8)
+        assert {each.partition(";")[0] for each in warnings(api, "DoesNotFit")} == {
+            "gang g: all 8 members exist, 4 fit at once"
+        }
+    assert looks.call_count <= 2, "the last member may have appeared after the first look"
+
+
+async def test_a_gang_of_thousands_of_requests_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_claims, "choose_together", mock.Mock(side_effect=AssertionError("chosen")))
+    api = cluster(nodes=2, cards=2)
+    for number in range(9):
+        claims = [a_claim(f"c{number}-{at}", cores=1, mib=1) for at in range(4)]
+        for one in claims:
+            requests = one["spec"]["devices"]["requests"]
+            requests += [{**requests[0], "name": f"r{at}"} for at in range(31)]
+        put(api, member(f"m{number}", *(one["metadata"]["name"] for one in claims), size=9), *claims)
+    async with extender(api):
+        await until(lambda: warnings(api, "ClaimNotServed"))
+    assert warnings(api, "ClaimNotServed")[0] == "gang g: its claims have over 1024 requests; use smaller gangs"

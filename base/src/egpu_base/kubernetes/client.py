@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import httpx2
@@ -62,9 +61,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -308,9 +305,11 @@ class Client:
 
     # ------------------------------------------------------------------ plumbing
 
-    async def raw(self, method: str, path: str, *, body: Any = None, params: Params = None, of: str = JSON) -> Any:
-        """Send any other request once, as plain JSON values; `of` is the body's type."""
-        content = await self._send(method, path, body=body, params=params, content_type=of, attempts=1)
+    async def raw(
+        self, method: str, path: str, *, body: Any = None, params: Params = None, of: str = JSON, most: int = 0
+    ) -> Any:
+        """Send any other request once, as plain JSON values; `of` is the body's type, `most` as in `_exchange`."""
+        content = await self._exchange(method, path, body=body, params=params, content_type=of, attempts=1, most=most)
         return msgspec.json.decode(content) if content else None
 
     async def text(self, path: str, *, params: Mapping[str, str] | None = None) -> str:

@@ -351,20 +351,23 @@ class UsageReader:
 
 def decode_usage(content: bytes) -> Usage:
     """Return a usage file's bytes as a `Usage`; never raise."""
-    if len(content) != USAGE_SIZE:
-        return Usage(problem=f"has {len(content)} bytes instead of {USAGE_SIZE}")
-    if USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
-        return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
+    if problem := usage_problem(content):
+        return Usage(problem=problem)
     devices = tuple(_device(content, index) for index in range(MAX_DEVICES))
-    return Usage(devices, tuple(process for _, process in live_rows(content)))
+    return Usage(devices, tuple(_processes(content)))
 
 
-def live_rows(content: bytes) -> Iterator[tuple[int, ProcessUsage]]:
-    """Return the processes of a usage file's bytes, each with its row."""
-    states = content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]  # the low byte of each: most rows are free
-    for row, state in enumerate(states):
+def usage_problem(content: bytes) -> str:
+    """Return why bytes are no usage file of this ABI; empty if they are."""
+    if len(content) != USAGE_SIZE:
+        return f"has {len(content)} bytes instead of {USAGE_SIZE}"
+    return "" if USAGE_HEADER.unpack_from(content) == _USAGE_OURS else f"its header is not that of ABI {ABI_VERSION}"
+
+
+def _processes(content: bytes) -> Iterator[ProcessUsage]:
+    for row, state in enumerate(content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]):  # low bytes: most rows are free
         if state == SLOT_LIVE and (process := _slot(content, row)) is not None:
-            yield row, process
+            yield process
 
 
 def _device(content: bytes, index: int) -> DeviceUsage:

@@ -17,16 +17,8 @@ from typing import Final
 
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.membership import Name
-from egpu.adapters.slices.pages import (
-    USAGE_DEVICE,
-    USAGE_HEADER,
-    USAGE_ROW,
-    USAGE_ROWS_OFFSET,
-    USAGE_SIZE,
-    ProcessUsage,
-    decode_usage,
-    live_rows,
-)
+from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, USAGE_SIZE
+from egpu.adapters.slices.rows import Row, rows_of
 from egpu_base.system import proc
 from egpu_base.system.foreign import open_foreign
 from egpu_base.system.processes import start_time
@@ -54,8 +46,9 @@ def reap(usage: Path) -> int:
         ended = _ended(content)
         for row in ended:
             os.pwrite(handle, _FREE, USAGE_ROWS_OFFSET + row * USAGE_ROW.size)
-        left = {process.device for row, process in live_rows(content) if row not in ended}
-        for device in {process.device for _, process in live_rows(content)} - left:
+        rows = rows_of(content)
+        left = {row.device for row in rows if row.number not in ended}
+        for device in {row.device for row in rows} - left:
             totals = USAGE_HEADER.size + device * USAGE_DEVICE.size
             os.pwrite(handle, _NOTHING, totals)
             os.pwrite(handle, _NOTHING, totals + _SPILL_OFFSET)
@@ -69,18 +62,18 @@ def reap(usage: Path) -> int:
 def _ended(content: bytes) -> frozenset[int]:
     """Return the rows of ended processes. The file was read before this look: a process that is missing now will not
     appear later."""
-    if decode_usage(content).problem:
-        return frozenset()
-    rows = list(live_rows(content))
-    ours = _own_namespace()
-    ended = {row for row, process in rows if process.pid_namespace == ours and not _may_live(process)}
-    foreign = {row: process for row, process in rows if process.pid_namespace != ours}
+    ours, foreign, ended = _own_namespace(), list[Row](), set[int]()
+    for row in rows_of(content):
+        if row.pid_namespace != ours:
+            foreign.append(row)
+        elif not _may_live(row):
+            ended.add(row.number)
     if foreign and Path("/proc/1").exists():  # otherwise /proc shows only our own
-        known, unknown = _alive({process.pid_namespace for process in foreign.values()})
+        known, unknown = _alive({row.pid_namespace for row in foreign})
         ended |= {
-            row
-            for row, process in foreign.items()
-            if process.start_time not in unknown and (_name(process), process.start_time) not in known
+            row.number
+            for row in foreign
+            if row.start_time not in unknown and (Name(row.pid_namespace, row.pid), row.start_time) not in known
         }
     return frozenset(ended)
 
@@ -89,7 +82,7 @@ def _own_namespace() -> int:
     return proc.pid_namespace(os.getpid())
 
 
-def _may_live(process: ProcessUsage) -> bool:
+def _may_live(process: Row) -> bool:
     """Return whether a process of our own pid namespace may live. One that /proc hides from us counts as alive."""
     try:
         os.kill(process.pid, 0)
@@ -99,10 +92,6 @@ def _may_live(process: ProcessUsage) -> bool:
         pass
     hidden = not Path(f"/proc/{process.pid}").exists()
     return hidden or start_time(process.pid) == process.start_time
-
-
-def _name(process: ProcessUsage) -> Name:
-    return Name(process.pid_namespace, process.pid)
 
 
 def _alive(namespaces: Iterable[int]) -> tuple[frozenset[tuple[Name, int]], frozenset[int]]:

@@ -2,7 +2,8 @@
 
 A slice's usage file says how much of it is on the card, and whether it waits for room. What it says is believed about
 itself only, and no further than its limit. Memory that the driver sees and the slice does not count is in the policy
-page as overhead, and counts as on the card.
+page as overhead, and counts as on the card. Memory that the slice counts and the driver does not see does so for a
+moment only: an allocation is counted before it is made.
 
 A room is in force for some seconds. A successor finds the rooms in the pages and goes on. Without one, programs try
 without an arbiter when that time is over.
@@ -20,10 +21,12 @@ from typing import Final
 import structlog
 
 from egpu.adapters.slices.asking import set_room
-from egpu.adapters.slices.pages import Parking, UsageReader, read_policy
+from egpu.adapters.slices.pages import USAGE_SIZE, Parking, UsageReader, read_policy, usage_problem
 from egpu.adapters.slices.reaping import reap
-from egpu.adapters.slices.usage import ProcessUsage, Usage
+from egpu.adapters.slices.rows import Memory, memory_of
+from egpu.adapters.slices.usage import Usage
 from egpu.core.arbiter import Decision, Tenant, Turn, decide
+from egpu.core.overruns import Lasting
 from egpu_base.errors import CorruptData, ElasticGPUError
 
 COPY_BYTES_PER_SECOND: Final = 10e9
@@ -39,10 +42,12 @@ BUSY_SECONDS: Final = 0.05
 CALM_SECONDS: Final = 0.2
 NONE_SECONDS: Final = 2.0
 """Between two looks: while a slice waits or leaves, while none does, and while there are none."""
+UNSEEN_SECONDS: Final = 2.0
+"""Bytes that a slice counts, and the driver has not seen for so long, are not on the card."""
+UNSEEN_BYTES: Final = 64 << 20
+"""Fewer are no lie: both figures are rounded."""
 WHOLE_SECONDS: Final = 1.0
 """Between two readings of all processes while no slice waits."""
-PHYSICAL_PAGE: Final = 2 << 20
-"""Smaller allocations stay on the card."""
 
 log = structlog.get_logger(__name__)
 
@@ -96,9 +101,16 @@ class Rooms:
     """The arbiter of the cards of one node. `cards` returns those with slices that share room, by UUID."""
 
     def __init__(
-        self, cards: Callable[[], Mapping[str, SharedCard]], *, clock: Callable[[], float] = time.monotonic
+        self,
+        cards: Callable[[], Mapping[str, SharedCard]],
+        *,
+        driver_bytes: Callable[[Hashable, str], int | None] = lambda key, uuid: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`driver_bytes`: the driver's figure for a slice on a card; None for none."""
         self._cards = cards
+        self._driver_bytes = driver_bytes
+        self._unseen: dict[Hashable, Lasting] = {}
         self._clock = clock
         self._turns: dict[str, Mapping[Hashable, Turn]] = {}
         self._asked: dict[Hashable, int] = {}
@@ -124,7 +136,7 @@ class Rooms:
         if not (waits or leaves) and uuid in self._turns and now - before < WHOLE_SECONDS:
             return False
         self._whole_at[uuid] = now
-        looks = [look for one in card.slices if (look := self._look(one, now)) is not None]
+        looks = [look for one in card.slices if (look := self._look(one, uuid, now)) is not None]
         tenants = [look.tenant for look in looks]
         decision = decide(tenants, turns, budget_bytes=card.budget_bytes, bandwidth=COPY_BYTES_PER_SECOND, now=now)
         self._turns[uuid] = decision.turns
@@ -137,7 +149,7 @@ class Rooms:
     def _asks(usage: Usage, now: float) -> bool:
         return bool(usage.devices) and -ASKED_SECONDS < now - usage.devices[0].room_asked_ns / 1e9 < ASKED_SECONDS
 
-    def _look(self, one: SharedSlice, now: float) -> _Look | None:
+    def _look(self, one: SharedSlice, uuid: str, now: float) -> _Look | None:
         try:
             if now - self._reaped_at.get(one.key, -WHOLE_SECONDS) >= WHOLE_SECONDS:
                 self._reaped_at[one.key] = now
@@ -146,30 +158,41 @@ class Rooms:
         except (OSError, CorruptData) as error:
             log.info("slice not looked at", slice=str(one.key), reason=str(error))
             return None
-        usage = UsageReader(one.usage).read()
+        reader = UsageReader(one.usage)
+        content = reader.content(USAGE_SIZE)
+        # Not the totals: they may still have memory of ended processes.
+        if isinstance(content, str) or usage_problem(content):
+            said, asks = Memory(counted_bytes=one.limit_bytes), False
+        else:
+            said, asks = memory_of(content), self._asks(reader.read_totals(), now)
         parking = policy.parking or Parking()
         request = self._asked.get(one.key)
-        # The totals may still have memory of ended processes.
-        counted = one.limit_bytes if usage.problem else sum(process.memory_bytes for process in usage.processes)
-        away = min(sum(process.parking.parked_bytes for process in usage.processes), counted)
-        on_card = counted - away + policy.devices[0].overhead_bytes
-        large = [process for process in usage.processes if process.device_bytes >= PHYSICAL_PAGE]
+        on_card = min(one.limit_bytes, said.counted_bytes - said.away_bytes + policy.devices[0].overhead_bytes)
+        unseen = self._unseen_bytes(one, uuid, on_card, now)
+        on_card -= unseen
         tenant = Tenant(
             name=one.key,
             limit_bytes=one.limit_bytes,
             floor_bytes=one.floor_bytes,
-            on_card_bytes=min(on_card, one.limit_bytes),
-            movable_bytes=min(sum(_movable(process) for process in large), on_card, one.limit_bytes),
-            away_bytes=min(away, one.limit_bytes),
+            on_card_bytes=on_card,
+            movable_bytes=min(said.movable_bytes, on_card),
+            away_bytes=min(said.away_bytes + unseen, one.limit_bytes),
             room_bytes=min(parking.room_bytes, one.limit_bytes) if parking.is_shared else one.floor_bytes,
-            asks=self._asks(usage, now),
-            active_at=min(now, max((process.heartbeat_ns / 1e9 for process in usage.processes), default=0.0)),
+            asks=asks,
+            active_at=min(now, said.active_ns / 1e9),
             idle_seconds=one.idle_seconds,
             priority=one.priority,
             stays=one.stays,
-            answered=request is None or all(process.parking.answered == request for process in large),
+            answered=request is None or said.answered <= {request},
         )
         return _Look(one, parking, tenant)
+
+    def _unseen_bytes(self, one: SharedSlice, uuid: str, on_card: int, now: float) -> int:
+        """Return how much of what the slice has on the card, by its own word, the driver does not see."""
+        seen = self._driver_bytes(one.key, uuid)
+        excess = on_card - (on_card if seen is None else seen)
+        lasting = self._unseen.setdefault(one.key, Lasting(UNSEEN_SECONDS)).see(excess, now=now)
+        return lasting if lasting >= UNSEEN_BYTES else 0
 
     def _carry_out(self, uuid: str, look: _Look, decision: Decision, now: float) -> None:
         key, parking = look.one.key, look.parking
@@ -200,13 +223,6 @@ class Rooms:
         self._turns = {uuid: turns for uuid, turns in self._turns.items() if uuid in cards}
         self._whole_at = {uuid: at for uuid, at in self._whole_at.items() if uuid in cards}
         kept = {one.key for card in cards.values() for one in card.slices}
-        for of_slice in (self._asked, self._reaped_at, self.totals.parked_seconds):
+        for of_slice in (self._asked, self._reaped_at, self._unseen, self.totals.parked_seconds):
             for gone in of_slice.keys() - kept:
                 del of_slice[gone]
-
-
-def _movable(process: ProcessUsage) -> int:
-    """Return the bytes of a process that can leave the card; 0 if they have left."""
-    parking = process.parking
-    left = parking.parked_bytes and parking.parks > parking.wakes
-    return 0 if left else max(0, process.device_bytes - parking.parked_bytes)

@@ -140,7 +140,7 @@ class Agent:
         self.resizer = self._resizer()
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
-        self.rooms = CardRooms(self.slots, self.resizer.pods)
+        self.rooms = CardRooms(self.slots, self.resizer.pods, self.memory.driver_bytes)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)

@@ -7,6 +7,7 @@ that write at the same time do not disturb each other."""
 import base64
 import binascii
 import gzip
+import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,11 +17,13 @@ import structlog
 from egpu.apps.controller.webhooks import MANAGED
 from egpu_base.api.kubernetes import Secret
 from egpu_base.api.objects import ObjectMeta
-from egpu_base.errors import AlreadyExists, Conflict, NotFound
+from egpu_base.errors import AlreadyExists, Conflict, NotFound, Refused
 from egpu_base.kubernetes import Client
 
 RECORD: Final = "elastic-gpu-remade-pods"
 """The name of the Secret."""
+MOST_BYTES: Final = 64 * 1024
+"""The size of a pod in the record. A Secret has 1 MiB for the pods of all namespaces."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,13 +56,15 @@ class OwedPods:
         for uid, text in ((secret.data if secret is not None else None) or {}).items():
             try:
                 found.append(msgspec.json.decode(gzip.decompress(base64.b64decode(text)), type=OwedPod))
-            except (binascii.Error, EOFError, OSError, msgspec.MsgspecError) as error:
+            except (binascii.Error, EOFError, OSError, zlib.error, RecursionError, msgspec.MsgspecError) as error:
                 log.warning("record of a pod to make again is unreadable", secret=RECORD, uid=uid, reason=str(error))
         return found
 
     async def note(self, owed: OwedPod) -> None:
         """Write a pod down. Raises Refused if it is too large, and the API server's retryable errors."""
         text = base64.b64encode(gzip.compress(msgspec.json.encode(owed))).decode()
+        if len(text) > MOST_BYTES:
+            raise Refused(f"it has {len(text) // 1024} KiB, compressed; the most is {MOST_BYTES // 1024} KiB")
         data = {owed.uid: text}
         try:
             await self._client.patch(Secret, RECORD, {"data": data}, namespace=self._namespace)

@@ -16,6 +16,8 @@ from egpu_base.runtime.reconcile import DONE, Loop, Result
 
 RETRY_SECONDS: Final = 10.0
 """Pause after admission refused the new pod, or while the old one is still being deleted."""
+MOST_OWED: Final = 4
+"""Of one namespace at the same time: a finalizer keeps a deleted pod, and its place in the record."""
 _RECOVER: Final = ("", "")
 """The key of what an earlier controller left unfinished."""
 
@@ -61,6 +63,8 @@ class RemadePods:
         due = self._due.setdefault(pod.uid, now + delay_seconds(pod))
         if due > now:
             return Result(again_after_seconds=due - now)
+        if sum(owed.namespace == namespace for owed in self._owed.values()) >= MOST_OWED:
+            return Result(again_after_seconds=RETRY_SECONDS)
         return await self._replace(pod)
 
     async def _recover(self) -> Result:

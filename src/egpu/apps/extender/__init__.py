@@ -14,6 +14,7 @@
     gang_controller      repairs gangs of which only a part is bound
     claim_writer         gives claims their cards: at once, or with their first pod
     device_claims        gives waiting pods the ResourceClaims of priced nodes
+    claim_looks          how soon to look again for claims that found no cards
     device_claim_writer  writes their allocations
     resizer              gives running slices another size: the queue, and claims
     pod_sizes            the same for pods, and for pods that use claims

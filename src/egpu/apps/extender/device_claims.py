@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 
 from egpu.api import names
+from egpu.apps.extender.claim_looks import ClaimLooks
 from egpu.apps.extender.device_claim_writer import DeviceClaimWriter
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.quotas import Quotas
 from egpu.apps.extender.view import View
-from egpu.core.dra.asking import Asked, asked, check_size
+from egpu.core.dra.asking import Asked, asked, check_gang_size, check_size
 from egpu.core.dra.choosing import Choice, Wish, choose, request_of, with_room, without_held
 from egpu.core.dra.held import node_of
 from egpu.core.dra.references import claim_names, is_for, single_node
@@ -87,6 +88,7 @@ class PricedClaims:
         """What claims without an allocation ask for, by UID, while the classes are the same: specs never change."""
         self._gangs: set[str] = set()
         """Gangs (`namespace/name`) that are being served."""
+        self._looks = ClaimLooks()
         self.loop: Loop[str] = Loop("priced claims", self.reconcile, workers=WORKERS)
         view.pods.on_change(self._pod)
         view.device_claims.on_change(self._claim)
@@ -97,6 +99,7 @@ class PricedClaims:
     # --- who waits --------------------------------------------------------------------------------------------------
 
     def consider_all(self) -> None:
+        self._looks.made_room()
         for uid in self._waiting:
             self.loop.queue.add(uid)
 
@@ -106,6 +109,7 @@ class PricedClaims:
 
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.new
+        self._looks.changed(_gang_of(change.subject))
         before = self._waiting.pop(change.subject.uid, None)
         for name in claim_names(before) if before is not None else ():
             self._users[f"{change.subject.namespace}/{name}"].discard(change.subject.uid)
@@ -133,6 +137,8 @@ class PricedClaims:
                 node = self._gave.pop(uid)
                 self._avoided.setdefault(uid, {})[node] = time.monotonic() + AVOID_SECONDS
                 self._view.cache.hosts.pod_gone(uid)
+            if (waiting := self._waiting.get(uid)) is not None:
+                self._looks.changed(_gang_of(waiting))
             self.loop.queue.add(uid)
         if lost:
             self._view.made_room()
@@ -189,11 +195,16 @@ class PricedClaims:
 
     async def _serve(self, wish: Wish) -> Result:
         pod = wish.pod
+        if (rest := self._looks.rest_seconds(pod.namespace)) > 0:
+            return Result(again_after_seconds=rest)
+        if why := self._looks.why_not(_gang_of(pod)):
+            raise DoesNotFit(why)
         gang, unmet = self._view.cache.gangs.of(pod), self._view.cache.device_claims.unmet
         if gang is not None:
             return await self._serve_gang(gang, pod)
         try:
-            self._look(wish)  # nothing is written while no cards fit
+            with self._looks.look(pod.namespace):
+                self._look(wish)  # nothing is written while no cards fit
             own = self._waits_still
             await self._allocate(pod.namespace, [wish], lambda read: [(pod, self._choose(own(pod, read)))])
         except DoesNotFit:
@@ -255,11 +266,16 @@ class PricedClaims:
     def _wish_now(self, pod: Pod, read: Read | None = None) -> Wish | None:
         """Return what the pod waits for, with its claims as read; None if they have cards. Raises DoesNotFit if one is
         missing."""
-        claims = [self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod)]
-        known = [(read or {}).get(one.uid, one) for one in claims if one is not None]
-        if len(known) < len(claims) or not claims:
+        found = self._claims_of(pod)
+        known = [(read or {}).get(one.uid, one) for one in found]
+        if len(known) < len(claim_names(pod)) or not known:
             raise DoesNotFit(f"pod {pod.name} has not all its claims yet")
         return self._wish(pod, known)
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        """Return the pod's claims that exist."""
+        found = (self._view.device_claims.get(name, pod.namespace) for name in claim_names(pod))
+        return [one for one in found if one is not None]
 
     async def _serve_gang(self, gang: Gang, pod: Pod) -> Result:
         """Allocate the claims of all members that wait, or none."""
@@ -270,7 +286,9 @@ class PricedClaims:
             mixed = [one for one in (*gang.waiting, *gang.bound) if names.DEMAND in one.annotations]
             if why := objection(gang, mixed):
                 raise DoesNotFit(why)
-            self._together(gang, self._wish_now)  # nothing is written while they do not fit
+            check_gang_size(gang.terms.name, map(self._claims_of, gang.waiting), self._view.cache.classes)
+            with self._looks.look(pod.namespace, gang.key):
+                self._together(gang, self._wish_now)  # nothing is written while they do not fit
             wishes = [wish for one in gang.waiting if (wish := self._wish_now(one)) is not None]
             await self._allocate(pod.namespace, wishes, lambda read: self._together_still(gang, pod, read))
         except ElasticGPUError:
@@ -339,6 +357,12 @@ def _as_read(wish: Wish, read: Read) -> Wish:
     if any(one.claim.uid not in read for one in wish.waiting):
         raise Conflict(f"pod {wish.pod.key}: its claims changed meanwhile")
     return wish
+
+
+def _gang_of(pod: Pod) -> str:
+    """Return the `namespace/name` of the gang that the pod names; "" for none."""
+    name = pod.annotations.get(names.GANG)
+    return f"{pod.namespace}/{name}" if name is not None else ""
 
 
 def _waits(pod: Pod) -> bool:

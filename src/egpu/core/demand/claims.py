@@ -99,6 +99,7 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         parkable=terms.parking.parkable,
         resident_percent=terms.parking.resident_percent,
         park_idle_seconds=terms.parking.idle_seconds,
+        park_stays=terms.parking.stays_on_request,
     )
     profiles = terms.technology.profiles(parameters)
     if asked.keys() & profiles.keys():

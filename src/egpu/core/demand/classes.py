@@ -77,6 +77,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
         SHAREABLE: VALUES,
         MEMORY_ISOLATION: isolation.VALUES,
         PARKING: parking.VALUES,
+        parking.STAY: parking.VALUES,
     }
     for technology in PROVISIONERS.values():
         own |= technology.parameters

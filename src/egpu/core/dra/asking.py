@@ -46,12 +46,24 @@ class Asked:
 def check_size(pod: Pod, claims: Iterable[ResourceClaim], classes: Classes) -> None:
     """Check the number of requests for our classes in a pod's claims, before each costs time on every node. Raises
     NotSupported."""
-    requests = (one.exactly for claim in claims for one in claim.spec.devices.requests or ())
-    count = sum(one is not None and one.device_class_name in classes for one in requests)
+    count = _requests(claims, classes)
     if count > names.MAX_GPU_CONTAINERS:
         raise NotSupported(
             f"pod {pod.key}: its claims have {count} requests; the most is {names.MAX_GPU_CONTAINERS}: use more pods"
         )
+
+
+def check_gang_size(gang: str, members: Iterable[Iterable[ResourceClaim]], classes: Classes) -> None:
+    """Check the number of requests in the claims of all members likewise. Raises NotSupported."""
+    count, most = 0, names.MAX_GANG_REQUESTS
+    for claims in members:  # counted no further than needed
+        if (count := count + _requests(claims, classes)) > most:
+            raise NotSupported(f"gang {gang}: its claims have over {most} requests; use smaller gangs")
+
+
+def _requests(claims: Iterable[ResourceClaim], classes: Classes) -> int:
+    requests = (one.exactly for claim in claims for one in claim.spec.devices.requests or ())
+    return sum(one is not None and one.device_class_name in classes for one in requests)
 
 
 def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses) -> Asked | None:

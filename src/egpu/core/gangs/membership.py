@@ -15,17 +15,21 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from egpu.api import names
 from egpu.core.neighbours.table import group_of
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import InvalidDemand
 
+V = TypeVar("V")
+
 DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_OFFERS: Final = 16_384
 """Waiting members whose nodes are remembered. The scheduler may ask about a pod before the watch shows it, or after its
 end, so the number of known pods is no bound."""
+MAX_IN_VAIN: Final = 64
+"""Gangs whose last answer is remembered."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """The name is a label's value too."""
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smh]?)")
@@ -191,6 +195,25 @@ class Gang:
         return ""
 
 
+class InVain(Generic[V]):
+    """Gangs that do not fit, each with its answer and the question: kube-scheduler asks about all members, one after
+    the other, and to place them all takes up to seconds."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[object, V]] = OrderedDict()
+
+    def of(self, gang: str, question: object) -> V | None:
+        """Return the answer to the same question; None if it was another, or none."""
+        known = self._known.get(gang)
+        return known[1] if known is not None and known[0] == question else None
+
+    def note(self, gang: str, question: object, answer: V) -> None:
+        self._known[gang] = question, answer
+        self._known.move_to_end(gang)
+        if len(self._known) > MAX_IN_VAIN:
+            self._known.popitem(last=False)
+
+
 class Gangs:
     """Pods by gang, as the watch shows them, and the nodes that the scheduler offers to each waiting member.
 
@@ -207,6 +230,8 @@ class Gangs:
         """UIDs of pods of neighbours' groups that are no members themselves, by the gang's key."""
         self._keys: dict[str, str] = {}
         self._offers: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self.in_vain: InVain[Any] = InVain()
+        """Answers of `egpu.core.gangs.placing`."""
 
     def pod_changed(self, pod: Pod) -> None:
         name = pod.annotations.get(names.GANG)

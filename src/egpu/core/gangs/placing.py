@@ -9,10 +9,11 @@ CPU and memory of nodes are checked too, as far as objects show them: the schedu
 this module checks several pods at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from egpu.api import names
 from egpu.api.allocation import PodAllocation
 from egpu.core.gangs.alike import is_alike, is_placed_by_group
 from egpu.core.gangs.membership import Gang
@@ -49,6 +50,9 @@ class Stuck:
     refusals: tuple[Refusal, ...]
 
 
+_NOTHING: Final = Room(0, 0)
+
+
 class _Attempt:
     def __init__(self, cache: SchedulerCache, members: Sequence[Member], policies: Policies, *, reasons: int) -> None:
         self.cache = cache
@@ -57,6 +61,8 @@ class _Attempt:
         self.reasons = reasons
         self.steps = len(members) + SPARE_STEPS
         self.spent: dict[str, Room] = {}
+        self.free: dict[str, Room] = {}
+        """Of nodes, before this attempt."""
         self.chosen: dict[str, PodAllocation] = {}
         self.stuck: Stuck | None = None
 
@@ -101,12 +107,16 @@ class _Attempt:
         self._spend(member, self.chosen.pop(member.pod.uid).node, -1)
 
     def _spend(self, member: Member, node: str, sign: int) -> None:
-        spent, asked = self.spent.get(node, Room(0, 0)), member.request
+        spent, asked = self.spent.get(node, _NOTHING), member.request
         self.spent[node] = Room(spent.cpu_milli + sign * asked.cpu_milli, spent.ram_mib + sign * asked.ram_mib)
 
     def _has_room(self, member: Member, node: str) -> bool:
-        free, spent = self.cache.hosts.free(node), self.spent.get(node, Room(0, 0))
         asked = member.request
+        if not (asked.cpu_milli or asked.ram_mib):
+            return True
+        if (free := self.free.get(node)) is None:
+            free = self.free[node] = self.cache.hosts.free(node)
+        spent = self.spent.get(node, _NOTHING)
         return (not asked.cpu_milli or free.cpu_milli - spent.cpu_milli >= asked.cpu_milli) and (
             not asked.ram_mib or free.ram_mib - spent.ram_mib >= asked.ram_mib
         )
@@ -202,7 +212,7 @@ def place_gang(
     scheduler offered; `default_nodes`: nodes of members without an offer."""
     if problem := gang.problem():
         return GangVerdict({}, problem)
-    name, members = gang.terms.name, list[Member]()
+    name, members, asked = gang.terms.name, list[Member](), 0
     for waiting in gang.waiting:
         offered = nodes if waiting.uid == pod.uid else cache.gangs.offered(waiting.uid)
         if offered is None:
@@ -213,16 +223,34 @@ def place_gang(
             request = cache.request(waiting)
         except (InvalidInput, CorruptData) as error:
             return GangVerdict({}, f"gang {name}: pod {waiting.name}: {error}")
+        if (asked := asked + len(request.demand.containers)) > names.MAX_GANG_REQUESTS:
+            most = names.MAX_GANG_REQUESTS
+            return GangVerdict({}, f"gang {name}: its pods have over {most} containers with cards; use smaller gangs")
         members.append(Member(waiting, request, offered))
     if contended := _contended(members):
         return GangVerdict({}, f"gang {name}: {contended}")
+    asked_for = (policies, reasons, tuple(gang.bound), tuple(members))
+    if (known := cache.gangs.in_vain.of(gang.key, (asked_for, _state(cache)))) is not None:
+        return known
     try:
         found = place_members(cache, members, policies, reasons=reasons)
     except MissingExtra as error:
         return GangVerdict({}, f"gang {name}: {error}")
     if not isinstance(found, Stuck):
         return GangVerdict(found)
-    size, fit = gang.terms.size, found.placed + len(gang.bound)
+    verdict = _in_vain(gang, found)
+    cache.gangs.in_vain.note(gang.key, (asked_for, _state(cache)), verdict)
+    return verdict
+
+
+def _state(cache: SchedulerCache) -> Hashable:
+    """Return a value that changes when cards or nodes do."""
+    ledger = cache.ledger
+    return ledger.changes.version, ledger.cards_version, cache.hosts.version
+
+
+def _in_vain(gang: Gang, found: Stuck) -> GangVerdict:
+    name, size, fit = gang.terms.name, gang.terms.size, found.placed + len(gang.bound)
     head = f"gang {name}: all {size} members exist, {fit} fit at once"
     others = f"with {found.placed} of the others placed" if found.placed else "even alone"
     return GangVerdict({}, f"{head}; {found.pod.name} has no room {others}", found.pod, found.refusals)

@@ -76,6 +76,14 @@ def unreadable(asked: Asked, why: str) -> str:
     return f"the pods of the {asked.group} are placed one by one: {why}"
 
 
+def too_large(asked: Asked, most_kib: int) -> str:
+    """Return a warning for a pod whose object is too large to be read. Raises InvalidDemand if it must be a gang."""
+    why = f"it has more than {most_kib} KiB"
+    if asked.group.neighbour.explicit:
+        raise InvalidDemand(asked.group.neighbour.field, f"the {asked.group} cannot be read: {why}; make it smaller")
+    return unreadable(asked, why)
+
+
 def with_annotations(pod: Pod, annotations: Mapping[str, str] | None) -> Pod:
     """Return the pod with these annotations, such as those of its gang."""
     if not annotations:

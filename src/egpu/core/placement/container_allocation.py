@@ -32,6 +32,7 @@ def container_allocation(
         vocabulary=demand.vocabulary,
         parkable=demand.parkable,
         park_idle_seconds=demand.park_idle_seconds,
+        park_stays=demand.park_stays,
         cards=tuple(
             CardShare(
                 uuid=cards[column].uuid,

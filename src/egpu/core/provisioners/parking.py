@@ -3,7 +3,8 @@
 The technology keeps the contents in the host's memory, and brings them back with the program's next call. With
 `parkingResident: 25%`, only this part of a slice's memory is its own on the card. It shares the room for the rest with
 other such slices, and an arbiter on the node decides which of them have it (`egpu.core.arbiter`). With
-`parkingIdle: 60s` a slice counts as idle after this time without a call.
+`parkingIdle: 60s` a slice counts as idle after this time without a call. With `parkingStay: "true"` authors of pods may
+keep the memory of a slice on the card, which quotas do not count.
 """
 
 import re
@@ -19,6 +20,7 @@ from egpu_base.errors import InvalidDemand
 PARKING: Final = "parking"
 RESIDENT: Final = "parkingResident"
 IDLE: Final = "parkingIdle"
+STAY: Final = "parkingStay"
 VALUES: Final = TRUE_OR_FALSE
 IDLE_SECONDS: Final = 10.0
 """Longer than most pauses within a computation."""
@@ -35,23 +37,27 @@ class ParkingTerms:
     parkable: bool = False
     resident_percent: int = 0
     idle_seconds: float = 0.0
+    stays_on_request: bool = False
 
 
 def parking_terms(parameters: Mapping[str, str], technology: Provisioner) -> ParkingTerms:
     """Read how far slices of the class may be parked. Raises InvalidDemand, naming the parameter."""
     parkable = is_true(parameters, PARKING, technology, supports=lambda one: one.parks, what=PARKING)
-    for name in (RESIDENT, IDLE):
+    for name in (RESIDENT, IDLE, STAY):
         if name in parameters and not parkable:
             raise InvalidDemand(f"parameters[{name}]", f'needs {PARKING}: "true"')
     if RESIDENT not in parameters:
-        if IDLE in parameters:
-            raise InvalidDemand(f"parameters[{IDLE}]", f"needs {RESIDENT}: slices with their own room are not parked")
+        for name in (IDLE, STAY):
+            if name in parameters:
+                reason = f"needs {RESIDENT}: slices with their own room are not parked"
+                raise InvalidDemand(f"parameters[{name}]", reason)
         return ParkingTerms(parkable)
     percent = _PERCENT.fullmatch(parameters[RESIDENT])
     if percent is None:
         reason = f"{parameters[RESIDENT]!r} is not a percentage from 1% to 99%"
         raise InvalidDemand(f"parameters[{RESIDENT}]", reason)
-    return ParkingTerms(parkable, int(percent[1]), _idle_seconds(parameters))
+    stays = is_true(parameters, STAY, technology, supports=lambda one: one.parks, what=STAY)
+    return ParkingTerms(parkable, int(percent[1]), _idle_seconds(parameters), stays)
 
 
 def _idle_seconds(parameters: Mapping[str, str]) -> float:

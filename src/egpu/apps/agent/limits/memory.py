@@ -66,10 +66,14 @@ class MemoryReconciler:
                     pass
         return found
 
-    def held_bytes(self, key: Hashable, uuid: str) -> int:
-        """Return the driver's last figure for a slice on a card; 0 without one."""
+    def driver_bytes(self, key: Hashable, uuid: str) -> int | None:
+        """Return the driver's last figure for a slice on a card; None without one."""
         finding = self.watch.findings.get((key, uuid))
-        return 0 if finding is None else finding.driver_bytes
+        return None if finding is None else finding.driver_bytes
+
+    def held_bytes(self, key: Hashable, uuid: str) -> int:
+        """Return the same, 0 without a figure."""
+        return self.driver_bytes(key, uuid) or 0
 
     def holders(self, key: Hashable, uuid: str) -> tuple[Process, ...]:
         """Return the processes that have this memory."""

@@ -5,7 +5,7 @@ It reads slots and policy pages only, so a new agent goes on where the last one 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
@@ -20,14 +20,17 @@ from egpu_base.runtime.looking import looking
 HOST_PART: Final = 0.5
 """Of the node's memory, for parked slices, unless the administrator says otherwise."""
 
+DriverBytes = Callable[[Hashable, str], int | None]
+
 
 class CardRooms:
-    """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays."""
+    """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays. `driver_bytes`
+    returns the driver's figure for a slice on a card, or None."""
 
-    def __init__(self, slots: Slots, pods: Reflector[Pod]) -> None:
+    def __init__(self, slots: Slots, pods: Reflector[Pod], driver_bytes: DriverBytes) -> None:
         self._slots = slots
         self._pods = pods
-        self._rooms = Rooms(self.cards)
+        self._rooms = Rooms(self.cards, driver_bytes=driver_bytes)
 
     @property
     def totals(self) -> Totals:
@@ -68,7 +71,8 @@ class CardRooms:
             floor_bytes=share.resident_mib * MIB_BYTES,
             idle_seconds=first.allocation.park_idle_seconds,
             priority=max((pod.spec.priority or 0 for pod in pods), default=0),
-            stays=any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
+            stays=first.allocation.park_stays
+            and any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
         )
 
 
