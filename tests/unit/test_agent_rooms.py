@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any, cast
 
+from egpu.adapters.slices.host_memory import parking_memory_mib
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
 from egpu.adapters.slices.rooms import TERM_SECONDS, Rooms, first_room
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
+from egpu.apps.agent.limits.rooms import CardRooms
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod, PodSpec
 from egpu_base.api.objects import ObjectMeta

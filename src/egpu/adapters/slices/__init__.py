@@ -11,6 +11,7 @@ shares        divides a card's time between its slices at one moment; pure
 sharing       finds the active slices, many times a second, and grants each its share of time
 reaping       removes ended processes from a usage file that containers share
 rooms         gives slices that share a card's memory their room, and parks others for them
+host_memory   how much of the machine's memory parked slices may take
 parked        the bytes that processes say they have parked
 asking        asks slices to park or to wake, and sets their room
 published     use of slices, as agents or Prometheus publish it

@@ -4,9 +4,7 @@ It reads slots and policy pages only, so a new agent goes on where the last one 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Final
 
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
 from egpu.api import names
@@ -16,9 +14,6 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.kubernetes.reflector import Reflector
 from egpu_base.runtime.looking import looking
-
-HOST_PART: Final = 0.5
-"""Of the node's memory, for parked slices, unless the administrator says otherwise."""
 
 
 class CardRooms:
@@ -70,10 +65,3 @@ class CardRooms:
             priority=max((pod.spec.priority or 0 for pod in pods), default=0),
             stays=any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
         )
-
-
-def parking_memory_mib(chosen: int | None) -> int:
-    """Return how much of this node's memory parked slices may take: as chosen, or a part of it."""
-    if chosen is not None:
-        return chosen
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB_BYTES * HOST_PART)
