@@ -12,6 +12,8 @@ from egpu.apps.agent.limits.rooms import CardRooms
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod, PodSpec
 from egpu_base.api.objects import ObjectMeta
+from egpu_base.kubernetes.events import EventRecorder
+from support.fake_api import FakeAPI
 
 MIB = 1 << 20
 
@@ -52,13 +54,17 @@ def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0) -> Non
     slots.replace(record, fill)
 
 
+def card_rooms(slots: Slots, pods: Pods) -> CardRooms:
+    return CardRooms(slots, cast(Any, pods), EventRecorder(FakeAPI().client(), component="test"))
+
+
 def test_the_cards_and_their_slices(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "plain", 300)
     slot(slots, "one", 600, 60)
     slot(slots, "two", 500, 50)
     pods = Pods(one=pod("one", priority=7), two=pod("two", annotations={names.STAY_RESIDENT: "true"}))
-    (card,) = CardRooms(slots, cast(Any, pods)).cards().values()
+    (card,) = card_rooms(slots, pods).cards().values()
     assert card.budget_bytes == 700 * MIB, "what the plain slice was promised stays free for it"
     said = {one.policy.parent.name: one for one in card.slices}
     assert {name: (one.floor_bytes // MIB, one.priority, one.stays) for name, one in said.items()} == {
@@ -72,7 +78,7 @@ def test_the_cards_and_their_slices(tmp_path: Path) -> None:
 def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
     slots, now = Slots(tmp_path / "slots"), 1000.0
     slot(slots, "one", 600, 60)
-    mine = CardRooms(slots, cast(Any, Pods()))
+    mine = card_rooms(slots, Pods())
     rooms = Rooms(mine.cards, clock=lambda: now)
     for now in (1000.0, 1004.0, 1008.0):
         rooms.step()
@@ -85,6 +91,6 @@ def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
 def test_no_cards_are_no_work(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "plain", 300)
-    assert CardRooms(slots, cast(Any, Pods())).cards() == {}
+    assert card_rooms(slots, Pods()).cards() == {}
     assert parking_memory_mib(5) == 5
     assert parking_memory_mib(None) > 5

@@ -109,7 +109,9 @@ def run(
         str | None,
         typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool with the broker at this address."),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Number of cards, each with --core and --memory.")] = 1,
+    gpus: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Number of cards, each with --core and --memory.")
+    ] = 1,
     ptx: Ptx = None,
     wait: Wait = None,
     secret_file: pool.SecretFile = None,

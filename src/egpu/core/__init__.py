@@ -22,6 +22,7 @@
     contexts      the memory of an empty context, by card model
     overruns      when memory beyond a slice's limit has a consequence
     arbiter       which slices have their memory on a card that has too little for all
+    thrashing     cards whose slices wait for each other's room most of the time
     backoff       the wait after a slice was terminated for an overrun
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none

@@ -141,7 +141,7 @@ class Agent:
         self.resizer = self._resizer()
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
-        self.rooms = CardRooms(self.slots, self.resizer.pods)
+        self.rooms = CardRooms(self.slots, self.resizer.pods, events)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
@@ -286,6 +286,7 @@ class Agent:
             standing=self.standing,
             slots_first=True,
             parking_memory_mib=parking_memory_mib(self.config.parking_memory_mib),
+            thrashing=lambda: self.rooms.totals.thrashing,
         )
 
     def _standing(self, events: EventRecorder, kubelet: PodResources) -> NodeStanding:

@@ -4,25 +4,33 @@ It reads slots and policy pages only, so a new agent goes on where the last one 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
 from egpu.api import names
 from egpu.api.allocation import CardShare
+from egpu.apps.agent.limits.park_events import ParkEvents
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.reflector import Reflector
 from egpu_base.runtime.looking import looking
+
+TELL_SECONDS: Final = 1.0
+"""Between two looks for events that are due."""
 
 
 class CardRooms:
     """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays."""
 
-    def __init__(self, slots: Slots, pods: Reflector[Pod]) -> None:
+    def __init__(self, slots: Slots, pods: Reflector[Pod], events: EventRecorder) -> None:
         self._slots = slots
         self._pods = pods
-        self._rooms = Rooms(self.cards)
+        self._events = ParkEvents(slots, pods, events)
+        self._rooms = Rooms(self.cards, told=self._events.told)
 
     @property
     def totals(self) -> Totals:
@@ -30,7 +38,14 @@ class CardRooms:
 
     async def run(self) -> None:
         await self._pods.synced.wait()
-        await looking(self._rooms.step)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looking(self._rooms.step))
+            group.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            await self._events.step()
 
     def cards(self) -> Mapping[str, SharedCard]:
         """Return the cards with slices that share room, by UUID. All other slices keep what they were promised."""
