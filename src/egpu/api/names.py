@@ -21,6 +21,8 @@ STAY_RESIDENT: Final = f"{GROUP}/stay-resident"
 """On a pod, written by anybody who may change it: "true" keeps its memory on the card, whoever needs the room."""
 PARKING_MEMORY: Final = f"{GROUP}/parking-memory-mib"
 """On a node, written by its agent: how much of the node's own memory parked slices may take."""
+PARKING_QUOTA: Final = f"requests.{GROUP}/parking-memory"
+"""In a ResourceQuota: MiB of nodes' own memory that slices of the namespace may need while they are parked."""
 THRASHING_CARDS: Final = f"{GROUP}/thrashing-cards"
 """On a node, written by its agent: the UUIDs of cards whose slices share room and wait for each other most of the time,
 with commas between them."""

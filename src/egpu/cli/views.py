@@ -10,6 +10,7 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, d
 from egpu.api.objects import ElasticGPUClaim
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
+from egpu.core.host_quotas import host_memory_mib
 from egpu.core.links import rank
 from egpu.core.node_condition import not_offering
 from egpu.core.placement.card_usage import FREE, mode_name
@@ -171,6 +172,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
                 "provisioner": allocation.container.provisioner if allocation else None,
                 "qos": allocation.container.qos if allocation else None,
                 "cards": _card_records(allocation.container) if allocation else [],
+                "hostMemoryMiB": host_memory_mib(allocation.container) if allocation else 0,
                 "boundGPUs": list(claim.status.bound_gpus),
                 "usedBy": list(claim.status.used_by),
             },
