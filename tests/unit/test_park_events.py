@@ -71,6 +71,7 @@ async def test_a_pod_gets_one_event_a_minute(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.add("sleeper")
     node.add("worker")
+    told: list[str] = []
     for _ in range(100):
         node.parks("sleeper", "worker")
         node.now += 1

@@ -11,6 +11,10 @@ API_VERSION: Final = f"{GROUP}/{STORAGE_VERSION}"
 # --- the one resource that the device plugin registers --------------------------------------------------------------
 SLOT: Final = f"{GROUP}/slot"
 
+# --- a line of quotas that the extender counts ----------------------------------------------------------------------
+PARKING_QUOTA: Final = f"requests.{GROUP}/parking-memory"
+"""MiB of nodes' own memory that slices of the namespace may need while they are parked."""
+
 # --- annotations ----------------------------------------------------------------------------------------------------
 ALLOCATION: Final = f"{GROUP}/allocation"
 """On a pod, written by the Binding: its shares of cards (`egpu.api.allocation.PodAllocation`)."""
@@ -21,8 +25,6 @@ STAY_RESIDENT: Final = f"{GROUP}/stay-resident"
 """On a pod, written by anybody who may change it: "true" keeps its memory on the card, whoever needs the room."""
 PARKING_MEMORY: Final = f"{GROUP}/parking-memory-mib"
 """On a node, written by its agent: how much of the node's own memory parked slices may take."""
-PARKING_QUOTA: Final = f"requests.{GROUP}/parking-memory"
-"""In a ResourceQuota: MiB of nodes' own memory that slices of the namespace may need while they are parked."""
 THRASHING_CARDS: Final = f"{GROUP}/thrashing-cards"
 """On a node, written by its agent: the UUIDs of cards whose slices share room and wait for each other most of the time,
 with commas between them."""
