@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.core.arbiter import IDLE_SWAPS, REFUSED_SECONDS, TURN_SWAPS, Decision, Tenant, Turn, decide
+from egpu.core.arbiter import IDLE_SWAPS, REFUSED_SECONDS, TURN_SWAPS, Decision, Park, Tenant, Turn, Why, decide
 from support.long import or_long
 
 GIB = 1 << 30
@@ -58,7 +58,7 @@ def test_one_decision(slices: tuple[Tenant, ...], known: list[Turn], spare: int)
         room = decision.rooms.get(one.name, one.room_bytes)
         assert one.floor_bytes <= room <= max(one.limit_bytes, one.on_card_bytes)
         if one.name in decision.parks:
-            check_victim(one, slices, turns[one.name], holds=decision.parks[one.name])
+            check_victim(one, slices, turns[one.name], holds=decision.parks[one.name].holds)
 
 
 def check_victim(one: Tenant, slices: tuple[Tenant, ...], known: Turn, *, holds: bool) -> None:
@@ -95,6 +95,11 @@ def decided(*slices: Tenant, turns: Mapping[str, Turn] = LONG_AGO, budget: int =
     return decide(slices, known, budget_bytes=budget * GIB, bandwidth=BANDWIDTH, now=NOW)
 
 
+def parked(decision: Decision) -> dict[Hashable, bool]:
+    """Return the slices to park, and whether calls of each are held."""
+    return {name: park.holds for name, park in decision.parks.items()}
+
+
 def test_nobody_is_parked_while_there_is_room() -> None:
     decision = decided(replace(tenant("a", 40), active_at=0.0), tenant("b", 0, wants=30))
     assert decision.parks == {}
@@ -113,16 +118,16 @@ def test_the_slice_that_was_idle_for_longest_is_parked() -> None:
     slices = [
         replace(tenant(name, 20), active_at=NOW - idle) for name, idle in (("a", 40), ("b", 90), ("c", 60), ("d", 5))
     ]
-    assert decided(*slices, tenant("e", 0, wants=20)).parks == {"b": False}
-    assert decided(*slices, tenant("e", 0, wants=40)).parks == {"b": False, "c": False}
+    assert parked(decided(*slices, tenant("e", 0, wants=20))) == {"b": False}
+    assert parked(decided(*slices, tenant("e", 0, wants=40))) == {"b": False, "c": False}
 
 
 def test_idle_time_is_weighed_by_size_and_priority() -> None:
     large, small = replace(tenant("a", 60), active_at=NOW - 90), replace(tenant("b", 10), active_at=NOW - 60)
-    assert decided(large, small, tenant("e", 0, wants=14)).parks == {"b": False}, "60 GiB for 2 is a long way"
+    assert parked(decided(large, small, tenant("e", 0, wants=14))) == {"b": False}, "60 GiB for 2 is a long way"
     dear = replace(tenant("a", 20), active_at=NOW - 90, priority=9)
     cheap = replace(tenant("b", 20), active_at=NOW - 60)
-    assert decided(dear, cheap, tenant("c", 40), tenant("e", 0, wants=20)).parks == {"b": False}
+    assert parked(decided(dear, cheap, tenant("c", 40), tenant("e", 0, wants=20))) == {"b": False}
 
 
 def test_busy_slices_have_turns() -> None:
@@ -130,22 +135,23 @@ def test_busy_slices_have_turns() -> None:
     early = decided(busy, other, turns={"a": Turn(NOW - 119)})
     assert (early.parks, early.contended) == ({}, True)
     late = decided(busy, other, turns={"a": Turn(NOW - 121)})
-    assert (late.parks, late.contended) == ({"a": True}, True)
+    assert (late.parks, late.contended) == ({"a": Park("b", Why.TURN)}, True)
     assert late.rooms == {"a": GIB}, "it cannot come back before the other has its turn"
 
 
 def test_a_more_important_slice_parks_others_at_once() -> None:
     just_now = {"a": Turn(NOW)}
-    assert decided(tenant("a", 60), replace(tenant("b", 0, wants=60), priority=1), turns=just_now).parks == {"a": True}
-    assert decided(replace(tenant("a", 60), priority=1), tenant("b", 0, wants=60)).parks == {}
+    important = replace(tenant("b", 0, wants=60), priority=1)
+    assert decided(tenant("a", 60), important, turns=just_now).parks == {"a": Park("b", Why.BELOW)}
+    assert parked(decided(replace(tenant("a", 60), priority=1), tenant("b", 0, wants=60))) == {}
     idle = replace(tenant("a", 60), priority=1, active_at=0.0)
-    assert decided(idle, tenant("b", 0, wants=60)).parks == {"a": False}, "an idle one leaves for anybody"
+    assert decided(idle, tenant("b", 0, wants=60)).parks == {"a": Park("b", Why.IDLE)}, "an idle one leaves for anybody"
 
 
 def test_two_that_wait_with_half_of_the_memory_each() -> None:
     first, second = Turn(NOW, NOW - 2), Turn(NOW, NOW - 1)
     decision = decided(tenant("a", 40, wants=20), tenant("b", 40, wants=20), turns={"a": first, "b": second})
-    assert decision.parks == {"b": True}
+    assert decision.parks == {"b": Park("a", Why.WAITS)}
 
 
 def test_a_small_one_is_not_behind_a_large_one_for_ever() -> None:
@@ -159,9 +165,9 @@ def test_a_small_one_is_not_behind_a_large_one_for_ever() -> None:
 
 def test_who_stays_and_who_did_not_park_is_left_alone() -> None:
     waiting = tenant("b", 0, wants=60)
-    assert decided(replace(tenant("a", 60), active_at=0.0, stays=True), waiting).parks == {}
+    assert parked(decided(replace(tenant("a", 60), active_at=0.0, stays=True), waiting)) == {}
     leaves = {"a": Turn(0.0, None, NOW - 1)}
-    assert decided(replace(tenant("a", 60), active_at=0.0, answered=False), waiting, turns=leaves).parks == {}
+    assert parked(decided(replace(tenant("a", 60), active_at=0.0, answered=False), waiting, turns=leaves)) == {}
     refused = decided(replace(tenant("a", 60), active_at=0.0, answered=True), waiting, turns=leaves)
     assert (refused.parks, refused.turns["a"].refused_until) == ({}, NOW + REFUSED_SECONDS)
 

@@ -3,6 +3,7 @@
 import textwrap
 import threading
 import time
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from egpu.adapters.slices.pages import (
 )
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice
 from egpu.adapters.slices.usage import ParkAnswer, ProcessParking
+from egpu.core.arbiter import Park
 from egpu_sim.machines.machine import Machine
 from support.simulated_gpu import Program, run
 from support.waiting import wait_until
@@ -93,7 +95,8 @@ class Arbiter:
     """Runs as in the agent, in a thread."""
 
     def __init__(self, slices: list[SharedSlice], budget: int) -> None:
-        self.rooms = Rooms(lambda: {"GPU": SharedCard(budget, slices)})
+        self.told: list[tuple[Hashable, Park]] = []
+        self.rooms = Rooms(lambda: {"GPU": SharedCard(budget, slices)}, told=lambda *said: self.told.append(said))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 

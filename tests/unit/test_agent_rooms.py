@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+from egpu.adapters.slices.host_memory import parking_memory_mib
 from egpu.adapters.slices.pages import (
     SLOT_LIVE,
     USAGE_DEVICE,
@@ -20,12 +21,14 @@ from egpu.adapters.slices.pages import (
 from egpu.adapters.slices.rooms import TERM_SECONDS, Rooms, first_room
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
+from egpu.apps.agent.limits.rooms import CardRooms
 from egpu.apps.agent.slots.directories import POLICY_FILE, USAGE_FILE, SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod, PodSpec
 from egpu_base.api.objects import ObjectMeta
+from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.system import proc
 from egpu_base.system.processes import start_time
+from support.fake_api import FakeAPI
 
 MIB = 1 << 20
 
@@ -71,13 +74,17 @@ def slot(slots: Slots, name: str, memory_mib: int, resident_mib: int = 0, *, sta
     slots.replace(record, fill)
 
 
+def card_rooms(slots: Slots, pods: Pods) -> CardRooms:
+    return CardRooms(slots, cast(Any, pods), EventRecorder(FakeAPI().client(), component="test"), unknown)
+
+
 def test_the_cards_and_their_slices(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "plain", 300)
     slot(slots, "one", 600, 60)
     slot(slots, "two", 500, 50)
     pods = Pods(one=pod("one", priority=7), two=pod("two", annotations={names.STAY_RESIDENT: "true"}))
-    (card,) = CardRooms(slots, cast(Any, pods), unknown).cards().values()
+    (card,) = card_rooms(slots, pods).cards().values()
     assert card.budget_bytes == 700 * MIB, "what the plain slice was promised stays free for it"
     said = {one.policy.parent.name: one for one in card.slices}
     assert {name: (one.floor_bytes // MIB, one.priority, one.stays) for name, one in said.items()} == {
@@ -93,14 +100,14 @@ def test_a_pod_keeps_its_memory_on_the_card_only_if_its_class_allows_it(tmp_path
     slots = Slots(tmp_path / "slots")
     slot(slots, "one", 600, 60, stays=False)
     pods = Pods(one=pod("one", annotations={names.STAY_RESIDENT: "true"}))
-    (card,) = CardRooms(slots, cast(Any, pods), unknown).cards().values()
+    (card,) = card_rooms(slots, pods).cards().values()
     assert [one.stays for one in card.slices] == [False]
 
 
 def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
     slots, now = Slots(tmp_path / "slots"), 1000.0
     slot(slots, "one", 600, 60)
-    mine = CardRooms(slots, cast(Any, Pods()), unknown)
+    mine = card_rooms(slots, Pods())
     rooms = Rooms(mine.cards, clock=lambda: now)
     for now in (1000.0, 1004.0, 1008.0):
         rooms.step()
@@ -113,28 +120,9 @@ def test_a_room_stays_in_force_while_the_arbiter_lives(tmp_path: Path) -> None:
 def test_no_cards_are_no_work(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "plain", 300)
-    assert CardRooms(slots, cast(Any, Pods()), unknown).cards() == {}
+    assert card_rooms(slots, Pods()).cards() == {}
     assert parking_memory_mib(5) == 5
     assert parking_memory_mib(None) > 5
-
-
-def test_slices_that_fill_their_usage_files_take_little_time(tmp_path: Path) -> None:
-    slots = Slots(tmp_path / "slots")
-    for number in range(10):
-        slot(slots, f"s{number}", 600, 60)
-    rooms = Rooms(CardRooms(slots, cast(Any, Pods()), unknown).cards)
-    started = time.process_time()
-    for _ in range(3):
-        for number in range(10):
-            fill_rows(slots.usage_file(f"s{number}"))
-        rooms.step()
-    assert time.process_time() - started < 1.5, "it took 3 s, and every look of the agent took as long as one of these"
-
-
-def fill_rows(usage: Path) -> None:
-    """Say that 1024 processes wait for room, as a container may."""
-    row = USAGE_ROW.pack(SLOT_LIVE, 0, 1, 0, 7, 8, time.monotonic_ns(), *[0] * 9, *[1 << 21] * 8, *[0] * 8)
-    write(usage, row * 1024, asks=True)
 
 
 def write(usage: Path, rows: bytes, *, asks: bool, now: float | None = None) -> None:
@@ -155,9 +143,7 @@ def test_memory_that_the_driver_never_sees_keeps_no_room_from_others(tmp_path: P
     us = (SLOT_LIVE, 0, os.getpid(), 0, start_time(os.getpid()), proc.pid_namespace(os.getpid()))
     said = USAGE_ROW.pack(*us, *[0] * 10, *[0] * 7, 900 * MIB, *[0] * 8)
     write(slots.usage_file("liar"), said, asks=False)
-    rooms = Rooms(
-        CardRooms(slots, cast(Any, Pods()), unknown).cards, driver_bytes=lambda key, uuid: 0, clock=lambda: now
-    )
+    rooms = Rooms(card_rooms(slots, Pods()).cards, driver_bytes=lambda key, uuid: 0, clock=lambda: now)
     for tenths in range(60):
         now = started + tenths / 10
         waits = USAGE_ROW.pack(*us, 0, 500 * MIB, *[0] * 8, 500 * MIB, *[0] * 15)

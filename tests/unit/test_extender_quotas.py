@@ -101,3 +101,56 @@ async def test_a_namespace_without_claims_asks_for_no_quota() -> None:
         await seen(one, user)
         await one.binder.bind(args(user))
     assert not any("resourcequotas" in path for _, path in api.log)
+
+
+def parking_cluster(*, hard_mib: int) -> FakeAPI:
+    """A node with memory for parked slices, classes that share room, and a namespace with a quota for that memory."""
+    api = cluster()
+    node = api.put("nodes", {"kind": "Node", "metadata": {"name": "n0"}})
+    node["metadata"]["annotations"] = {names.PARKING_MEMORY: "100000"}
+    api.put("nodes", node)
+    for name, mode in (("now", "Immediate"), ("later", "WaitForFirstConsumer")):
+        parameters = {"parking": "true", "parkingResident": "10%"}
+        api.put("elasticgpuclasses", gpu_class(name, mode) | {"parameters": parameters})
+    parking_quota(api, hard_mib)
+    return api
+
+
+def parking_quota(api: FakeAPI, hard_mib: int) -> None:
+    status = {"hard": {names.PARKING_QUOTA: str(hard_mib)}, "used": {names.PARKING_QUOTA: "0"}}
+    api.put("resourcequotas", {"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "ns"}, "status": status})
+
+
+async def test_memory_of_nodes_for_parked_slices_is_counted_by_claim() -> None:
+    api = parking_cluster(hard_mib=1024)
+    async with extender(api) as one:
+        api.put("elasticgpuclaims", claim("first", "now", 10))
+        await bound(one, "first")
+        api.put("elasticgpuclaims", claim("second", "now", 10))
+        why = "1024 of 1024 MiB of nodes' memory for parked slices are used; 1024 more were requested"
+        await until(lambda: any(why in event["message"] for event in api.all("events")))
+        parking_quota(api, 2048)
+        await bound(one, "second")
+
+
+async def test_a_pod_whose_claim_is_beyond_the_memory_for_parked_slices_is_not_bound() -> None:
+    api = parking_cluster(hard_mib=1024)
+    async with extender(api) as one:
+        for number in range(2):
+            api.put("elasticgpuclaims", claim(f"c{number}", "later", 10))
+        pods = [api.put("pods", counted(f"p{number}", 10, f"c{number}")) for number in range(2)]
+        for each in pods:
+            await seen(one, each)
+        await one.binder.bind(args(pods[0]))
+        with pytest.raises(Refused, match=r"1024 of 1024 MiB of nodes' memory for parked slices are used"):
+            await one.binder.bind(args(pods[1]))
+        parking_quota(api, 2048)
+        await one.binder.bind(args(pods[1]))
+
+
+async def test_slices_with_their_own_room_need_no_memory_of_the_node() -> None:
+    api = parking_cluster(hard_mib=0)
+    api.put("elasticgpuclasses", gpu_class("plain", "Immediate"))
+    async with extender(api) as one:
+        api.put("elasticgpuclaims", claim("own", "plain", 10))
+        await bound(one, "own")

@@ -14,7 +14,8 @@ from egpu.adapters.cards.nvml import CardProcess, CardReading
 from egpu.adapters.executors import process
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.record import ExecutorRecord
-from egpu.adapters.local.book import Book, LocalSlice, SliceRequest
+from egpu.adapters.local.book import Book, LocalSlice
+from egpu.adapters.local.holders import SliceRequest
 from egpu.adapters.local.run import LocalMachine, plan
 from egpu.adapters.programs.preloading import check_program
 from egpu.api.allocation import CardShare, ContainerAllocation

@@ -12,6 +12,10 @@ API_VERSION: Final = f"{GROUP}/{STORAGE_VERSION}"
 # --- the one resource that the device plugin registers --------------------------------------------------------------
 SLOT: Final = f"{GROUP}/slot"
 
+# --- a line of quotas that the extender counts ----------------------------------------------------------------------
+PARKING_QUOTA: Final = f"requests.{GROUP}/parking-memory"
+"""MiB of nodes' own memory that slices of the namespace may need while they are parked."""
+
 # --- annotations ----------------------------------------------------------------------------------------------------
 ALLOCATION: Final = f"{GROUP}/allocation"
 """On a pod, written by the Binding: its shares of cards (`egpu.api.allocation.PodAllocation`)."""
@@ -23,6 +27,9 @@ STAY_RESIDENT: Final = f"{GROUP}/stay-resident"
 whoever needs the room, if the class has the parameter parkingStay."""
 PARKING_MEMORY: Final = f"{GROUP}/parking-memory-mib"
 """On a node, written by its agent: how much of the node's own memory parked slices may take."""
+THRASHING_CARDS: Final = f"{GROUP}/thrashing-cards"
+"""On a node, written by its agent: the UUIDs of cards whose slices share room and wait for each other most of the time,
+with commas between them."""
 RESERVATION: Final = f"{GROUP}/reservation"
 """On a waiting pod, written by the extender: the cards reserved for it while other pods are evicted
 (`egpu.core.placement.reservations.Reserved`)."""

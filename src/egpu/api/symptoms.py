@@ -15,6 +15,7 @@ class Symptom(StrEnum):
     NOT_STARTED = "a-pod-has-a-node-and-does-not-start"
     GETS_ERROR = "a-program-gets-an-error"
     KILLED = "a-program-was-killed"
+    SLOW = "a-program-is-slow"
     CLAIM = "a-claim-does-not-do-what-you-expect"
     CARD = "a-card-takes-no-new-pods"
     CLUSTER = "nodes-pool-and-cluster"

@@ -37,6 +37,7 @@
     trial           the programs that its checks start
     findings        results of `doctor` and `selftest`
     doctor          faults of an installation, and how to fix them
+    doctor_cluster  the cluster as the checks of `doctor` see it
     doctor_pod      one pod, followed from its admission to CUDA
     bundle          a report for maintainers, without secrets
     redaction       … the parts of objects and logs that it may have

@@ -8,7 +8,7 @@ run.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -23,17 +23,19 @@ from egpu.api.symptoms import Symptom
 from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.cli.components import NAMESPACE, Kubeconfig
+from egpu.cli.doctor_cluster import Cluster
 from egpu.cli.doctor_pod import doctor_pod
 from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail
 from egpu.cli.usage_options import TokenFile, Usage
 from egpu.core.demand.selection import selects
-from egpu.core.gpu_nodes import BY_DEFAULT, LABEL_ONE, agent_pod
+from egpu.core.gpu_nodes import LABEL_ONE
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.node_condition import not_offering
 from egpu.core.provisioners.mps import READY
 from egpu.core.rivals import by_rival, rival, rivals_by_node
 from egpu.core.schedulers import OWN_SCHEDULER
+from egpu.core.thrashing import thrashing_cards
 from egpu_base.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
 from egpu_base.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
 from egpu_base.kubernetes import Client
@@ -47,42 +49,6 @@ STALE_AFTER: Final = timedelta(seconds=60)
 MAX_NAMED: Final = 5
 PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
 INSTALL: Final = "egpu install"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The cluster as the checks see it, or the errors of what may not be listed."""
-
-    client: Client
-    namespace: str
-    listed_nodes: Sequence[Node] | Refused
-    listed_pods: Sequence[Pod] | Refused
-    now: datetime
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """Return all nodes. Raises Refused."""
-        if isinstance(self.listed_nodes, Refused):
-            raise self.listed_nodes
-        return self.listed_nodes
-
-    @property
-    def pods(self) -> Sequence[Pod]:
-        """Return the pods of all namespaces. Raises Refused."""
-        if isinstance(self.listed_pods, Refused):
-            raise self.listed_pods
-        return self.listed_pods
-
-    async def agents(self) -> Pod:
-        """Return a pod that selects nodes as the agents' DaemonSet does; as by default, if that cannot be read."""
-        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/elastic-gpu-agent"
-        try:
-            return agent_pod(await self.client.raw("GET", path))
-        except (NotFound, Refused):
-            return BY_DEFAULT
-
-    def logs(self, component: str) -> str:
-        return f"kubectl -n {self.namespace} logs --prefix -l app.kubernetes.io/name=elastic-gpu-{component}"
 
 
 def doctor(
@@ -358,6 +324,18 @@ async def _cards(cluster: Cluster) -> Finding:
     return Finding(State.OK, f"{len(cards)} cards are healthy{_without_mps(cards)}")
 
 
+async def _shared_room(cluster: Cluster) -> Finding:
+    """Check that slices that share room (parkingResident) do not wait for each other most of the time."""
+    thrashing = {uuid for node in cluster.nodes for uuid in thrashing_cards(node)}
+    cards = await cluster.client.list(ElasticGPU)
+    found = [card.name for card in cards if (one := card.spec.physical_gpu) and one.uuid in thrashing]
+    if found:
+        mend = "use fewer slices of classes with parkingResident on a card, or cards with more memory"
+        said = f"on {_some(found)}, slices that share room wait for each other most of the time"
+        return Finding(State.WRONG, said, mend)
+    return Finding(State.OK, "no card thrashes")
+
+
 def _without_mps(cards: Sequence[ElasticGPU]) -> str:
     """Return how many cards can have no MPS server, and why; empty if all can. Nothing is wrong with such cards."""
     reasons = [one.mps for card in cards if (one := card.spec.physical_gpu) and one.mps and one.mps != READY]
@@ -381,5 +359,6 @@ CHECKS: Final[Mapping[str, tuple[Callable[[Cluster], Awaitable[Finding]], Sympto
     "agents": (_agents, Symptom.CLUSTER),
     "injection": (_injection, Symptom.NOT_STARTED),
     "cards": (_cards, Symptom.CARD),
+    "shared room": (_shared_room, Symptom.SLOW),
 }
 """The checks, and where a person reads on about a fault that they find."""

@@ -1,16 +1,22 @@
 """`egpu get nodes|gpus|claims|pods`: lists of a cluster. `egpu get leases|servers`: lists of a pool."""
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from egpu.adapters.kubernetes.announced_usage import UsageSources, given_or_announced
 from egpu.cli import pool, views
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, show
 from egpu.cli.selecting import KEYS, Selection, What, summary
 from egpu.cli.snapshot import Snapshot, load_allowed_from, reading
 from egpu.core.node_condition import not_offering
+from egpu.core.view import SliceKey, SliceUsage
+from egpu_base.errors import CorruptData, Refused, Unavailable
 
 OTHER_NAMES = {
     "node": What.NODES,
@@ -29,6 +35,13 @@ OTHER_NAMES = {
 """Singular forms and kubectl's short names."""
 
 LISTS = "|".join(What)
+NO_SOURCES = UsageSources()
+
+Usage = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL|FILE", help="Source of pods' parked memory, as in `egpu bill`. Repeatable."),
+]
+TokenFile = Annotated[Path | None, typer.Option(help="Bearer token file, for agents that require one.")]
 
 
 def _what(text: str) -> What:
@@ -72,6 +85,8 @@ def get(
     mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive (whole cards), vcuda, qgpu, …")] = "",
     free: Annotated[bool, typer.Option("--free", help="Unused cards that take work; nodes with such a card.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Also show later changes, until Ctrl-C.")] = False,
+    usage: Usage = None,
+    token_file: TokenFile = None,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -87,23 +102,21 @@ def get(
     selection = Selection(node=node or (), labels=selector, model=model, mode=mode, free=free)
     selection.check(wanted)
 
-    def table_of(snapshot: Snapshot) -> Table:
-        return selection.of(wanted, _table(wanted, snapshot, namespace), snapshot)
-
     if wanted in (What.LEASES, What.SERVERS):
         show_table = pool.leases_table if wanted is What.LEASES else pool.servers_table
         found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
         show(show_table(address, found), output, empty=f"no {wanted} found")
         return
     if watch:
-        if not console.is_terminal or output is not Format.TABLE:
-            fail("--watch needs a terminal and -o table. In scripts, use kubectl get -w", code=EXIT_USAGE)
         from egpu.cli.watching import watch as watch_it  # slow to load, and only --watch needs it
 
+        if not console.is_terminal or output is not Format.TABLE:
+            fail("--watch needs a terminal and -o table. In scripts, use kubectl get -w", code=EXIT_USAGE)
         with reading():
-            asyncio.run(watch_it(kubeconfig, table_of, key=KEYS[wanted]))
+            asyncio.run(watch_it(kubeconfig, partial(_selected, wanted, selection, namespace), key=KEYS[wanted]))
     snapshot = load_allowed_from(kubeconfig, namespace)
-    table = table_of(snapshot)
+    sources = given_or_announced(usage or (), token_file, kubeconfig)
+    table = _selected(wanted, selection, namespace, snapshot, sources)
     show(table, output, empty=f"no {wanted} found")
     if output.for_people and table.records:
         note(summary(wanted, table.records))
@@ -117,7 +130,28 @@ def get(
                 note(f"{one.name}: {said[1]}", label="problem:")
 
 
-def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:
+def _used(snapshot: Snapshot, sources: UsageSources) -> Mapping[SliceKey, SliceUsage] | None:
+    """Return what slices say of their use, if any of them can be parked; None if there is no source."""
+    given = [one for pod in snapshot.pods if not pod.finished and (one := views.allocation_of(pod)) is not None]
+    if not sources.urls or not any(one.parkable for each in given for one in each.containers.values()):
+        return None
+    from egpu.adapters.slices.published import read_usage  # slow to load, and few clusters need it
+    from egpu.apps.dashboard.usage_sources import read_token
+
+    try:
+        return read_usage(sources.urls, token=read_token(sources.token_file))
+    except (CorruptData, Refused, Unavailable) as error:
+        note(f"parked memory: {error}", label="not shown:", style="yellow")
+        return None
+
+
+def _selected(
+    what: What, selection: Selection, namespace: str | None, snapshot: Snapshot, sources: UsageSources = NO_SOURCES
+) -> Table:
+    return selection.of(what, _table(what, snapshot, namespace, sources), snapshot)
+
+
+def _table(what: What, snapshot: Snapshot, namespace: str | None, sources: UsageSources) -> Table:
     match what:
         case What.NODES:
             return views.nodes(snapshot)
@@ -126,6 +160,6 @@ def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:
         case What.CLAIMS:
             return views.claims(snapshot, namespace)
         case What.PODS:
-            return views.pods(snapshot, namespace)
+            return views.pods(snapshot, namespace, _used(snapshot, sources))
         case What.LEASES | What.SERVERS:
             raise AssertionError(f"{what} belong to a pool, not to a cluster")

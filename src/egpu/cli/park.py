@@ -21,6 +21,16 @@ PARK_SECONDS: Final = 30.0
 WAKE_SECONDS: Final = 150.0
 """Longer than a program waits for room on the card."""
 
+MOST_MIB: Final = 999_999_999
+"""A node's annotation has at most nine digits."""
+
+
+def _check_amount(mib: int | None) -> int | None:
+    if mib is not None and not 0 <= mib <= MOST_MIB:
+        raise typer.BadParameter(f"{mib} is not an amount of memory from 0 to {MOST_MIB} MiB")
+    return mib
+
+
 Slice = Annotated[
     str, typer.Argument(metavar="SLICE", help="Directory or name of a slice, as in `egpu inspect`.", show_default=False)
 ]
@@ -32,10 +42,10 @@ ParkingMemory = Annotated[
     int | None,
     typer.Option(
         "--parking-memory",
-        min=0,
-        max=999_999_999,
-        help="Memory of the node for slices that are parked for others (classes with parkingResident), in MiB. "
-        "Default: half of the node's memory.",
+        metavar="MIB",
+        callback=_check_amount,
+        help="Memory of the machine for slices that are parked for others (parkingResident), in MiB. "
+        "Default: half of it.",
         show_default=False,
     ),
 ]

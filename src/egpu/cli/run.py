@@ -18,7 +18,9 @@ import yaml
 from egpu.adapters.slices.pages import Mode
 from egpu.cli import pool
 from egpu.cli.output import EXIT_USAGE, Format, fail, note
+from egpu.cli.park import ParkingMemory
 from egpu.core.contexts import warning
+from egpu.core.provisioners.parking import IDLE_SECONDS, ParkingTerms, parse_idle, parse_resident
 from egpu_base.api.quantities import parse_memory_mib
 from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput
 
@@ -41,6 +43,28 @@ Wait = Annotated[
         min=0,
         metavar="SECONDS",
         help="How long to wait for room on the cards, or with --pool for the broker. Default: 0, with --pool 30.",
+        show_default=False,
+    ),
+]
+
+
+Parkable = Annotated[
+    bool, typer.Option("--parkable", help="Allow `egpu park` to move the memory to the host while it is idle.")
+]
+ParkingResident = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="With --parkable: the part of the memory that is always on the card, such as 3%. Idle slices are parked "
+        "for others. Default: all of it, and none is.",
+        show_default=False,
+    ),
+]
+ParkingIdle = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="With --parking-resident: the slice is idle after this time without a call, such as 60s. Default: 10s.",
         show_default=False,
     ),
 ]
@@ -69,9 +93,10 @@ def run(
     mode: Annotated[
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
-    parkable: Annotated[
-        bool, typer.Option("--parkable", help="Allow `egpu park` to move the memory to the host while it is idle.")
-    ] = False,
+    parkable: Parkable = False,
+    parking_resident: ParkingResident = None,
+    parking_idle: ParkingIdle = None,
+    parking_memory: ParkingMemory = None,
     state_dir: Annotated[
         Path | None,
         typer.Option(envvar="EGPU_RUN_DIR", help="Directory for slices and simulated machines. Default: in memory."),
@@ -84,7 +109,9 @@ def run(
         str | None,
         typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool with the broker at this address."),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Number of cards, each with --core and --memory.")] = 1,
+    gpus: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Number of cards, each with --core and --memory.")
+    ] = 1,
     ptx: Ptx = None,
     wait: Wait = None,
     secret_file: pool.SecretFile = None,
@@ -93,15 +120,16 @@ def run(
     tls_key: pool.TlsKey = None,
 ) -> None:
     """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
+    parking = _parking(parkable, parking_resident, parking_idle, parking_memory)
     if pool_address is not None:
-        if gpu is not None or simulate is not None or mode is not RunMode.CAP or parkable:
-            excluded = "--gpu, --simulate, --mode and --parkable"
+        if gpu is not None or simulate is not None or mode is not RunMode.CAP or parking != _Parking():
+            excluded = "--gpu, --simulate, --mode, --parkable and --parking-memory"
             fail(f"--pool excludes {excluded}. The broker chooses the cards", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         wait = pool.WAIT_SECONDS if wait is None else wait
         _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
     _refuse_pool_options(context)
-    size = _Size(gpus, core, memory, gpu, _mode(mode), parkable)
+    size = _Size(gpus, core, memory, gpu, _mode(mode), parking)
     hint = _default_core_hint(context)
     _run_local(command, size, output, simulate=simulate, state_dir=state_dir, wait=wait or 0, hint=hint)
 
@@ -114,7 +142,33 @@ class _Size(NamedTuple):
     memory: str | None
     gpu: int | None
     mode: Mode
-    parkable: bool
+    parking: "_Parking"
+
+
+class _Parking(NamedTuple):
+    """The options that say how far a local slice may be parked."""
+
+    terms: ParkingTerms = ParkingTerms()
+    host_memory_mib: int | None = None
+
+
+def _parking(parkable: bool, resident: str | None, idle: str | None, host_memory_mib: int | None) -> _Parking:
+    """Read these options, or end with the status of a wrong command line."""
+    if idle is not None and resident is None:
+        fail("--parking-idle needs --parking-resident: slices with their own room are not parked", code=EXIT_USAGE)
+    if resident is not None and not parkable:
+        fail("--parking-resident needs --parkable", code=EXIT_USAGE)
+    if resident is None:
+        return _Parking(ParkingTerms(parkable), host_memory_mib)
+    try:
+        percent = parse_resident(resident)
+    except ValueError as error:
+        fail(f"--parking-resident: {error}", code=EXIT_USAGE)
+    try:
+        seconds = IDLE_SECONDS if idle is None else parse_idle(idle)
+    except ValueError as error:
+        fail(f"--parking-idle: {error}", code=EXIT_USAGE)
+    return _Parking(ParkingTerms(parkable, percent, seconds), host_memory_mib)
 
 
 def _run_local(
@@ -124,6 +178,7 @@ def _run_local(
     """Run the command in a slice of this machine's cards, and end with its status. `hint` ends a refusal."""
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.guard import MemoryGuard
+    from egpu.adapters.local.rooms import BookRooms
     from egpu.adapters.local.sharing import MachineSharing
     from egpu_base.runtime import logs
 
@@ -141,7 +196,7 @@ def _run_local(
         plan = localrun.plan(machine, local, command)
         _note_problems(plan.weaknesses, warning(local.request.memory_mib, [card.model for card in local.cards]))
         guard, sharing = MemoryGuard(local, machine.inventory(), note), MachineSharing(machine.sharing())
-        status = localrun.execute(plan, local, guard.thread(), sharing.thread())
+        status = localrun.execute(plan, local, guard.thread(), sharing.thread(), BookRooms(machine.book).thread())
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
     finally:
@@ -154,7 +209,8 @@ def _take(
     command: list[str], size: _Size, *, simulate: str | None, state_dir: Path | None, wait: float
 ) -> "tuple[LocalSlice, LocalMachine]":
     """Take the slice. Raises InvalidInput, ElasticGPUError."""
-    from egpu.adapters.local.book import SliceRequest
+    from egpu.adapters.local.holders import SliceRequest
+    from egpu.adapters.slices.host_memory import parking_memory_mib
 
     memory_mib = None if size.memory is None else parse_memory_mib(size.memory, field="--memory")
     machine = _machine(simulate, state_dir, size.cards)
@@ -166,7 +222,10 @@ def _take(
         cards=size.cards,
         gpu=size.gpu,
         mode=size.mode,
-        parkable=size.parkable,
+        parkable=size.parking.terms.parkable,
+        resident_percent=size.parking.terms.resident_percent,
+        idle_seconds=size.parking.terms.idle_seconds,
+        host_memory_mib=parking_memory_mib(size.parking.host_memory_mib),
     )
     return machine.take(cards, request, command, wait_seconds=wait, tell=note), machine
 

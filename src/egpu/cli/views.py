@@ -10,12 +10,14 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, d
 from egpu.api.objects import ElasticGPUClaim
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
+from egpu.core.host_quotas import host_memory_mib
 from egpu.core.links import rank
 from egpu.core.node_condition import not_offering
 from egpu.core.placement.card_usage import FREE, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.node_filters import is_ready
+from egpu.core.view import SliceKey, SliceUsage
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.quantities import MIB_BYTES, format_mib
@@ -170,6 +172,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
                 "provisioner": allocation.container.provisioner if allocation else None,
                 "qos": allocation.container.qos if allocation else None,
                 "cards": _card_records(allocation.container) if allocation else [],
+                "hostMemoryMiB": host_memory_mib(allocation.container) if allocation else 0,
                 "boundGPUs": list(claim.status.bound_gpus),
                 "usedBy": list(claim.status.used_by),
             },
@@ -177,13 +180,13 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
     return table
 
 
-def pods(snapshot: Snapshot, namespace: str | None) -> Table:
-    """Return one row per GPU container, with its node and allocation."""
+def pods(snapshot: Snapshot, namespace: str | None, used: Mapping[SliceKey, SliceUsage] | None = None) -> Table:
+    """Return one row per GPU container, with its node and allocation. `used`: what the slices say; None: not known."""
     table = Table(
-        ("namespace", "pod", "container", "phase", "node", "technology", "slice", "restarts", "age"),
+        ("namespace", "pod", "container", "phase", "node", "technology", "slice", "parked", "restarts", "age"),
         title="GPU pods",
-        right=frozenset({"restarts"}),
-        spare=("technology", "restarts", "age", "node"),
+        right=frozenset({"parked", "restarts"}),
+        spare=("technology", "restarts", "age", "node", "parked"),
     )
     for pod in snapshot.pods:
         if (namespace is not None and pod.namespace != namespace) or not asks_for_cards(pod):
@@ -192,6 +195,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
         for container in gpu_containers(pod, allocation):
             given = allocation.containers.get(container) if allocation else None
             restarts = _restarts(pod, container)
+            parked_mib = _parked_mib(pod, container, given, used) if used is not None else None
             table.add(
                 (
                     pod.namespace,
@@ -201,6 +205,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
                     pod.spec.node_name or NONE,
                     _short(given.provisioner) if given else NONE,
                     shares(given) if given else NONE,
+                    format_mib(parked_mib) if parked_mib else NONE,
                     str(restarts),
                     age(pod.metadata.creation_timestamp),
                 ),
@@ -215,10 +220,21 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
                     "claim": (given.claim or None) if given else None,
                     "server": (given.server or None) if given else None,
                     "cards": _card_records(given) if given else [],
+                    "parkable": bool(given and given.parkable),
+                    "parkedMiB": parked_mib,
                     "restarts": restarts,
                 },
             )
     return table
+
+
+def _parked_mib(
+    pod: Pod, container: str, given: ContainerAllocation | None, used: Mapping[SliceKey, SliceUsage]
+) -> int | None:
+    """Return the parked memory of a container; None if its use is not known."""
+    keys = [SliceKey(pod.namespace, pod.name, container, share.uuid) for share in given.cards] if given else []
+    found = [used[key].parked_bytes for key in keys if key in used]
+    return sum(found) // MIB_BYTES if found else None
 
 
 def age(timestamp: str | None, now: datetime | None = None) -> str:
@@ -319,6 +335,7 @@ def _card_records(container: ContainerAllocation) -> list[dict[str, str | int]]:
             "corePercent": share.core,
             "coreLimitPercent": max(share.core, container.core_limit) if share.core else 100,
             "memoryMiB": share.memory_mib,
+            "residentMiB": share.resident_mib or share.memory_mib,
             "memoryLimitMiB": _most_mib(container, share),
         }
         for share in container.cards

@@ -15,6 +15,7 @@
     schedulers    which scheduler a GPU pod goes to
     resizing      slices that change their size while they run
     quotas        the quotas of a namespace, for cards that Kubernetes did not count
+    host_quotas   … for nodes' memory that parked slices need
     waking        which of the waiting pods would find room now
     moves         which pods to move so that others fit
     replay        whole workloads, replayed on arrays
@@ -22,6 +23,7 @@
     contexts      the memory of an empty context, by card model
     overruns      when memory beyond a slice's limit has a consequence
     arbiter       which slices have their memory on a card that has too little for all
+    thrashing     cards whose slices wait for each other's room most of the time
     backoff       the wait after a slice was terminated for an overrun
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 TURN_SWAPS: Final = 10
 """A busy slice keeps its room for so many times as long as a swap with the slice that waits."""
@@ -88,15 +89,36 @@ class Turn:
     refused_until: float = 0.0
 
 
+class Why(Enum):
+    """Reasons to park a slice for another, the first one first."""
+
+    WAITS = "it waited for room too"
+    IDLE = "it was idle"
+    BELOW = "its priority is lower"
+    TURN = "its turn was over"
+
+
+@dataclass(frozen=True)
+class Park:
+    """A slice leaves the card for another one. `holds`: calls of its programs are held for a while."""
+
+    for_slice: Hashable
+    why: Why
+
+    @property
+    def holds(self) -> bool:
+        return self.why is not Why.IDLE
+
+
 @dataclass(frozen=True)
 class Decision:
-    """The changes of rooms; the slices to park, and whether to hold the calls of each; what to remember.
+    """The changes of rooms; the slices to park; what to remember.
 
     `contended`: slices that are not idle wait for each other. A card that is contended for long thrashes."""
 
     turns: Mapping[Hashable, Turn]
     rooms: Mapping[Hashable, int] = field(default_factory=dict[Hashable, int])
-    parks: Mapping[Hashable, bool] = field(default_factory=dict[Hashable, bool])
+    parks: Mapping[Hashable, Park] = field(default_factory=dict[Hashable, Park])
     contended: bool = False
 
 
@@ -130,7 +152,7 @@ class _Card:
         self.turns = {one.name: self._turn(one, turns.get(one.name)) for one in tenants}
         self.free = budget_bytes - sum(one.committed_bytes for one in tenants)
         self.rooms: dict[Hashable, int] = {}
-        self.parks: dict[Hashable, bool] = {}
+        self.parks: dict[Hashable, Park] = {}
 
     def _turn(self, one: Tenant, before: Turn | None) -> Turn:
         turn = before or Turn(self.now)
@@ -155,7 +177,7 @@ class _Card:
             if passed:
                 continue
             if self._make_room(one, need, queue[place + 1 :]):
-                contended = any(self.parks.values())
+                contended = any(park.holds for park in self.parks.values())
                 break
             contended = True
             if self.now - self._asked(one) > self._longest_turn(one):
@@ -193,7 +215,7 @@ class _Card:
         for each in self.tenants:
             if each.name in victims:
                 self.rooms[each.name] = each.floor_bytes
-                self.parks[each.name] = victims[each.name]
+                self.parks[each.name] = Park(one.name, victims[each.name])
                 self.turns[each.name] = replace(self.turns[each.name], leaves_since=self.now)
         return True
 
@@ -202,44 +224,44 @@ class _Card:
 
     def _victims(
         self, one: Tenant, missing: int, others: Sequence[Tenant], behind: set[Hashable]
-    ) -> dict[Hashable, bool] | None:
-        """Return the slices to park, and whether to hold their calls; None if they do not make enough room."""
+    ) -> dict[Hashable, Why] | None:
+        """Return the slices to park, and why each; None if they do not make enough room."""
         ranks = {priority: rank for rank, priority in enumerate(sorted({each.priority for each in others}))}
-        able: list[tuple[tuple[int, float], Tenant, bool]] = []
+        able: list[tuple[_Key, Tenant]] = []
         for each in others:
             if each.kept_bytes <= each.left_bytes or each.stays or self._leaves(each):
                 continue
             if self.turns[each.name].refused_until > self.now:
                 continue
             if (key := self._key(each, one, ranks[each.priority], waits=each.name in behind)) is not None:
-                able.append((key, each, key[0] != _IDLE))
-        chosen: list[tuple[Tenant, bool]] = []
-        for _, each, holds in sorted(able, key=lambda entry: entry[0]):
+                able.append((key, each))
+        chosen: list[tuple[Tenant, Why]] = []
+        for key, each in sorted(able, key=lambda entry: (_ORDER[entry[0].why], *entry[0][1:])):
             if missing > 0:
-                chosen.append((each, holds))
+                chosen.append((each, key.why))
                 missing -= each.kept_bytes - each.left_bytes
         if missing > 0:
             return None
-        for each, holds in reversed(chosen[:-1]):  # the last is needed, and may be enough without another
+        for each, why in reversed(chosen[:-1]):  # the last is needed, and may be enough without another
             if missing + each.kept_bytes - each.left_bytes <= 0:
-                chosen.remove((each, holds))
+                chosen.remove((each, why))
                 missing += each.kept_bytes - each.left_bytes
-        return {each.name: holds for each, holds in chosen}
+        return {each.name: why for each, why in chosen}
 
-    def _key(self, each: Tenant, one: Tenant, rank: int, *, waits: bool) -> tuple[int, float] | None:
+    def _key(self, each: Tenant, one: Tenant, rank: int, *, waits: bool) -> _Key | None:
         """Return the place of a slice among those to park for `one`, the smallest first; None: not now."""
         had, idle = self.now - self.turns[each.name].since, self.now - each.active_at
         below = each.priority < one.priority
         if waits and not each.priority > one.priority:
-            return _WAITS, -self._asked(each)  # it cannot work anyway; the last to ask first
+            return _Key(Why.WAITS, 0, -self._asked(each))  # it cannot work anyway; the last to ask first
         if idle >= each.idle_seconds and (below or had >= self._swap(each, one) * IDLE_SWAPS):
             bytes_ = each.kept_bytes - each.left_bytes
             fit = min(1.0, max(0, one.wanted_bytes - one.committed_bytes) / bytes_)
-            return _IDLE, -(idle * fit) / (1 + rank)
+            return _Key(Why.IDLE, 0, -(idle * fit) / (1 + rank))
         if below:
-            return _BELOW + rank, -had
+            return _Key(Why.BELOW, rank, -had)
         if each.priority == one.priority and had >= self._turn_seconds(each, one):
-            return _OVER, -had
+            return _Key(Why.TURN, 0, -had)
         return None
 
     def _swap(self, each: Tenant, one: Tenant) -> float:
@@ -253,8 +275,12 @@ class _Card:
         return max((self._turn_seconds(each, one) for each in self.tenants if each.name != one.name), default=0.0)
 
 
-_WAITS: Final = 0
-_IDLE: Final = 1
-_BELOW: Final = 2
-_OVER: Final = 1 << 40
-"""Classes of slices to park, in their order; slices of lower priority are ordered by their priority."""
+class _Key(NamedTuple):
+    """The place of a slice among those to park: by reason, then by priority, then by time."""
+
+    why: Why
+    rank: int
+    time: float
+
+
+_ORDER: Final = {why: place for place, why in enumerate(Why)}

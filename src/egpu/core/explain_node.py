@@ -9,6 +9,7 @@ from egpu.core.placement.card_usage import FREE, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.node_filters import is_ready
 from egpu.core.placement.requests import awaits_placement
+from egpu.core.thrashing import thrashing_cards
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.quantities import format_mib
 from egpu_base.errors import InvalidDemand
@@ -22,6 +23,7 @@ def explain_node(node: Node, cache: SchedulerCache, pods: Iterable[Pod]) -> Expl
     why = _why_closed(node, cache)
     details = [_card(card, node.name, cache) for card in cache.ledger.cards(node.name)]
     details += _host_memory(node.name, cache)
+    details += _thrashing(node, cache)
     waiting = [pod for pod in pods if awaits_placement(pod)]
     details += [f"pod {pod.key} waits: {_fit(pod, node.name, cache)}" for pod in waiting[:MOST_PODS]]
     if len(waiting) > MOST_PODS:
@@ -58,6 +60,16 @@ def _host_memory(node: str, cache: SchedulerCache) -> list[str]:
     total, left = cache.ledger.host_memory(node)
     said = f"the node's own memory for parked slices: {format_mib(max(0, left))} of {format_mib(total)} free"
     return [said] if total else []
+
+
+def _thrashing(node: Node, cache: SchedulerCache) -> list[str]:
+    found = thrashing_cards(node)
+    return [
+        f"card {card.index} thrashes: slices that share its room wait for each other most of the time. Use a card with "
+        "more memory, or fewer slices of classes with parkingResident"
+        for card in cache.ledger.cards(node.name)
+        if card.uuid in found
+    ]
 
 
 def _fit(pod: Pod, node: str, cache: SchedulerCache) -> str:

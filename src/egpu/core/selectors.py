@@ -57,7 +57,8 @@ def check(expression: str) -> None:
         _compiled(expression)
     except cel.NotUnderstood as error:
         raise NotSupported(
-            f"selector {_short(expression)!r}: {error}; write it in another way, or use a node with {names.ALLOCATOR}={names.DRA}"
+            f"selector {_short(expression)!r}: {error}; write it in another way, "
+            f"or use a node with {names.ALLOCATOR}={names.DRA}"
         ) from error
 
 

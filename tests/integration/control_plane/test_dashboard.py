@@ -193,6 +193,21 @@ elasticgpu_container_idle_seconds{namespace="%(of)s",pod="%(of)s-runs",container
 """
 
 
+PARKED = """\
+elasticgpu_container_memory_used_bytes{namespace="open",pod="open-runs",container="app",device_uuid="GPU-n0-0"} 3e9
+elasticgpu_container_memory_parked_bytes{namespace="open",pod="open-runs",container="app",device_uuid="GPU-n0-0"} %s
+"""
+
+
+async def test_parked_memory_is_beside_the_use_of_a_slice(served: Served) -> None:
+    known = served.dashboard.knowledge
+    await known.use(parse_usage(PARKED % 0))
+    await until(lambda: _has(served, "/pod?namespace=open&name=open-runs", "admin", "2861 MiB"))
+    assert not await _has(served, "/pod?namespace=open&name=open-runs", "admin", "parked")
+    await known.use(parse_usage(PARKED % (2 << 30)))
+    await until(lambda: _has(served, "/pod?namespace=open&name=open-runs", "admin", "2048 MiB parked"))
+
+
 async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
     known = served.dashboard.knowledge
     await known.use(parse_usage(USAGE % {"of": "secret", "idle": 7200}))

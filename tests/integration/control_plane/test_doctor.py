@@ -251,6 +251,15 @@ async def test_cards_without_mps_are_told_with_the_reason(tmp_path: Path) -> Non
         assert found == Finding(State.OK, "2 cards are healthy; no MPS slices on 1: its program is missing")
 
 
+async def test_cards_that_thrash_are_named(tmp_path: Path) -> None:
+    async with healthy(tmp_path) as w:
+        assert (await examined(w.client))["shared room"] == Finding(State.OK, "no card thrashes")
+        await w.client.patch(Node, "n1", {"metadata": {"annotations": {names.THRASHING_CARDS: "GPU-n1-0,GPU-gone"}}})
+        found = (await examined(w.client))["shared room"]
+        assert found.state is State.WRONG
+        assert found.found == "on n1-card0, slices that share room wait for each other most of the time"
+
+
 async def test_how_slots_reach_containers_is_said_by_node(tmp_path: Path) -> None:
     async with healthy(tmp_path) as w:
         assert (await examined(w.client))["injection"] == Finding(State.OK, "by CDI on 2 nodes")

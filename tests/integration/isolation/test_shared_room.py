@@ -46,6 +46,9 @@ def test_ten_programs_of_sixty_on_a_card_of_eighty(sim: Machine, make: Callable[
             program.go()
         assert all(ends_right(program, turns) for program in programs)
         assert arbiter.rooms.totals.parks["GPU"] >= count - 1
+        assert len(arbiter.told) == arbiter.rooms.totals.parks["GPU"]
+        names = {one.directory.name for one in slices}
+        assert all(key != park.for_slice and {key, park.for_slice} <= names for key, park in arbiter.told)
 
 
 def test_busy_programs_have_turns(sim: Machine, make: Callable[[], Slice]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.cards.nvml import CardReading
-from egpu.adapters.local.book import Book, Holder, LocalSlice, SliceRequest
+from egpu.adapters.local.book import Book, LocalSlice
+from egpu.adapters.local.holders import Holder, SliceRequest
 from egpu.adapters.slices.pages import Mode, read_policy
 from egpu.core.backoff import FIRST_SECONDS
 from egpu_base.errors import DoesNotFit, InvalidInput, TooSoon

@@ -13,6 +13,7 @@ from egpu.cli.output import Table
 from egpu.cli.selecting import KEYS, Selection, What, summary
 from egpu.cli.snapshot import Snapshot, snapshot_of
 from egpu.cli.watching import GONE, Changes
+from egpu.core.view import SliceKey, SliceUsage
 from egpu_base.api.kubernetes import Node, NodeStatus
 from egpu_base.api.objects import Condition, ObjectMeta
 from egpu_base.errors import InvalidInput
@@ -69,6 +70,23 @@ def selected(what: What, selection: Selection = EVERYTHING) -> Table:
 def test_rows_of_cards_and_nodes_are_selected(how: Selection, cards: int, nodes: int) -> None:
     assert len(selected(What.GPUS, how).rows) == cards
     assert len(selected(What.NODES, how).records) == nodes
+
+
+def test_parked_memory_is_shown_where_it_is_known() -> None:
+    used = {SliceKey("default", "p1", "app", "GPU-n1-0"): SliceUsage(memory_bytes=3 << 30, parked_bytes=2 << 30)}
+    table = views.pods(cluster(), None, used)
+    assert [row[table.columns.index("parked")] for row in table.rows] == ["-", "2048 MiB", "-"]
+    assert [one["parkedMiB"] for one in table.records] == [None, 2048, None]
+    assert [one["parkedMiB"] for one in views.pods(cluster(), None).records] == [None] * 3
+
+
+def test_what_is_resident_of_a_slice_is_in_its_record() -> None:
+    share = CardShare(uuid="GPU-n0-0", index=0, minor=0, core=10, memory_mib=6000, resident_mib=180)
+    given = ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=(share,), parkable=True)
+    shares = placed(pod("p", container("app")), PodAllocation(node="n0", containers={"app": given}))
+    (one,) = views.pods(snapshot_of((), (), (), (), [shares]), None).records
+    assert one["parkable"] is True
+    assert [(card["memoryMiB"], card["residentMiB"]) for card in one["cards"]] == [(6000, 180)]
 
 
 def test_wide_tables_say_why_a_card_has_no_mps() -> None:

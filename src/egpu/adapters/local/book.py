@@ -17,70 +17,27 @@ import shutil
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from egpu.adapters import native
 from egpu.adapters.cards.nvml import CardReading
-from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, Parking, UsageReader, create_usage, write_policy
+from egpu.adapters.local.fitting import candidates, check_host_memory, fullest_with_room, refusal
+from egpu.adapters.local.holders import WHOLE_CORE, Holder, RoomTerms, SliceRequest, is_used
+from egpu.adapters.slices.pages import PPM, DevicePolicy, Parking, create_usage, write_policy
+from egpu.adapters.slices.rooms import first_room
 from egpu.core.backoff import Backoff
-from egpu_base.errors import DoesNotFit, InvalidInput, NativeMissing, TooSoon
+from egpu_base.errors import DoesNotFit, NativeMissing, TooSoon
 from egpu_base.system.files import write_atomically
 from egpu_base.system.private import PASSABLE, private_directory
 from egpu_base.system.processes import Process
 
-WHOLE_CORE: Final = 100
 MIB: Final = 1024 * 1024
 INTERPOSER: Final = "libegpu-interposer.so"
 SLICE: Final = ".slice"
-MOST_TOLD: Final = 2
-"""The most cards, and holders of a card, that a refusal names: it is one line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """One slice in use. `core` and `memory_mib` are of each of its cards; `core` is in percent."""
-
-    name: str
-    uuids: tuple[str, ...]
-    core: int
-    memory_mib: int
-    command: str
-    processes: tuple[Process, ...]
-
-    def is_alive(self, directory: Path) -> bool:
-        """Return whether any process of it is left; `directory` is its slice's."""
-        return any(process.is_alive() for process in self.processes) or _is_used(directory)
-
-    def __str__(self) -> str:
-        program = PurePath(self.command.split(" ", 1)[0]).name
-        return f"pid {self.processes[-1].pid} ({program}): {self.core} % and {self.memory_mib} MiB"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceRequest:
-    """The size of a slice: percent of each card's time and MiB of its memory; `gpu` pins one card by ordinal.
-    `parkable`: memory of idle programs may leave the card."""
-
-    core: int
-    memory_mib: int
-    cards: int = 1
-    gpu: int | None = None
-    mode: Mode = Mode.CAP
-    parkable: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.core <= WHOLE_CORE:
-            raise InvalidInput("--core", f"{self.core} is not a share of one card; give 1 to 100 percent")
-        if self.memory_mib <= 0:
-            raise InvalidInput("--memory", f"{self.memory_mib} MiB is not a size; give one such as 2GiB")
-        if self.gpu is not None and self.cards > 1:
-            raise InvalidInput("--gpu", f"it names one card, and --gpus asks for {self.cards}; give one of the two")
-        if self.parkable and self.cards > 1:
-            raise InvalidInput("--parkable", f"it needs a slice of one card, and --gpus asks for {self.cards}")
 
 
 class Book:
@@ -124,34 +81,41 @@ class Book:
             DoesNotFit: not now; the message lists the holders.
             TooSoon: a slice of this user's was ended for an overrun a moment ago.
         """
-        candidates = _candidates(cards, request)
+        able = candidates(cards, request)
         with self.locked():
             now = time.time()
             if (backoff := self._backoff()).wait_seconds(now):
                 raise TooSoon(backoff.why("a slice of yours", now))
             holders = self.holders()
-            chosen = _fullest_with_room(candidates, request, holders)
+            check_host_memory(request, holders)
+            chosen = fullest_with_room(able, request, holders)
             if len(chosen) < request.cards:
-                raise DoesNotFit(_refusal(candidates, request, holders))
+                raise DoesNotFit(refusal(able, request, holders))
             return self._give(chosen, request, command, processes)
 
     def _give(
         self, cards: Sequence[CardReading], request: SliceRequest, command: str, processes: tuple[Process, ...]
     ) -> "LocalSlice":
         name = f"{processes[0].pid}-{secrets.token_hex(4)}"
-        directory = self.directory / f"{name}{SLICE}"
         holder = Holder(
             name=name, uuids=tuple(card.uuid for card in cards), core=request.core, memory_mib=request.memory_mib,
             command=command, processes=processes,
+            room=RoomTerms(
+                resident_mib=request.own_mib, idle_seconds=request.idle_seconds, card_memory_mib=cards[0].memory_mib
+            ) if request.resident_percent else None,
         )  # fmt: skip
-        local = LocalSlice(self, cards, request, holder, directory)
+        local = LocalSlice(self, cards, request, holder)
         try:
             local.write_files()
             self.record(holder)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(local.directory, ignore_errors=True)
             raise
         return local
+
+    def slice_directory(self, holder: Holder) -> Path:
+        """Return the directory of its slice."""
+        return self.directory / f"{holder.name}{SLICE}"
 
     def record(self, holder: Holder) -> None:
         """Write a holder's file atomically. Call it inside `locked`."""
@@ -182,14 +146,12 @@ class Book:
 class LocalSlice:
     """A slice in use: its cards, and the directory with interposer, policy page and usage file."""
 
-    def __init__(
-        self, book: Book, cards: Sequence[CardReading], request: SliceRequest, holder: Holder, directory: Path
-    ) -> None:
+    def __init__(self, book: Book, cards: Sequence[CardReading], request: SliceRequest, holder: Holder) -> None:
         self._book = book
         self.cards = cards
         self.request = request
         self.holder = holder
-        self.directory = directory
+        self.directory = book.slice_directory(holder)
 
     @property
     def interposer(self) -> Path:
@@ -211,8 +173,13 @@ class LocalSlice:
             )
             for card in self.cards
         ]  # fmt: skip
-        write_policy(self.directory / "policy", limits, parking=Parking() if self.request.parkable else None)
+        write_policy(self.directory / "policy", limits, parking=self._parking())
         create_usage(self.directory / "usage", mode=0o600)
+
+    def _parking(self) -> Parking | None:
+        if self.request.resident_percent:
+            return first_room(self.request.own_mib * MIB)
+        return Parking() if self.request.parkable else None
 
     def add_process(self, process: Process) -> None:
         """Keep the slice as long as this process lives, too."""
@@ -226,14 +193,8 @@ class LocalSlice:
 
     def give_back(self) -> None:
         """Release the share, unless processes of the slice still run: then the end of the last one releases it."""
-        if not _is_used(self.directory):
+        if not is_used(self.directory):
             self._book.remove(self)
-
-
-def _is_used(directory: Path) -> bool:
-    """Return whether a process in the slice's usage file lives."""
-    users = UsageReader(directory / "usage").read().processes
-    return any(Process(user.pid, user.start_time).is_alive() for user in users)
 
 
 def _read_holder(path: Path) -> Holder | None:
@@ -243,63 +204,3 @@ def _read_holder(path: Path) -> Holder | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return holder if holder.name == path.stem else None
-
-
-def _candidates(cards: Sequence[CardReading], request: SliceRequest) -> list[CardReading]:
-    """Return the cards that could ever have room. Raises InvalidInput for too few."""
-    named = [card for card in cards if request.gpu in (None, card.index)]
-    if not named:
-        known = ", ".join(str(card.index) for card in cards) or "none"
-        raise InvalidInput("--gpu", f"this machine has no GPU {request.gpu}; it has {known}")
-    if request.cards > len(named):
-        raise InvalidInput("--gpus", f"this machine has {len(named)} of the {request.cards} cards")
-    large = [card for card in named if card.memory_mib >= request.memory_mib]
-    if request.cards > len(large):
-        smaller = max((card for card in named if card not in large), key=lambda card: card.memory_mib)
-        raise InvalidInput(
-            "--memory",
-            f"{request.memory_mib} MiB is more than a card has: GPU {smaller.index} ({smaller.model}) has "
-            f"{smaller.memory_mib} MiB",
-        )
-    return large
-
-
-def _free(card: CardReading, holders: Sequence[Holder]) -> tuple[int, int]:
-    """Return the free percent and MiB of a card."""
-    mine = [holder for holder in holders if card.uuid in holder.uuids]
-    return WHOLE_CORE - sum(h.core for h in mine), card.memory_mib - sum(h.memory_mib for h in mine)
-
-
-def _fullest_with_room(
-    cards: Sequence[CardReading], request: SliceRequest, holders: Sequence[Holder]
-) -> list[CardReading]:
-    """Return the chosen cards by index, or as many as there are."""
-    roomy: list[tuple[tuple[int, int, int], CardReading]] = []
-    for card in cards:
-        core, memory_mib = _free(card, holders)
-        if card.healthy and core >= request.core and memory_mib >= request.memory_mib:
-            roomy.append(((core, memory_mib, card.index), card))
-    chosen = [card for _, card in sorted(roomy, key=lambda one: one[0])[: request.cards]]
-    return sorted(chosen, key=lambda card: card.index)
-
-
-def _refusal(cards: Sequence[CardReading], request: SliceRequest, holders: Sequence[Holder]) -> str:
-    """Return one line: the request, and the cards that are closest to it with some of their holders."""
-    asked = f"{request.core} % and {request.memory_mib} MiB"
-    found = "no card has" if request.cards == 1 else f"fewer than {request.cards} cards have"
-    closest = sorted(cards, key=lambda card: (not card.healthy, *(-free for free in _free(card, holders))))
-    told = [_card_state(card, holders) for card in closest[:MOST_TOLD]]
-    return f"{found} {asked} free now: {'; '.join(told)}{_more(len(closest))}"
-
-
-def _card_state(card: CardReading, holders: Sequence[Holder]) -> str:
-    if not card.healthy:
-        return f"GPU {card.index} is not available: {card.reason}"
-    core, memory_mib = _free(card, holders)
-    mine = [str(holder) for holder in holders if card.uuid in holder.uuids]
-    held = f", held by {', '.join(mine[:MOST_TOLD])}{_more(len(mine))}" if mine else ""
-    return f"GPU {card.index} has {core} % and {memory_mib} of {card.memory_mib} MiB free{held}"
-
-
-def _more(count: int) -> str:
-    return f" and {count - MOST_TOLD} more" if count > MOST_TOLD else ""

@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 
 from egpu.adapters.cards.nvml import CardProcess, CardReading, NvmlInventory
 from egpu.adapters.local import election
-from egpu.adapters.local.book import Book, LocalSlice, SliceRequest
+from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.election import Rank, SharingElection
+from egpu.adapters.local.holders import SliceRequest
 from egpu.adapters.programs.enter import enter
 from egpu.adapters.programs.preloading import check_file_system, check_program
 from egpu.adapters.slices.pages import UsageReader

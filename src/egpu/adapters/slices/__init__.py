@@ -12,6 +12,7 @@ sharing       finds the active slices, many times a second, and grants each its 
 reaping       removes ended processes from a usage file that containers share
 rooms         gives slices that share a card's memory their room, and parks others for them
 rows          all rows of a usage file at once
+host_memory   how much of the machine's memory parked slices may take
 parked        the bytes that processes say they have parked
 asking        asks slices to park or to wake, and sets their room
 published     use of slices, as agents or Prometheus publish it

@@ -25,8 +25,9 @@ from egpu.adapters.slices.pages import USAGE_SIZE, Parking, UsageReader, read_po
 from egpu.adapters.slices.reaping import reap
 from egpu.adapters.slices.rows import Memory, memory_of
 from egpu.adapters.slices.usage import Usage
-from egpu.core.arbiter import Decision, Tenant, Turn, decide
+from egpu.core.arbiter import Decision, Park, Tenant, Turn, decide
 from egpu.core.overruns import Lasting
+from egpu.core.thrashing import Contention
 from egpu_base.errors import CorruptData, ElasticGPUError
 
 COPY_BYTES_PER_SECOND: Final = 10e9
@@ -86,6 +87,12 @@ class Totals:
     parked_seconds: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     contended_seconds: dict[str, float] = field(default_factory=dict[str, float])
     parks: Counter[str] = field(default_factory=Counter[str])
+    contention: dict[str, Contention] = field(default_factory=dict[str, Contention])
+
+    @property
+    def thrashing(self) -> frozenset[str]:
+        """Return the UUIDs of cards whose busy slices wait for each other most of the time."""
+        return frozenset(uuid for uuid, one in list(self.contention.items()) if one.thrashes)
 
 
 @dataclass(frozen=True)
@@ -106,11 +113,14 @@ class Rooms:
         *,
         driver_bytes: Callable[[Hashable, str], int | None] = lambda key, uuid: None,
         clock: Callable[[], float] = time.monotonic,
+        told: Callable[[Hashable, Park], None] = lambda key, park: None,
     ) -> None:
-        """`driver_bytes`: the driver's figure for a slice on a card; None for none."""
+        """`driver_bytes`: the driver's figure for a slice on a card; None for none. `told` is called for each slice
+        that is asked to park for another."""
         self._cards = cards
         self._driver_bytes = driver_bytes
         self._unseen: dict[Hashable, Lasting] = {}
+        self._told = told
         self._clock = clock
         self._turns: dict[str, Mapping[Hashable, Turn]] = {}
         self._asked: dict[Hashable, int] = {}
@@ -197,20 +207,21 @@ class Rooms:
     def _carry_out(self, uuid: str, look: _Look, decision: Decision, now: float) -> None:
         key, parking = look.one.key, look.parking
         room = decision.rooms.get(key, look.tenant.room_bytes)
-        lasts = parking.room_until_ns / 1e9 - now
-        if room == parking.room_bytes and key not in decision.parks and lasts > TERM_SECONDS / 2:
+        lasts, park = parking.room_until_ns / 1e9 - now, decision.parks.get(key)
+        if room == parking.room_bytes and park is None and lasts > TERM_SECONDS / 2:
             return
-        hold_ns = int(HOLD_SECONDS * 1e9) * decision.parks[key] if key in decision.parks else None
+        hold_ns = None if park is None else int(HOLD_SECONDS * 1e9) * park.holds
         until_ns = int((now + TERM_SECONDS) * 1e9)
         try:
             request = set_room(look.one.policy, room_bytes=room, until_ns=until_ns, park_hold_ns=hold_ns)
         except (OSError, ElasticGPUError) as error:
             log.warning("room of a slice not written", slice=str(key), reason=str(error))
             return
-        if hold_ns is not None:
+        if park is not None:
             self._asked[key] = request
             self.totals.parks[uuid] += 1
-            log.info("slice asked to park for another", slice=str(key), busy=decision.parks[key])
+            log.info("slice asked to park for another", slice=str(key), other=str(park.for_slice), why=park.why.value)
+            self._told(key, park)
 
     def _count(self, uuid: str, tenants: Sequence[Tenant], decision: Decision, elapsed: float) -> None:
         parked, contended = self.totals.parked_seconds, self.totals.contended_seconds
@@ -218,10 +229,14 @@ class Rooms:
             if one.away_bytes:
                 parked[one.name] = parked.get(one.name, 0.0) + elapsed
         contended[uuid] = contended.get(uuid, 0.0) + elapsed * decision.contended
+        known = self.totals.contention.get(uuid, Contention())
+        self.totals.contention[uuid] = known.after(elapsed, contended=decision.contended)
 
     def _forget(self, cards: Mapping[str, SharedCard]) -> None:
         self._turns = {uuid: turns for uuid, turns in self._turns.items() if uuid in cards}
         self._whole_at = {uuid: at for uuid, at in self._whole_at.items() if uuid in cards}
+        for uuid in self.totals.contention.keys() - cards.keys():
+            del self.totals.contention[uuid]
         kept = {one.key for card in cards.values() for one in card.slices}
         for of_slice in (self._asked, self._reaped_at, self._unseen, self.totals.parked_seconds):
             for gone in of_slice.keys() - kept:

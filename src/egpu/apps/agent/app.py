@@ -26,6 +26,7 @@ from egpu.adapters.pool.security import Credentials
 from egpu.adapters.registrar import Registrar
 from egpu.adapters.shim import MPS_FOLDER, PublishedAmounts, ShimDirectory
 from egpu.adapters.shim.orders import Shim
+from egpu.adapters.slices.host_memory import parking_memory_mib
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.mig_instances import RECORD_FILE, Instances, InstanceSource
@@ -41,7 +42,7 @@ from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.limits.ended_programs import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
-from egpu.apps.agent.limits.rooms import CardRooms, parking_memory_mib
+from egpu.apps.agent.limits.rooms import CardRooms
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.node_pods import NodePods
 from egpu.apps.agent.serving.bridges import SlotBridges
@@ -140,7 +141,7 @@ class Agent:
         self.resizer = self._resizer()
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
-        self.rooms = CardRooms(self.slots, self.resizer.pods, self.memory.driver_bytes)
+        self.rooms = CardRooms(self.slots, self.resizer.pods, events, self.memory.driver_bytes)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
@@ -285,6 +286,7 @@ class Agent:
             standing=self.standing,
             slots_first=True,
             parking_memory_mib=parking_memory_mib(self.config.parking_memory_mib),
+            thrashing=lambda: self.rooms.totals.thrashing,
         )
 
     def _standing(self, events: EventRecorder, kubelet: PodResources) -> NodeStanding:

@@ -9,6 +9,7 @@ from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.quotas import ResourceQuota
 from egpu.apps.extender.view import View
 from egpu.core.dra.choosing import Choice
+from egpu.core.host_quotas import by_claim, check_host_memory
 from egpu.core.quotas import beyond_counted, check_quotas, counted_claims, counted_of, of_claims, uncounted
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
@@ -72,6 +73,7 @@ class Quotas:
         amounts = [counted_of(pod) for pod in pods]
         asked = {resource: sum(one[resource] for one in amounts) for resource in before}
         check_quotas(quotas, before=before, after=after, counted=asked)
+        check_host_memory(quotas, self._host_memory(namespace), waiting)
 
     def check(
         self,
@@ -84,6 +86,15 @@ class Quotas:
         """Check that pods and claims (by UID) may have these allocations. Raises Refused."""
         if quotas:
             check_quotas(quotas, before=self._beyond(namespace), after=self._beyond(namespace, pods, claims))
+            of_uids = {claim.uid: claim.name for claim in self._view.claims if claim.namespace == namespace}
+            new = {of_uids[uid]: one for uid, one in (claims or {}).items() if uid in of_uids}
+            check_host_memory(quotas, self._host_memory(namespace), new)
+
+    def _host_memory(self, namespace: str) -> dict[str, int]:
+        """Return what parked slices of a namespace may need of nodes' memory, by claim."""
+        pods = [pod.uid for pod in self._view.pods if pod.namespace == namespace and not pod.finished]
+        given = [one for uid in pods if (one := self._view.cache.pod_allocation(uid)) is not None]
+        return by_claim([claim for claim in self._view.claims if claim.namespace == namespace], given)
 
     def _beyond(
         self,

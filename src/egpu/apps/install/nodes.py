@@ -18,7 +18,13 @@ from egpu_base.kubernetes import Client
 
 NODES: Final = Kind("v1", "nodes", 6, namespaced=False)
 _OURS: Final = f"{names.GROUP}/"
-_ANNOTATIONS: Final = (names.INJECTION, names.PARKING_MEMORY, names.POOL_ADDRESS, names.POOL_LINK)
+_ANNOTATIONS: Final = (
+    names.INJECTION,
+    names.PARKING_MEMORY,
+    names.POOL_ADDRESS,
+    names.POOL_LINK,
+    names.THRASHING_CARDS,
+)
 """Annotations that agents write."""
 _LABELS: Final = f"{names.GROUP}/gpu-"
 """Labels that agents write."""

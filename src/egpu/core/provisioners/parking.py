@@ -52,21 +52,31 @@ def parking_terms(parameters: Mapping[str, str], technology: Provisioner) -> Par
                 reason = f"needs {RESIDENT}: slices with their own room are not parked"
                 raise InvalidDemand(f"parameters[{name}]", reason)
         return ParkingTerms(parkable)
-    percent = _PERCENT.fullmatch(parameters[RESIDENT])
-    if percent is None:
-        reason = f"{parameters[RESIDENT]!r} is not a percentage from 1% to 99%"
-        raise InvalidDemand(f"parameters[{RESIDENT}]", reason)
+    try:
+        idle = parse_idle(parameters[IDLE]) if IDLE in parameters else IDLE_SECONDS
+    except ValueError as error:
+        raise InvalidDemand(f"parameters[{IDLE}]", str(error)) from error
+    try:
+        resident = parse_resident(parameters[RESIDENT])
+    except ValueError as error:
+        raise InvalidDemand(f"parameters[{RESIDENT}]", str(error)) from error
     stays = is_true(parameters, STAY, technology, supports=lambda one: one.parks, what=STAY)
-    return ParkingTerms(parkable, int(percent[1]), _idle_seconds(parameters), stays)
+    return ParkingTerms(parkable, resident, idle, stays)
 
 
-def _idle_seconds(parameters: Mapping[str, str]) -> float:
-    if IDLE not in parameters:
-        return IDLE_SECONDS
-    found = _DURATION.fullmatch(parameters[IDLE])
+def parse_resident(text: str) -> int:
+    """Read the part of a slice's memory that has its own room. Raises ValueError."""
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a percentage from 1% to 99%")
+    return int(found[1])
+
+
+def parse_idle(text: str) -> float:
+    """Read the time after which a slice is idle. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
     if found is None or (seconds := int(found[1]) * _UNITS[found[2]]) > _MOST_IDLE_SECONDS:
-        reason = f"{parameters[IDLE]!r} is not a time up to 24h, such as 60s, 5m or 1h"
-        raise InvalidDemand(f"parameters[{IDLE}]", reason)
+        raise ValueError(f"{text!r} is not a time up to 24h, such as 60s, 5m or 1h")
     return float(seconds)
 
 

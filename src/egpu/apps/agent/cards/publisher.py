@@ -28,6 +28,7 @@ from egpu.apps.agent.standing import NodeStanding
 from egpu.core.offered import has_slots
 from egpu.core.placement.sums import asked_beyond_held
 from egpu.core.provisioners.preparation import CardInstance
+from egpu.core.thrashing import published
 from egpu_base.api.kubernetes import Node, NodeSystemInfo, Pod
 from egpu_base.api.objects import ObjectMeta, OwnerReference
 from egpu_base.api.quantities import parse_count, quantity_or_zero
@@ -63,6 +64,7 @@ class Publisher:
     not. `pods` follows the node's pods, and another part runs it: the capacity grows by what they ask for and do not
     hold. `allocator` learns the Node's label, and says who may give out the cards. `standing` says whether another
     program gives them out, too: then nothing is published but what pods have. `parking_memory_mib`: for parked slices.
+    `thrashing`: the UUIDs of cards whose busy slices wait for each other.
     `slots_first`: amounts wait until kubelet gives out slots, because kubelet would run a pod by amounts alone."""
 
     def __init__(
@@ -83,8 +85,10 @@ class Publisher:
         allocator: Allocator | None = None,
         standing: NodeStanding | None = None,
         parking_memory_mib: int = 0,
+        thrashing: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._parking_memory_mib = parking_memory_mib
+        self._thrashing = thrashing
         self._standing = standing
         self._instances = instances
         self._given = given
@@ -247,6 +251,7 @@ class Publisher:
         labels = node_labels(cards) if not contested else {}
         parking = str(self._parking_memory_mib) if self._parking_memory_mib else None
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection, names.PARKING_MEMORY: parking}
+        annotations[names.THRASHING_CARDS] = published(card.uuid for card in cards if card.uuid in self._thrashing())
         said = {key: node.annotations.get(key) for key in annotations}
         patch: dict[str, Any] = {}
         new = not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable)

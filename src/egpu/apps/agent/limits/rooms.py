@@ -4,21 +4,23 @@ It reads slots and policy pages only, so a new agent goes on where the last one 
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
 from egpu.api import names
 from egpu.api.allocation import CardShare
+from egpu.apps.agent.limits.park_events import ParkEvents
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES
+from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.reflector import Reflector
 from egpu_base.runtime.looking import looking
 
-HOST_PART: Final = 0.5
-"""Of the node's memory, for parked slices, unless the administrator says otherwise."""
+TELL_SECONDS: Final = 1.0
+"""Between two looks for events that are due."""
 
 DriverBytes = Callable[[Hashable, str], int | None]
 
@@ -27,10 +29,11 @@ class CardRooms:
     """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays. `driver_bytes`
     returns the driver's figure for a slice on a card, or None."""
 
-    def __init__(self, slots: Slots, pods: Reflector[Pod], driver_bytes: DriverBytes) -> None:
+    def __init__(self, slots: Slots, pods: Reflector[Pod], events: EventRecorder, driver_bytes: DriverBytes) -> None:
         self._slots = slots
         self._pods = pods
-        self._rooms = Rooms(self.cards, driver_bytes=driver_bytes)
+        self._events = ParkEvents(slots, pods, events)
+        self._rooms = Rooms(self.cards, driver_bytes=driver_bytes, told=self._events.told)
 
     @property
     def totals(self) -> Totals:
@@ -38,7 +41,14 @@ class CardRooms:
 
     async def run(self) -> None:
         await self._pods.synced.wait()
-        await looking(self._rooms.step)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looking(self._rooms.step))
+            group.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            await self._events.step()
 
     def cards(self) -> Mapping[str, SharedCard]:
         """Return the cards with slices that share room, by UUID. All other slices keep what they were promised."""
@@ -74,10 +84,3 @@ class CardRooms:
             stays=first.allocation.park_stays
             and any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
         )
-
-
-def parking_memory_mib(chosen: int | None) -> int:
-    """Return how much of this node's memory parked slices may take: as chosen, or a part of it."""
-    if chosen is not None:
-        return chosen
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB_BYTES * HOST_PART)
