@@ -170,7 +170,7 @@ def judged(status: int, output: str, errors: str) -> str:
     """Return `right`, or the reason why a run is not."""
     refused = re.search(REFUSED, errors, re.MULTILINE)
     if refused and status != 0:
-        said = refused[0].removesuffix(HIDES).replace("`", "'")
+        said = refused[0].removesuffix(HIDES).replace("`", "'").replace(f"{ROOT}/", "")
         return f"refused: `{said}`"
     if status == WAIVED:
         return "waived by the sample"
