@@ -187,4 +187,4 @@ def _reason(output: str) -> str:
         return SEPARATE
     lines = output.splitlines()
     wrong = [line for line in lines if re.search(r"error|cannot find|undefined", line, re.IGNORECASE)]
-    return (wrong or lines or ["nvcc failed"])[0].strip()[:200]
+    return (wrong or lines or ["nvcc failed"])[0].strip()[:200].replace("`", "'")

@@ -176,7 +176,7 @@ def judged(status: int, output: str, errors: str) -> str:
         return "waived by the sample"
     if status != 0:
         return f"wrong: exit code {status}"
-    if re.search(r"\bFAIL(ED|URE)?\b|\bError:", output + errors):
+    if re.search(r"\bFAIL(ED|URE)?\b|(?<![\w-])Error:", output + errors):
         return "wrong: it reports a failure"
     return RIGHT
 

@@ -63,6 +63,8 @@ def test_a_file_without_a_program() -> None:
     [
         (0, "Test PASSED", "", RIGHT),
         (0, "Test FAILED", "", "wrong: it reports a failure"),
+        (0, "Error: no such file", "", "wrong: it reports a failure"),
+        (0, "L1-Error: 0", "", RIGHT),
         (1, "", "", "wrong: exit code 1"),
         (2, "", "", "waived by the sample"),
         (1, "", "egpu-sim: cuX is not simulated: use cuY\n", "refused: `egpu-sim: cuX is not simulated: use cuY`"),
