@@ -21,6 +21,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "MPI": r"find_package\(MPI",
     "Direct3D": r"d3d1[12]|dxgi",
     "NvSci": r"NVSCI",
+    "FreeImage": r"find_package\(FreeImage",
 }
 """By what this tool does not try, how a sample's CMake file asks for it."""
 
@@ -44,6 +45,8 @@ class Recipe:
     """As after `-l`."""
     images: Mapping[str, tuple[str, str]]
     """By name of a file beside the program: `-fatbin` or `-ptx`, and the source."""
+    folders: tuple[str, ...]
+    """Words that name folders of headers, from the sample's, among others."""
     headers: tuple[str, ...]
     """Headers of the toolkit, or folders of them, below its folder of headers, that the program reads when it runs."""
     openmp: bool
@@ -92,11 +95,13 @@ def recipe(text: str) -> Recipe:
         for output, kind, source in re.findall(r"-o\s+(\$\{\w+\})\s+(-fatbin|-ptx)\s+(\$\{\w+\})", text)
     }
     libraries = [name.removesuffix("_driver") for name in re.findall(r"CUDA::(\w+)", text) if name != "cudart"]
+    folders = " ".join(re.findall(r"include_directories\(([^)]*)\)", text)).split()
     elsewhere = next((kind for kind, asked in ELSEWHERE.items() if re.search(asked, text)), "")
     return Recipe(
         sources=tuple(expand(program[1]).split()),
         libraries=tuple(dict.fromkeys(libraries)),
         images=images,
+        folders=tuple(dict.fromkeys(folders)),
         headers=tuple(dict.fromkeys(re.findall(r"\$\{CUDA_INCLUDE_DIR\}/(\S+)", text))),
         openmp="OpenMP" in text,
         elsewhere=elsewhere,
@@ -119,21 +124,16 @@ def build(sample: Sample, into: Path) -> Path:
             shutil.copy(data, work)
     for name in found.headers:
         _copy_header(name, work)
-    common = [
-        "-I",
-        str(sample.folder.parents[2] / "Common"),
-        "-I",
-        ".",
-        "-Xcompiler",
-        f"-idirafter,{WHEELS / 'include'}",
-    ]
+    folders = [sample.folder / name for name in found.folders if (sample.folder / name).is_dir()]
+    places = [sample.folder.parents[2] / "Common", Path(), *folders]
+    common = [*(f"-I{place}" for place in places), "-Xcompiler", f"-idirafter,{WHEELS / 'include'}"]
     for name, (kind, source) in found.images.items():
         target = PTX if kind == "-fatbin" else ("-arch=compute_80",)
         _nvcc([*common, *FLAGS, *target, kind, "-o", name, source], work)
     libraries = [flag for name in found.libraries for flag in _linked(name, into / "libraries")]
     openmp = ["-Xcompiler", "-fopenmp"] if found.openmp else []
     sources = [str(sample.folder / name) if name.startswith("..") else name for name in found.sources]
-    system = ["-lpthread", "-ldl", "-lrt"]
+    system = ["-lpthread", "-ldl", "-lrt", "-Xlinker", "--copy-dt-needed-entries"]  # as CMake's targets link them
     linked = [*openmp, "-o", sample.name, *sources, *libraries, *system]
     try:
         _nvcc([*common, *FLAGS, "-cudart", "shared", *PTX, *linked], work)
@@ -157,11 +157,11 @@ def _copy_header(name: str, work: Path) -> None:
 
 
 def _linked(name: str, folder: Path) -> list[str]:
-    """Return the flags that link a library of CUDA: one of ours if there is one, else a wheel's or the toolkit's."""
+    """Return the flags that link a library of CUDA: a wheel's, which is complete, else one of ours or the toolkit's."""
     folder.mkdir(exist_ok=True)
     link = folder / f"lib{name}.so"
     ours = [directory / built for directory in native.directories() for built in ("remote", "libraries")]
-    found = [file for directory in (*ours, WHEELS / "lib") for file in sorted(directory.glob(f"lib{name}.so.*"))]
+    found = [file for directory in (WHEELS / "lib", *ours) for file in sorted(directory.glob(f"lib{name}.so.*"))]
     if found and not link.exists():
         link.symlink_to(found[0].resolve())
     wheels = str(WHEELS / "lib")
@@ -187,4 +187,4 @@ def _reason(output: str) -> str:
         return SEPARATE
     lines = output.splitlines()
     wrong = [line for line in lines if re.search(r"error|cannot find|undefined", line, re.IGNORECASE)]
-    return (wrong or lines or ["nvcc failed"])[0].strip()[:200]
+    return (wrong or lines or ["nvcc failed"])[0].strip()[:200].replace("`", "'")

@@ -170,13 +170,13 @@ def judged(status: int, output: str, errors: str) -> str:
     """Return `right`, or the reason why a run is not."""
     refused = re.search(REFUSED, errors, re.MULTILINE)
     if refused and status != 0:
-        said = refused[0].removesuffix(HIDES).replace("`", "'")
+        said = refused[0].removesuffix(HIDES).replace("`", "'").replace(f"{ROOT}/", "")
         return f"refused: `{said}`"
     if status == WAIVED:
         return "waived by the sample"
     if status != 0:
         return f"wrong: exit code {status}"
-    if re.search(r"\bFAIL(ED|URE)?\b|\bError:", output + errors):
+    if re.search(r"\bFAIL(ED|URE)?\b|(?<![\w-])Error:", output + errors):
         return "wrong: it reports a failure"
     return RIGHT
 

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 from cuda_sample_builds import NotBuilt, Sample, recipe
-from cuda_samples import MARKS, PLACES, RIGHT, Outcome, Row, judged, verdict, written
+from cuda_samples import MARKS, PLACES, RIGHT, ROOT, Outcome, Row, judged, verdict, written
 
 CMAKE = """
 # add_executable(not this.cu)
 find_package(CUDAToolkit REQUIRED)
+include_directories(../../../Common)
+target_include_directories(matrixMulDrv PRIVATE
+    inc
+)
 add_executable(matrixMulDrv matrixMulDrv.cpp other.cu)
 target_link_libraries(matrixMulDrv PUBLIC
     CUDA::cudart
@@ -31,12 +35,19 @@ def test_a_recipe() -> None:
     assert found.sources == ("matrixMulDrv.cpp", "other.cu")
     assert found.libraries == ("cuda", "cublas")
     assert found.images == {"kernel64.fatbin": ("-fatbin", "kernel.cu")}
+    assert {"../../../Common", "inc"} <= set(found.folders)
     assert (found.headers, found.openmp, found.elsewhere) == (("cccl/nv",), False, "")
 
 
 @pytest.mark.parametrize(
     ("line", "elsewhere"),
-    [("find_package(OpenGL)", "OpenGL"), ("find_package(MPI)", "MPI"), ("find_package(Vulkan)", "Vulkan"), ("", "")],
+    [
+        ("find_package(OpenGL)", "OpenGL"),
+        ("find_package(MPI)", "MPI"),
+        ("find_package(FreeImage)", "FreeImage"),
+        ("find_package(Vulkan)", "Vulkan"),
+        ("", ""),
+    ],
 )
 def test_systems_beside_cuda(line: str, elsewhere: str) -> None:
     assert recipe(CMAKE + line).elsewhere == elsewhere
@@ -52,10 +63,13 @@ def test_a_file_without_a_program() -> None:
     [
         (0, "Test PASSED", "", RIGHT),
         (0, "Test FAILED", "", "wrong: it reports a failure"),
+        (0, "Error: no such file", "", "wrong: it reports a failure"),
+        (0, "L1-Error: 0", "", RIGHT),
         (1, "", "", "wrong: exit code 1"),
         (2, "", "", "waived by the sample"),
         (1, "", "egpu-sim: cuX is not simulated: use cuY\n", "refused: `egpu-sim: cuX is not simulated: use cuY`"),
         (1, "", "egpu-sim: this program needs X: use Y\n", "refused: `egpu-sim: this program needs X: use Y`"),
+        (1, "", f"egpu: X is not supported: {ROOT}/lib.so\n", "refused: `egpu: X is not supported: lib.so`"),
         (
             1,
             "",

@@ -74,9 +74,22 @@ def _count(*path: str) -> Cell:
     return lambda obj: len(at(obj, *path) or ())
 
 
+def _sidecars(pod: Json) -> set[str]:
+    """Return the names of the init containers that run as long as the pod."""
+    starting = objects_at(pod, "spec", "initContainers")
+    return {str(c.get("name")) for c in starting if c.get("restartPolicy") == "Always"}
+
+
+def _counted(pod: Json) -> list[Json]:
+    """Return the statuses of sidecars and containers."""
+    sidecars = _sidecars(pod)
+    starting = [s for s in objects_at(pod, "status", "initContainerStatuses") if s.get("name") in sidecars]
+    return [*starting, *objects_at(pod, "status", "containerStatuses")]
+
+
 def _pod_ready(pod: Json) -> str:
-    statuses = objects_at(pod, "status", "containerStatuses")
-    return f"{sum(bool(s.get('ready')) for s in statuses)}/{len(as_list(at(pod, 'spec', 'containers')))}"
+    total = len(as_list(at(pod, "spec", "containers"))) + len(_sidecars(pod))
+    return f"{sum(bool(s.get('ready')) for s in _counted(pod))}/{total}"
 
 
 def _container_state(status: Json) -> str:
@@ -92,6 +105,36 @@ def _container_state(status: Json) -> str:
     return f"Signal:{end['signal']}" if end.get("signal") else f"ExitCode:{end.get('exitCode', 0)}"
 
 
+def _initialising(pod: Json) -> str:
+    """Return the state of the first init container that the pod waits for; empty when there is none."""
+    conditions = objects_at(pod, "status", "conditions")
+    if any(c.get("type") == "Initialized" and c.get("status") == "True" for c in conditions):
+        return ""
+    sidecars = _sidecars(pod)
+    starting = objects_at(pod, "status", "initContainerStatuses")
+    for number, status in enumerate(starting):
+        terminated = at(status, "state", "terminated")
+        if terminated is not None and as_object(terminated).get("exitCode") == 0:
+            continue
+        if status.get("name") in sidecars and status.get("started"):
+            continue
+        state = _container_state(status)
+        return f"Init:{state}" if state and state != "PodInitializing" else f"Init:{number}/{len(starting)}"
+    return ""
+
+
+def _running_word(pod: Json, word: str) -> str:
+    """Return the state of a pod whose init containers are done: its first container's that does not simply run."""
+    running = False
+    for status in reversed(objects_at(pod, "status", "containerStatuses")):
+        state = _container_state(status)
+        if state:
+            word = state
+        elif status.get("ready") and at(status, "state", "running") is not None:
+            running = True
+    return "Running" if word == "Completed" and running else word
+
+
 def pod_status(pod: Json) -> str:
     """Return the one word (or reason) for a pod's state."""
     word = str(at(pod, "status", "reason") or at(pod, "status", "phase") or "Unknown")
@@ -100,33 +143,15 @@ def pod_status(pod: Json) -> str:
         for c in objects_at(pod, "status", "conditions")
     ):
         word = "SchedulingGated"
-    initialising = False
-    starting = objects_at(pod, "status", "initContainerStatuses")
-    for number, status in enumerate(starting):
-        terminated = at(status, "state", "terminated")
-        if terminated is not None and as_object(terminated).get("exitCode") == 0:
-            continue
-        state = _container_state(status)
-        word = f"Init:{state}" if state and state != "PodInitializing" else f"Init:{number}/{len(starting)}"
-        initialising = True
-        break
-    if not initialising:
-        running = False
-        for status in reversed(objects_at(pod, "status", "containerStatuses")):
-            state = _container_state(status)
-            if state:
-                word = state
-            elif status.get("ready") and at(status, "state", "running") is not None:
-                running = True
-        if word == "Completed" and running:
-            word = "Running"
+    word = _initialising(pod) or _running_word(pod, word)
     if at(pod, "metadata", "deletionTimestamp"):
         word = "Unknown" if at(pod, "status", "reason") == "NodeLost" else "Terminating"
     return word
 
 
 def _pod_restarts(pod: Json) -> str:
-    statuses = objects_at(pod, "status", "initContainerStatuses") + objects_at(pod, "status", "containerStatuses")
+    every = objects_at(pod, "status", "initContainerStatuses") + objects_at(pod, "status", "containerStatuses")
+    statuses = every if _initialising(pod) else _counted(pod)
     total = sum(int(s.get("restartCount") or 0) for s in statuses)
     ends = [end for s in statuses if (end := at(s, "lastState", "terminated", "finishedAt"))]
     return f"{total} ({age(max(ends))} ago)" if total and ends else str(total)
