@@ -15,6 +15,7 @@
     schedulers    which scheduler a GPU pod goes to
     resizing      slices that change their size while they run
     quotas        the quotas of a namespace, for cards that Kubernetes did not count
+    new_nodes     new nodes that would let a waiting pod start
     waking        which of the waiting pods would find room now
     moves         which pods to move so that others fit
     replay        whole workloads, replayed on arrays
