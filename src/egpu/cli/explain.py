@@ -67,7 +67,7 @@ def explain(
         case _ if snapshot.missing:
             explanation = own_words(snapshot, what.value, namespace, name)
         case What.POD:
-            explanation = _with_growth(snapshot, namespace, name, policies=policies)
+            explanation = explain_with_growth(snapshot, namespace, name, policies=policies)
         case What.CLAIM:
             explanation = _claim_in(snapshot, namespace, name, policies=policies)
         case What.NODE:
@@ -83,7 +83,7 @@ def explain(
         show_value(msgspec.to_builtins(explanation), output)
 
 
-def _with_growth(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
+def explain_with_growth(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
     """Explain a pod; for one that waits and holds no cards, add which new nodes would help."""
     found = explain_in(snapshot, namespace, name, policies=policies)
     pod = _pod_of(snapshot, namespace, name)
