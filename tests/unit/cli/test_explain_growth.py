@@ -40,7 +40,7 @@ def test_a_waiting_pod_shows_the_nodes_that_help_and_what_autoscalers_do() -> No
         "would help: 1 more node like n0 (2 × T4 with 16 GiB)",
         "autoscalers add no node for it: by the sums of their pods, node n0 has room",
     ]
-    assert msgspec.to_builtins(found)["growth"] == {
+    assert msgspec.json.decode(msgspec.json.encode(found))["growth"] == {
         "helps": [{"like": "n0", "count": 1, "cards": [["T4", 16384], ["T4", 16384]]}],
         "room_by_sums": ["n0"],
     }
