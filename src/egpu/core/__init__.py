@@ -15,7 +15,8 @@
     schedulers    which scheduler a GPU pod goes to
     resizing      slices that change their size while they run
     quotas        the quotas of a namespace, for cards that Kubernetes did not count
-    new_nodes     new nodes that would let a waiting pod start
+    growth        what new nodes would change for a waiting pod, as values
+    new_nodes     … found by placing it on nodes that are like the cluster's
     waking        which of the waiting pods would find room now
     moves         which pods to move so that others fit
     replay        whole workloads, replayed on arrays

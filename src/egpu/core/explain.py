@@ -8,9 +8,9 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
+from egpu.core.growth import Growth
 from egpu.core.links import slowest
 from egpu.core.mig import what_it_takes
-from egpu.core.new_nodes import Growth
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.refusal import Refusal, describe, describe_all

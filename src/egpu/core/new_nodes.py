@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUStatus
+from egpu.core.growth import Growth, Help
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.node_filters import rejection
@@ -24,7 +25,6 @@ from egpu.core.preemption.population import Population
 from egpu.core.preemption.sums import Sums
 from egpu_base.api.kubernetes import Node, NodeSpec, Pod, Taint
 from egpu_base.api.objects import Condition
-from egpu_base.api.quantities import format_mib
 from egpu_base.api.resources import Amounts, effective_requests
 from egpu_base.errors import InvalidInput, MissingExtra
 
@@ -35,40 +35,6 @@ MOST_KINDS: Final = 32
 HOSTNAME: Final = "kubernetes.io/hostname"
 _OF_KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """Taints that say how a node is at this moment."""
-
-
-@dataclass(frozen=True)
-class Help:
-    """`count` new nodes like `like` would let the pod start, with the waiting members of its gang."""
-
-    like: str
-    count: int
-    cards: tuple[tuple[str, int], ...]
-    """Model and MiB of each card."""
-
-    def text(self) -> str:
-        """Say it for people."""
-        models = dict.fromkeys(self.cards)
-        cards = ", ".join(f"{self.cards.count(one)} × {one[0]} with {format_mib(one[1])}" for one in models)
-        return f"{self.count} more node{'s' if self.count > 1 else ''} like {self.like} ({cards})"
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What new nodes would change for a waiting pod. `room_by_sums`: nodes for whose sake autoscalers add none."""
-
-    helps: tuple[Help, ...]
-    room_by_sums: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """Say it for people."""
-        text = [f"would help: {one.text()}" for one in self.helps]
-        text = text or ["would help: no further node of a kind that this cluster has"]
-        if not self.room_by_sums:
-            return text
-        first, *rest = self.room_by_sums
-        more = f" and {len(rest)} more" if rest else ""
-        return [*text, f"autoscalers add no node for it: by the sums of their pods, node {first}{more} has room"]
 
 
 @dataclass(frozen=True)

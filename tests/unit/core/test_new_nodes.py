@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.core.new_nodes import Help, Stock, growth, helping, room_by_sums
+from egpu.core.growth import Help
+from egpu.core.new_nodes import Stock, growth, helping, room_by_sums
 from egpu.core.placement.cache import rebuild
 from egpu.core.preemption.population import Population
 from egpu_base.api.kubernetes import Node, NodeSpec, NodeStatus, Pod, Taint
