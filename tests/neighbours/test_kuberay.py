@@ -1,7 +1,6 @@
 """KubeRay with its own operator: the pods of a RayCluster one by one, or all at once on wish."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,8 +8,7 @@ from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.kubernetes import Client
 from support.neighbour_programs import Json, Neighbour
-from support.pod_groups import given, gone, pods_of, run
-from support.waiting import until
+from support.pod_groups import given, gone, run
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 ARGUMENTS = ("--metrics-addr=127.0.0.1:0", "--health-probe-bind-address={health}", "--enable-leader-election=false")
@@ -61,18 +59,4 @@ async def test_on_wish_head_and_workers_start_at_once(running: Cluster, client: 
         pods = await run(client, LABEL, 5)
         assert sorted(pod.annotations.get(names.GANG_SIZE, "") for pod in pods) == ["", *["5+"] * 4]
         assert list(given(pods).values()) == [100] * 4
-        await deleted(client)
-
-
-async def test_on_wish_a_cluster_without_room_for_all_holds_nothing(running: Cluster, client: Client, tmp_path: Path):
-    async with KUBERAY.running(running, client, tmp_path):
-        await client.raw("POST", PATH, body=sliced(workers=5, core=100, gang=True))
-
-        async def told() -> bool:
-            conditions: list[Any] = [one for pod in await pods_of(client, LABEL) for one in pod.status.conditions or ()]
-            return any("all 6 members exist" in one.message for one in conditions if one.type == "PodScheduled")
-
-        await until(told, seconds=120)
-        pods = await pods_of(client, LABEL)
-        assert [pod.name for pod in pods if pod.spec.node_name and names.GANG in pod.annotations] == []
         await deleted(client)
