@@ -134,7 +134,8 @@ _PLURALS: Final = {
 
 
 def _documents(path: Path) -> list[Json]:
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+    """Read a file, which may have megabytes of definitions."""
+    return [one for one in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader) if one]
 
 
 def _webhooks(path: Path, name: str, port: int, authority: bytes) -> Iterator[Json]:

@@ -14,7 +14,8 @@ import yaml
 
 from egpu.adapters.cards.mps import Shown
 from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
-from egpu.apps.agent.slots.devices import CONTROL_DEVICES, DeviceFiles
+from egpu.apps.agent.slots.devices import NVIDIA as NVIDIA_NAMES
+from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.injection import Injection, Mode, choose
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_LIBRARIES, Preparation
 from egpu_base.api.kubernetes import NodeSystemInfo
@@ -223,7 +224,7 @@ def test_an_unknown_field_makes_no_specification(tmp_path: Path) -> None:
 def test_control_devices_lead_nowhere_without_a_card(tmp_path: Path) -> None:
     node = Node(tmp_path)
     links = node.devices.links((), (0, 1))
-    assert set(links) == {"nvidia0", "nvidia1", *CONTROL_DEVICES}
+    assert set(links) == {"nvidia0", "nvidia1", *NVIDIA_NAMES.control}
     assert set(links.values()) == {node.devices.nowhere()}
     granted = node.devices.links((1,), (0, 1))
     assert granted["nvidia1"] == node.root / "dev/nvidia1"
@@ -246,7 +247,7 @@ def test_links_that_somebody_changed_are_made_anew(tmp_path: Path) -> None:
     node.devices.link(tmp_path / "a", (0,), (0, 1))
     changed = (tmp_path / "a").resolve() / "nvidia1"
     changed.unlink()
-    changed.symlink_to(node.devices.card(1))
+    changed.symlink_to(node.root / "dev/nvidia1")
     DeviceFiles(node.root / "dev", node.root / "state").link(tmp_path / "b", (0,), (0, 1))
     assert leads(tmp_path / "b") == node.devices.links((0,), (0, 1))
 

@@ -1,5 +1,6 @@
 """`egpu explain KIND NAME`: reasons why a pod or claim waits, card by card, or why it got its cards; a node's cards."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -15,10 +16,12 @@ from egpu.core.dra.explaining import explain_claims
 from egpu.core.explain import Explanation
 from egpu.core.explain_claim import explain_claim
 from egpu.core.explain_node import explain_node
+from egpu.core.new_nodes import Stock, growth
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
+from egpu_base.api.kubernetes import Pod
 
 _STATES = {
     "green": ("placed", "finished", "bound", "open"),
@@ -53,7 +56,7 @@ def explain(
 ) -> None:
     """Explain why a pod or claim waits, or why it got its cards. For a node, show what its cards hold.
 
-    Names a reason for each card, and the pods that a waiting pod would evict.
+    Names a reason for each card, the pods that a waiting pod would evict, and the new nodes that would help it.
     """
     if "/" in name and what is not What.NODE:
         namespace, _, name = name.partition("/")
@@ -64,7 +67,7 @@ def explain(
         case _ if snapshot.missing:
             explanation = own_words(snapshot, what.value, namespace, name)
         case What.POD:
-            explanation = explain_in(snapshot, namespace, name, policies=policies)
+            explanation = explain_with_growth(snapshot, namespace, name, policies=policies)
         case What.CLAIM:
             explanation = _claim_in(snapshot, namespace, name, policies=policies)
         case What.NODE:
@@ -80,9 +83,23 @@ def explain(
         show_value(msgspec.to_builtins(explanation), output)
 
 
+def explain_with_growth(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
+    """Explain a pod; for one that waits and holds no cards, add which new nodes would help."""
+    found = explain_in(snapshot, namespace, name, policies=policies)
+    pod = _pod_of(snapshot, namespace, name)
+    if found is None or pod is None or found.state != "waiting" or pod.spec.node_name or pod.spec.resource_claims:
+        return found
+    stock = Stock(snapshot.nodes, snapshot.gpus, snapshot.classes, snapshot.claims, snapshot.pods)
+    return replace(found, growth=growth(pod, stock, policies))
+
+
+def _pod_of(snapshot: Snapshot, namespace: str, name: str) -> Pod | None:
+    return next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
+
+
 def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
     """Return the explanation of one pod of a snapshot, or None without such a pod."""
-    pod = next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
+    pod = _pod_of(snapshot, namespace, name)
     if pod is None:
         return None
     nodes = {node.name: node for node in snapshot.nodes}

@@ -16,6 +16,8 @@
     resizing      slices that change their size while they run
     quotas        the quotas of a namespace, for cards that Kubernetes did not count
     host_quotas   … for nodes' memory that parked slices need
+    growth        what new nodes would change for a waiting pod, as values
+    new_nodes     … found by placing it on nodes that are like the cluster's
     waking        which of the waiting pods would find room now
     moves         which pods to move so that others fit
     replay        whole workloads, replayed on arrays

@@ -8,6 +8,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
+from egpu.core.growth import Growth
 from egpu.core.links import slowest
 from egpu.core.mig import what_it_takes
 from egpu.core.placement.cache import SchedulerCache
@@ -29,7 +30,7 @@ class Explanation:
     `state` of a pod: "no-gpu", "invalid", "waiting", "can-be-placed", "placed", "finished". `refusals`: by node, if it
     waits. `scores`: by node, best first, if it can be placed or is placed (as if placed now). `preemption`: the
     victims, or why there are none. `objections`: by node, why the scheduler rejects it, apart from cards. `scheduler`:
-    its last report."""
+    its last report. `growth`: which new nodes would help, if that was asked."""
 
     name: str
     state: str
@@ -41,11 +42,13 @@ class Explanation:
     objections: tuple[tuple[str, str], ...] = ()
     scheduler: str = ""
     kind: str = "pod"
+    growth: Growth | None = None
 
     def lines(self) -> list[str]:
         """Return plain text, most important lines first."""
         text = [f"{self.kind} {self.name}: {self.summary}", *(f"  {detail}" for detail in self.details)]
         text += [f"  preemption: {self.preemption}"] if self.preemption else []
+        text += [f"  {line}" for line in (self.growth.lines() if self.growth is not None else ())]
         text += [f"  node {node}: {reason}" for node, reason in self.objections]
         for refusal in self.refusals:
             text.append(f"  node {refusal.node}: {refusal.reason}")

@@ -23,7 +23,7 @@ from egpu.adapters.cards.mig import FoundInstance
 from egpu.adapters.cards.mps import Shown
 from egpu.api import names
 from egpu.apps.agent.slots import directories as layout
-from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.core.provisioners.preparation import Preparation
 from egpu_base.errors import CorruptData, NotSupported
 from egpu_base.kubelet import cdi
@@ -125,8 +125,7 @@ class SlotSpecs:
         """Return the granted cards, and the device files beside them: a container without cards gets neither."""
         if not plan.minors:
             return ()
-        cards = {name(minor): self._devices.card(minor) for minor in plan.minors}
-        control = {path.name: path for path in self._devices.control()}
+        cards, control = self._devices.cards(plan.minors), self._devices.control()
         instances = self._devices.instance(plan.minors[0], instance) if instance is not None else {}
         return tuple(
             cdi.DeviceNode(path=f"/dev/{file}", host_path=str(path), permissions="rw")

@@ -11,14 +11,29 @@ import os
 import shutil
 import stat
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from egpu.adapters.cards.mig import FoundInstance
 from egpu_base.errors import NotSupported
 from egpu_base.system.files import link_like
 
-# : Files that a CUDA program needs beside its card, if the node has them.
-CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+@dataclass(frozen=True)
+class Naming:
+    """A vendor's names of device files, below /dev. `card` has {} in place of a card's minor number, `control` names
+    the files that a program needs beside its card, if the node has them."""
+
+    card: str
+    control: tuple[str, ...]
+
+    def of(self, minor: int) -> str:
+        """Return the name of a card's file."""
+        return self.card.format(minor)
+
+
+NVIDIA: Final = Naming("nvidia{}", ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"))
 
 # : The driver's list of the device files of MIG instances (on a simulated machine it is beside those files), and :
 # their folder below /dev.
@@ -33,8 +48,11 @@ _UNSERVED_TEXT = b"This card was not granted to this container.\n"
 class DeviceFiles:
     """The device files of one node under `root`, and the file that leads nowhere, below `state_dir`."""
 
-    def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
+    def __init__(
+        self, root: Path, state_dir: Path, *, naming: Naming = NVIDIA, proc_devices: Path = Path("/proc/devices")
+    ) -> None:
         self._root = root
+        self._naming = naming
         self._nowhere = state_dir / "unserved"
         self._links = state_dir / "links"
         """Directories of links, with one link to each; the links of slots are further names of it."""
@@ -42,12 +60,13 @@ class DeviceFiles:
         """The directories that were checked."""
         self._proc_devices = proc_devices
 
-    def card(self, minor: int) -> Path:
-        return self._root / name(minor)
+    def cards(self, minors: Iterable[int]) -> dict[str, Path]:
+        """Return the files of these cards, by their path below /dev."""
+        return {file: self._root / file for file in map(self._naming.of, minors)}
 
-    def control(self) -> tuple[Path, ...]:
-        """Return the CONTROL_DEVICES of this node."""
-        return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
+    def control(self) -> dict[str, Path]:
+        """Return the control devices that this node has, by their path below /dev."""
+        return {file: path for file in self._naming.control if (path := self._root / file).exists()}
 
     def instance(self, minor: int, found: FoundInstance) -> dict[str, Path]:
         """Return the files that a program must open to use an instance of the card, by their path below /dev.
@@ -71,10 +90,10 @@ class DeviceFiles:
         either: that device answers about every card of the node.
 
         Raises NotSupported as `nowhere` does."""
-        control = {path.name: path for path in self.control()} if granted else {}
-        cards = {name(minor): self.card(minor) for minor in granted}
+        control = self.control() if granted else {}
+        cards = self.cards(granted)
         nowhere = self.nowhere()
-        names = {*CONTROL_DEVICES, *(name(minor) for minor in minors), *cards}
+        names = {*self._naming.control, *self.cards(minors), *cards}
         return {each: cards.get(each) or control.get(each) or nowhere for each in sorted(names)}
 
     def link(self, at: Path, granted: Collection[int], minors: Iterable[int]) -> None:
@@ -98,10 +117,10 @@ class DeviceFiles:
         content = "".join(f"{file}\0{target}\0" for file, target in links.items())
         folder = self._links / hashlib.sha256(content.encode()).hexdigest()[:32]
         if folder not in self._whole:
-            if not folder.is_dir() or {each.name: each.readlink() for each in folder.iterdir()} != links:
+            if not folder.is_dir() or _links_in(folder) != links:
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
                 for file, target in links.items():
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     (folder / file).symlink_to(target)
             with contextlib.suppress(FileExistsError):
                 _link_to(folder).symlink_to(folder)
@@ -112,7 +131,7 @@ class DeviceFiles:
         """Return the file that nothing serves: a device node on a real node, a plain file on a simulated one.
 
         Raises NotSupported if the node's cards are device files and the agent may not create one."""
-        real = any(path.is_char_device() for path in self._root.glob("nvidia[0-9]*"))
+        real = any(path.is_char_device() for path in self._root.glob(self._naming.card.format("[0-9]*")))
         if self._fits(real=real):
             return self._nowhere
         self._nowhere.parent.mkdir(parents=True, exist_ok=True)
@@ -157,5 +176,7 @@ def _link_to(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.link")
 
 
-def name(minor: int) -> str:
-    return f"nvidia{minor}"
+def _links_in(folder: Path) -> dict[str, Path]:
+    """Return the links of a directory and its folders. Any other file is one that nobody asked for."""
+    files = [each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir()]
+    return {str(each.relative_to(folder)): each.readlink() if each.is_symlink() else each for each in files}

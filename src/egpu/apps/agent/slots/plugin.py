@@ -22,7 +22,7 @@ from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
-from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
@@ -113,7 +113,7 @@ class SlotPlugin:
         return ContainerDevices(mounts=mounts, devices=self._links(slot))
 
     def _links(self, slot: Path) -> tuple[DeviceNode, ...]:
-        files = (*(name(minor) for minor in self._inventory.minors), *(path.name for path in self._devices.control()))
+        files = (*self._devices.cards(self._inventory.minors), *self._devices.control())
         return tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
