@@ -53,6 +53,13 @@ class RunMode(StrEnum):
     SHARE = "share"
 
 
+class RunWork(StrEnum):
+    """The values of `--work`."""
+
+    BATCH = "batch"
+    LATENCY = "latency"
+
+
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.", show_default=False)],
@@ -69,6 +76,9 @@ def run(
     mode: Annotated[
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
+    work: Annotated[
+        RunWork, typer.Option(help="latency: on a shared card, its launches come before those of others.")
+    ] = RunWork.BATCH,
     parkable: Annotated[
         bool, typer.Option("--parkable", help="Allow `egpu park` to move the memory to the host while it is idle.")
     ] = False,
@@ -94,14 +104,14 @@ def run(
 ) -> None:
     """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
     if pool_address is not None:
-        if gpu is not None or simulate is not None or mode is not RunMode.CAP or parkable:
-            excluded = "--gpu, --simulate, --mode and --parkable"
+        if gpu is not None or simulate is not None or mode is not RunMode.CAP or work is not RunWork.BATCH or parkable:
+            excluded = "--gpu, --simulate, --mode, --work and --parkable"
             fail(f"--pool excludes {excluded}. The broker chooses the cards", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         wait = pool.WAIT_SECONDS if wait is None else wait
         _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
     _refuse_pool_options(context)
-    size = _Size(gpus, core, memory, gpu, _mode(mode), parkable)
+    size = _Size(gpus, core, memory, gpu, _mode(mode), work, parkable)
     hint = _default_core_hint(context)
     _run_local(command, size, output, simulate=simulate, state_dir=state_dir, wait=wait or 0, hint=hint)
 
@@ -114,6 +124,7 @@ class _Size(NamedTuple):
     memory: str | None
     gpu: int | None
     mode: Mode
+    work: RunWork
     parkable: bool
 
 
@@ -155,6 +166,7 @@ def _take(
 ) -> "tuple[LocalSlice, LocalMachine]":
     """Take the slice. Raises InvalidInput, ElasticGPUError."""
     from egpu.adapters.local.book import SliceRequest
+    from egpu.adapters.slices.work import Kind
 
     memory_mib = None if size.memory is None else parse_memory_mib(size.memory, field="--memory")
     machine = _machine(simulate, state_dir, size.cards)
@@ -166,6 +178,7 @@ def _take(
         cards=size.cards,
         gpu=size.gpu,
         mode=size.mode,
+        kind=Kind[size.work.name],
         parkable=size.parkable,
     )
     return machine.take(cards, request, command, wait_seconds=wait, tell=note), machine

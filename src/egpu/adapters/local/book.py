@@ -26,6 +26,7 @@ import msgspec
 from egpu.adapters import native
 from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, Parking, UsageReader, create_usage, write_policy
+from egpu.adapters.slices.work import Kind
 from egpu.core.backoff import Backoff
 from egpu_base.errors import DoesNotFit, InvalidInput, NativeMissing, TooSoon
 from egpu_base.system.files import write_atomically
@@ -70,6 +71,7 @@ class SliceRequest:
     cards: int = 1
     gpu: int | None = None
     mode: Mode = Mode.CAP
+    kind: Kind = Kind.BATCH
     parkable: bool = False
 
     def __post_init__(self) -> None:
@@ -206,7 +208,7 @@ class LocalSlice:
         self.interposer.symlink_to(library)
         limits = [
             DevicePolicy(
-                uuid=card.uuid, minor=card.minor, mode=self.request.mode,
+                uuid=card.uuid, minor=card.minor, mode=self.request.mode, kind=self.request.kind,
                 core_ppm=self.request.core * (PPM // WHOLE_CORE), memory_limit_bytes=self.request.memory_mib * MIB,
             )
             for card in self.cards
