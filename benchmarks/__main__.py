@@ -13,6 +13,7 @@ from benchmarks.report import Options, Report
 #: Modules of this package with `run(report) -> dict`, in the order in which they run.
 MODULES = (
     "isolation",
+    "latency",
     "parking",
     "placement",
     "hollow",

@@ -99,6 +99,7 @@ def build(folder: Path) -> Path:
         PACE / "pace_world.c",
         *sorted((INTERPOSER / "compute").glob("*.c")),
         INTERPOSER / "bucket.c",
+        ROOT / "native" / "turns" / "turns.c",
     ]
     subprocess.run([*common, *virtual, "-o", programs / "pace", *parts, "-lm"], check=True)
     return programs

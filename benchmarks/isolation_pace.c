@@ -2,12 +2,13 @@
  * (../native/tests/interposer/pace_world.h).
  *
  *   isolation_pace fifo|timeslice MILLISECONDS TICK_MS
- *   DIRECTORY:KERNEL_NS:KERNELS:PROCESSES:PAUSE_FROM_MS:PAUSE_TO_MS...
+ *   DIRECTORY:KERNEL_NS:KERNELS:PROCESSES:PAUSE_FROM_MS:PAUSE_TO_MS[:BURST:PERIOD_US:JITTER_US]...
  *
  * A directory holds the policy and usage of a slice of the one GPU. Every TICK_MS (0: never) the
  * usage is written to its file, "tick NANOSECONDS" to stdout, and when a line comes back the
  * policies are read again. In the end a line per slice: GPU time in each 10 ms of the run, in
- * nanoseconds.
+ * nanoseconds. A slice with a burst waits for so many launches in each period, and has a second
+ * line: how long each took, in nanoseconds. It must be the first.
  */
 #include "../native/tests/interposer/pace_world.h"
 
@@ -20,7 +21,8 @@
 static struct {
     int policy, usage;
 } files[SLICES];
-static int slice_count;
+enum { ARBITER_LATE_NS = 50000 };
+static int slice_count, steps_of = -1;
 
 static void check(bool good, const char *what) {
     if (good) return;
@@ -46,7 +48,9 @@ static void read_policies(void) {
             .window_period_us = device->window_period_us,
             .window_start_us = device->window_start_us,
             .window_length_us = device->window_length_us,
+            .work = device->work,
         };
+        policy_unmetered |= (device->mode == EGPU_MODE_UNLIMITED) << i;
     }
 }
 
@@ -80,6 +84,8 @@ int main(int count, char **arguments) {
         snprintf(path, sizeof path, "%s/usage", directory);
         files[slice_count].usage = open(path, O_RDWR);
         check(files[slice_count].usage >= 0, path);
+        char *burst = strtok(NULL, ":"), *period = strtok(NULL, ":"), *jitter = strtok(NULL, ":");
+        if (jitter != NULL) steps_of = slice_count;
         for (int k = 0; k < atoi(number[2]); k++)
             world_add((struct work_spec){
                 .slice = slice_count,
@@ -87,15 +93,27 @@ int main(int count, char **arguments) {
                 .kernels = (unsigned)atoi(number[1]),
                 .pause_from_ns = strtoull(number[3], NULL, 10) * 1000000,
                 .pause_to_ns = strtoull(number[4], NULL, 10) * 1000000,
+                .burst = jitter == NULL ? 0 : (unsigned)atoi(burst),
+                .waits = jitter != NULL,
+                .period_ns = jitter == NULL ? 0 : strtoull(period, NULL, 10) * 1000,
+                .jitter_ns = jitter == NULL ? 0 : strtoull(jitter, NULL, 10) * 1000,
             });
     }
     read_policies();
     if (tick_ns != 0) world_direct(tick, tick_ns);
+    world_arbiter(ARBITER_LATE_NS);
     world_run(for_ns);
     for (int i = 0; i < slice_count; i++) {
         printf("busy");
         for (unsigned bucket = 0; bucket < for_ns / BUCKET_NS; bucket++)
             printf(" %llu", (unsigned long long)world_busy_ns(i, bucket));
+        printf("\n");
+    }
+    if (steps_of == 0) {
+        const uint64_t *steps;
+        unsigned steps_count = world_steps(0, &steps);
+        printf("steps");
+        for (unsigned i = 0; i < steps_count; i++) printf(" %llu", (unsigned long long)steps[i]);
         printf("\n");
     }
     return 0;

@@ -51,6 +51,15 @@
  * card is contended the agent gives each container a window: in every window_period_us since
  * window_epoch_ns (CLOCK_MONOTONIC), window_length_us from window_start_us. Batches start inside
  * the window, so that a process measures only its own work.
+ *
+ * Latency: turns
+ * --------------
+ * A slice of EGPU_WORK_LATENCY asks for the card when it begins to work (egpu_usage.asks), and
+ * wakes the arbiter (native/turns), which the agent runs. The arbiter answers in the turns of
+ * policy pages: in that of the slice, until when its work may be queued; in those of the card's
+ * EGPU_WORK_YIELDING slices, until when they start nothing. Each of these words is stored by
+ * itself, outside the banks, and an old or torn set of them costs a launch some microseconds. No
+ * slice reads what another wrote. The arbiter gives a slice no more turns than its core_ppm of 2 s.
  */
 #ifndef EGPU_ABI_H
 #define EGPU_ABI_H
@@ -89,6 +98,18 @@ enum egpu_mode {
     EGPU_MODE_SHARE = 2,     /* core_ppm is guaranteed; idle time may be used, by weight */
 };
 
+enum egpu_kind {
+    EGPU_KIND_BATCH = 0,
+    EGPU_KIND_LATENCY = 1, /* where it shares a card, it has turns */
+};
+
+enum egpu_work {
+    EGPU_WORK_PLAIN = 0,
+    EGPU_WORK_LATENCY = 1, /* it asks for turns */
+    EGPU_WORK_YIELDING =
+        2, /* a slice of EGPU_WORK_LATENCY shares the card: starts late, and stops */
+};
+
 enum egpu_memory_class {
     EGPU_MEMORY_DEVICE = 0,   /* cuMemAlloc, cuMemAllocPitch */
     EGPU_MEMORY_MANAGED = 1,  /* cuMemAllocManaged */
@@ -121,8 +142,9 @@ struct egpu_policy_device {
     uint32_t window_period_us; /* 0: no windows */
     uint32_t window_start_us;
     uint32_t window_length_us;
-    uint32_t spare0;
-    uint64_t spare1;
+    uint32_t work; /* enum egpu_work: its part in turns now */
+    uint32_t kind; /* enum egpu_kind; never changes */
+    uint32_t spare1;
 };
 
 enum egpu_policy_flags {
@@ -150,6 +172,20 @@ struct egpu_policy_bank {
     struct egpu_policy_device devices[EGPU_MAX_DEVICES];
 };
 
+/* The arbiter's word on one device. All times are CLOCK_MONOTONIC. */
+struct egpu_policy_turn {
+    /* EGPU_WORK_LATENCY: work may be queued until then; EGPU_WORK_YIELDING: nothing starts before
+     */
+    uint64_t until_ns;
+    uint64_t since_ns; /* when that turn was asked for */
+    uint64_t from_ns;  /* when the work of others, launched before it, should be over */
+    /* EGPU_WORK_YIELDING: all time until until_ns in which it had to wait; EGPU_WORK_LATENCY: 0 in
+     * a turn that no other slice waits for */
+    uint64_t held_ns;
+    uint32_t serial; /* changes with every turn, and when one ends early: a futex */
+    uint32_t spare;
+};
+
 struct egpu_policy {
     char magic[8];
     uint32_t abi_version;
@@ -157,7 +193,8 @@ struct egpu_policy {
     uint64_t generation; /* from 1; the active bank is banks[generation & 1] */
     uint64_t spare[5];
     struct egpu_policy_bank banks[2];
-    uint8_t padding[EGPU_POLICY_SIZE - 64 - 2 * 2112];
+    struct egpu_policy_turn turns[EGPU_MAX_DEVICES]; /* same order as the devices */
+    uint8_t padding[EGPU_POLICY_SIZE - 64 - 2 * 2112 - EGPU_MAX_DEVICES * 40];
 };
 
 /* GPU time as a rate: the amount since a moment at most a quarter of a second ago, while a process
@@ -175,8 +212,8 @@ struct egpu_usage_device {
     uint64_t refusals;     /* allocations refused over the limit */
     uint64_t reaped_bytes; /* returned on behalf of dead processes */
     uint64_t spill_bytes;  /* like memory_bytes, for EGPU_MEMORY_SPILL */
-    /* CLOCK_MONOTONIC, only maintained in windows: the expected end on the device of everything
-     * that the slice's processes have launched */
+    /* CLOCK_MONOTONIC, only maintained in windows and in EGPU_WORK_YIELDING: the expected end on
+     * the device of everything that the slice's processes have launched */
     uint64_t queued_until_ns;
     /* what the last context took on this device; the next one is expected to take as much */
     uint64_t context_bytes;
@@ -243,6 +280,15 @@ struct egpu_usage_coverage {
     uint64_t words[EGPU_COVERAGE_WORDS];
 };
 
+/* What a slice wants of one device now. */
+struct egpu_usage_ask {
+    uint32_t serial;   /* of EGPU_WORK_LATENCY: changes with every request; a futex */
+    uint32_t spare_us; /* a turn that ends earlier than until_ns by more than this is of no use */
+    uint64_t
+        until_ns; /* until when it needs the card, if nothing else ran there; past: it is done */
+    uint64_t wanted_ns; /* when a process last tried to launch */
+};
+
 struct egpu_usage {
     char magic[8];
     uint32_t abi_version;
@@ -251,7 +297,8 @@ struct egpu_usage {
     uint32_t device_capacity;
     uint64_t spare[5];
     struct egpu_usage_device devices[EGPU_MAX_DEVICES]; /* same order as the policy's devices */
-    uint8_t padding[EGPU_USAGE_HEADER_SIZE - 64 - EGPU_MAX_DEVICES * 128];
+    struct egpu_usage_ask asks[EGPU_MAX_DEVICES];
+    uint8_t padding[EGPU_USAGE_HEADER_SIZE - 64 - EGPU_MAX_DEVICES * (128 + 24)];
     struct egpu_usage_coverage coverage[EGPU_MAX_DEVICES];
     struct egpu_usage_slot slots[EGPU_USAGE_SLOTS];
 };
@@ -260,6 +307,8 @@ static_assert(sizeof(struct egpu_policy_device) == 128, "policy device");
 static_assert(sizeof(struct egpu_policy_bank) == 2112, "policy bank");
 static_assert(offsetof(struct egpu_policy, banks) == 64, "policy header");
 static_assert(sizeof(struct egpu_policy) == EGPU_POLICY_SIZE, "policy page");
+static_assert(sizeof(struct egpu_policy_turn) == 40, "policy turn");
+static_assert(sizeof(struct egpu_usage_ask) == 24, "usage ask");
 static_assert(offsetof(struct egpu_policy_device, memory_limit_bytes) == 72, "policy memory limit");
 static_assert(sizeof(struct egpu_usage_device) == 128, "usage totals");
 static_assert(offsetof(struct egpu_usage_device, bucket_ns) == 64,

@@ -3,6 +3,8 @@
  * file, shared by the container's processes. */
 #include "interposer.h"
 
+#include <string.h>
+
 enum {
     BURST_NS = 20000000,
     DEBT_NS = 2000000000, /* no debt lasts longer: a damaged usage file must not stop us for good */
@@ -14,55 +16,96 @@ uint64_t share_of(uint64_t time_ns, uint32_t ppm) {
     return (uint64_t)((unsigned __int128)time_ns * ppm / EGPU_PPM);
 }
 
-void bucket_debit(int device, int64_t cost_ns) {
-    if (cost_ns != 0)
-        __atomic_fetch_sub(&slice_usage()->devices[device].bucket_ns, cost_ns, __ATOMIC_ACQ_REL);
+struct bucket {
+    int64_t *tokens_ns;
+    uint64_t *time_ns;
+};
+
+static struct bucket shared_bucket(int device) {
+    struct egpu_usage_device *totals = &slice_usage()->devices[device];
+    return (struct bucket){&totals->bucket_ns, &totals->bucket_time_ns};
 }
 
-static int64_t refill(struct egpu_usage_device *totals, uint32_t rate_ppm, uint64_t burst_ns,
-                      uint64_t now) {
-    uint64_t last = __atomic_load_n(&totals->bucket_time_ns, __ATOMIC_RELAXED);
+/* What this process itself has used, of latency work: its launches have no windows, and the usage
+ * file may say anything. */
+static struct {
+    int64_t tokens_ns;
+    uint64_t time_ns;
+} own[EGPU_MAX_DEVICES];
+
+static struct bucket own_bucket(int device) {
+    return (struct bucket){&own[device].tokens_ns, &own[device].time_ns};
+}
+
+void bucket_debit(int device, int64_t cost_ns) {
+    if (cost_ns == 0) return;
+    __atomic_fetch_sub(shared_bucket(device).tokens_ns, cost_ns, __ATOMIC_ACQ_REL);
+    if (LIMIT(device, work) == EGPU_WORK_LATENCY)
+        __atomic_fetch_sub(own_bucket(device).tokens_ns, cost_ns, __ATOMIC_ACQ_REL);
+}
+
+void bucket_forget(void) { memset(own, 0, sizeof own); }
+
+static int64_t refill(struct bucket bucket, uint32_t rate_ppm, uint64_t burst_ns, uint64_t now) {
+    uint64_t last = __atomic_load_n(bucket.time_ns, __ATOMIC_RELAXED);
     if (last == 0 || now <= last || now - last >= REFILL_NS) {
-        if (__atomic_compare_exchange_n(&totals->bucket_time_ns, &last, now, false,
-                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        if (__atomic_compare_exchange_n(bucket.time_ns, &last, now, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
             uint64_t elapsed =
                 last == 0 || now < last || now - last > DEBT_NS ? burst_ns : now - last;
             int64_t after = __atomic_add_fetch(
-                &totals->bucket_ns, (int64_t)share_of(elapsed, rate_ppm), __ATOMIC_ACQ_REL);
+                bucket.tokens_ns, (int64_t)share_of(elapsed, rate_ppm), __ATOMIC_ACQ_REL);
             int64_t burst = (int64_t)share_of(burst_ns, rate_ppm),
                     floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
             int64_t bounded = after > burst ? burst : after < floor ? floor : after;
             if (bounded != after)
-                __atomic_compare_exchange_n(&totals->bucket_ns, &after, bounded, false,
+                __atomic_compare_exchange_n(bucket.tokens_ns, &after, bounded, false,
                                             __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
         }
     }
-    return __atomic_load_n(&totals->bucket_ns, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(bucket.tokens_ns, __ATOMIC_ACQUIRE);
+}
+
+/* All of it may be used, so nothing is owed when there is less again. */
+static void forgive(struct bucket bucket, uint64_t now) {
+    int64_t tokens = refill(bucket, EGPU_PPM, BURST_NS, now);
+    if (tokens < 0)
+        __atomic_compare_exchange_n(bucket.tokens_ns, &tokens, 0, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED);
 }
 
 uint64_t bucket_wait_ns(int device, uint64_t now) {
     policy_look();
     uint32_t rate_ppm = LIMIT(device, grant_ppm);
+    bool latency = LIMIT(device, work) == EGPU_WORK_LATENCY;
     if (!is_metered(device) || rate_ppm == 0) return 0;
-    /* all of it may be used, so nothing is owed when there is less again */
     if (rate_ppm >= EGPU_PPM) {
-        struct egpu_usage_device *totals = &slice_usage()->devices[device];
-        int64_t tokens = refill(totals, EGPU_PPM, BURST_NS, now);
-        if (tokens < 0)
-            __atomic_compare_exchange_n(&totals->bucket_ns, &tokens, 0, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED);
+        forgive(shared_bucket(device), now);
+        if (latency) forgive(own_bucket(device), now);
         return 0;
     }
     /* With a window it is the window that limits; the bucket only sees to it that what runs over is
      * paid back. */
     uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
     if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;
-    int64_t tokens = refill(&slice_usage()->devices[device], rate_ppm,
-                            period_ns > BURST_NS ? period_ns : BURST_NS, now);
+    uint64_t burst_ns = latency ? LATENCY_BURST_NS : period_ns > BURST_NS ? period_ns : BURST_NS;
+    int64_t tokens = refill(shared_bucket(device), rate_ppm, burst_ns, now);
+    if (latency) {
+        int64_t mine = refill(own_bucket(device), rate_ppm, burst_ns, now);
+        if (mine < tokens) tokens = mine;
+    }
     if (tokens > 0) return 0;
     /* of a damaged file that was not refilled now */
     int64_t floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
     return (uint64_t)((double)(1 - (tokens < floor ? floor : tokens)) * EGPU_PPM / rate_ppm);
+}
+
+/* The clock of windows: it stands still while slices of latency work have the card. */
+static uint64_t unheld(int device, uint64_t now) {
+    const struct egpu_policy_turn *turn = &policy_turns[device];
+    if (LIMIT(device, work) != EGPU_WORK_YIELDING) return now;
+    uint64_t until = __atomic_load_n(&turn->until_ns, __ATOMIC_RELAXED);
+    return (now > until ? now : until) - __atomic_load_n(&turn->held_ns, __ATOMIC_RELAXED);
 }
 
 uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {
@@ -72,7 +115,8 @@ uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {
              length = LIMIT(device, window_length_us) * 1000ull;
     *until = UINT64_MAX;
     if (period == 0 || length == 0 || length >= period) return 0;
-    uint64_t phase = (now - epoch + period - start % period) % period; /* since our window began */
+    /* since our window began */
+    uint64_t phase = (unheld(device, now) - epoch + period - start % period) % period;
     if (phase < length) {
         *until = now + (length - phase);
         return 0;

@@ -53,6 +53,10 @@ static inline void lock_drop(egpu_lock *lock) {
 
 uint64_t now_ns(void);
 void sleep_ns(uint64_t duration_ns);
+/* Wakes the arbiter of turns, sleeps until it changes `word`, or spins. */
+void turn_wake(const uint32_t *word);
+void turn_sleep(const uint32_t *word, uint32_t seen, uint64_t most_ns);
+void turn_spin(uint64_t duration_ns);
 
 /* ---- resolve.c ---- */
 enum real_id {
@@ -139,11 +143,14 @@ struct limits {
     uint64_t window_epoch_ns;
     uint32_t mode, core_ppm, grant_ppm, contention_ppm;
     uint32_t window_period_us, window_start_us, window_length_us;
+    uint32_t work; /* enum egpu_work */
 };
 extern struct limits live_limits[EGPU_MAX_DEVICES] __attribute__((visibility("hidden")));
 /* the page's generation */
 extern const uint64_t *policy_announced __attribute__((visibility("hidden")));
 extern uint64_t policy_seen __attribute__((visibility("hidden")));
+/* the page's turns */
+extern const struct egpu_policy_turn *policy_turns __attribute__((visibility("hidden")));
 /* bit per device whose time is not limited */
 extern uint32_t policy_unmetered __attribute__((visibility("hidden")));
 /* no device's time is limited, and all contexts are of ours */
@@ -327,7 +334,10 @@ int nvml_device(nvmlDevice_t handle);
 
 /* ---- bucket.c ---- */
 uint64_t share_of(uint64_t time_ns, uint32_t ppm);
+/* Latency work may save up its share of this time: turns limit it meanwhile (native/turns). */
+#define LATENCY_BURST_NS 2000000000u
 void bucket_debit(int device, int64_t cost_ns);
+void bucket_forget(void);
 /* until there is something in it; 0: now */
 uint64_t bucket_wait_ns(int device, uint64_t now);
 /* until it opens; 0: it is open, until *until */

@@ -7,10 +7,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <strings.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +32,8 @@ struct limits live_limits[EGPU_MAX_DEVICES];
 static const uint64_t nothing_announced;
 const uint64_t *policy_announced = &nothing_announced;
 uint64_t policy_seen;
+static const struct egpu_policy_turn no_turns[EGPU_MAX_DEVICES];
+const struct egpu_policy_turn *policy_turns = no_turns;
 uint32_t policy_unmetered, policy_free_run;
 uint64_t park_asked, park_hold_ns, room_bytes, room_until_ns;
 /* a context was made on a device that the policy does not name: it gets nothing */
@@ -60,6 +64,21 @@ void sleep_ns(uint64_t duration_ns) {
     struct timespec duration = {(time_t)(duration_ns / 1000000000u),
                                 (long)(duration_ns % 1000000000u)};
     nanosleep(&duration, NULL);
+}
+
+void turn_wake(const uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL); }
+
+void turn_sleep(const uint32_t *word, uint32_t seen, uint64_t most_ns) {
+    struct timespec most = {(time_t)(most_ns / 1000000000u), (long)(most_ns % 1000000000u)};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &most);
+}
+
+void turn_spin(uint64_t duration_ns) {
+    for (uint64_t until = now_ns() + duration_ns; now_ns() < until;) {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#endif
+    }
 }
 
 /* ---- fork: a child finds the gate's page wiped ---- */
@@ -203,6 +222,7 @@ static void take_limits(const struct egpu_policy_bank *bank) {
         SET(live->window_start_us, device->window_start_us);
         SET(live->window_length_us, device->window_length_us);
         SET(live->window_period_us, device->window_period_us);
+        SET(live->work, device->work);
         /* In `share` time is metered even when all of it may be used: it has to be known when
          * others ask for theirs. */
         if (device->mode == EGPU_MODE_UNLIMITED ||
@@ -262,6 +282,7 @@ bool slice_open_slow(void) {
         if (why == NULL) {
             take_limits(&policy);
             policy_announced = &page->generation;
+            policy_turns = page->turns;
             /* Mappings of ours are for one card: peers have no access to them. */
             SET(gate_is_on, (policy.flags & EGPU_POLICY_PARKABLE) != 0 && policy.device_count == 1);
             if (!open_gate()) why = strerror(errno);

@@ -32,7 +32,8 @@ class Work:
 def build(directory: Path) -> Path:
     """The program of that world."""
     program = directory / "pace"
-    parts = [NATIVE / "interposer/bucket.c", *sorted((NATIVE / "interposer/compute").glob("*.c"))]
+    parts = [NATIVE / "turns/turns.c", NATIVE / "interposer/bucket.c"]
+    parts += [*sorted((NATIVE / "interposer/compute").glob("*.c"))]
     source = NATIVE.parent / "benchmarks" / "isolation_pace.c"
     compile_c(program, "-DEGPU_VIRTUAL_TIME", source, SOURCES / "pace_world.c", *parts, "-lm", flags=())
     return program

@@ -45,7 +45,8 @@ int main(int argc, char **argv) {
     O(egpu_policy_device, grant_ppm); O(egpu_policy_device, spill_limit_bytes); O(egpu_policy_device, overhead_bytes);
     O(egpu_policy_device, window_epoch_ns); O(egpu_policy_device, window_period_us);
     O(egpu_policy_device, window_start_us);
-    O(egpu_policy_device, window_length_us); O(egpu_usage, coverage); O(egpu_usage, slots);
+    O(egpu_policy_device, window_length_us); O(egpu_policy_device, work); O(egpu_policy_device, kind);
+    O(egpu_usage, coverage); O(egpu_usage, slots);
     static struct egpu_usage u;
     u = (struct egpu_usage){.magic = EGPU_USAGE_MAGIC, .abi_version = EGPU_ABI_VERSION, .size = EGPU_USAGE_SIZE,
         .slot_count = EGPU_USAGE_SLOTS, .device_capacity = EGPU_MAX_DEVICES};
@@ -117,6 +118,8 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         "egpu_policy_device.window_period_us": 104,
         "egpu_policy_device.window_start_us": 108,
         "egpu_policy_device.window_length_us": 112,
+        "egpu_policy_device.work": 116,
+        "egpu_policy_device.kind": 120,
         "egpu_usage.coverage": 4096,
         "egpu_usage.slots": 4096 + 16 * 1024,
         "checksum_ok": 1,

@@ -1,5 +1,6 @@
 """A card's time between its containers: idle shares are handed out by weight, and nobody's own share is touched."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -30,6 +31,15 @@ def test_alone_a_capped_container_keeps_its_cap_and_a_sharing_one_gets_everythin
     assert percents(tenant(30)) == [30]
     assert percents(tenant(30, ceiling=100)) == [100]
     assert percents(tenant(30, ceiling=60)) == [60]
+
+
+def test_latency_work_has_no_window_and_leaves_the_windows_of_others_whole() -> None:
+    latency, one, two = divide([replace(tenant(30), latency=True), tenant(30), tenant(40)])
+    assert (latency.window, latency.ppm) == (None, 300_000)
+    assert one.window is not None
+    assert two.window is not None
+    assert one.window.length_us + two.window.length_us in (PERIOD_US, PERIOD_US - 1)  # turns interrupt them
+    assert divide([replace(tenant(30), latency=True), tenant(70, ceiling=100)])[1].ppm == PPM
 
 
 def test_what_is_idle_goes_to_those_that_share_by_weight() -> None:

@@ -117,13 +117,17 @@ static void charge_batch(struct meter *meter, struct batch *batch, uint64_t now)
     bool overtaken = batch->until_ns == UINT64_MAX && LIMIT(meter->device, window_period_us) != 0 &&
                      cost > batch->estimate_ns;
     bool late = batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns;
+    bool turns = LIMIT(meter->device, work) != EGPU_WORK_PLAIN;
+    if (turns) {
+        cost = turn_cost(batch, (uint64_t)(end - length), (uint64_t)end, cost);
+        overtaken = late = false;
+    }
     bool mixed =
         !batch->guessed && (overtaken || late || (host_bound && whole > batch->estimate_ns));
     meter->forgiven = !batch->guessed && late && !overtaken;
     if (mixed) cost = batch->estimate_ns;
     bucket_debit(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
-    if (batch->until_ns != UINT64_MAX)
-        queue_add(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
+    if (batch->queues) queue_add(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     charge_count(meter->device, cost, batch->launches, now);
     if (mixed) return;
     /* Expectations should add up to charges, so learn from `cost`: siblings' work may be part of
@@ -133,7 +137,8 @@ static void charge_batch(struct meter *meter, struct batch *batch, uint64_t now)
     /* the coverage counts in grains: ignore a smaller difference */
     if (cost + EGPU_COVERAGE_GRAIN_NS > whole && cost < whole + EGPU_COVERAGE_GRAIN_NS)
         cost = whole;
-    learn(meter, batch, cost > least ? cost : least, end > (double)batch->until_ns);
+    if (turns) least = 0;
+    learn(meter, batch, cost > least ? cost : least, !turns && end > (double)batch->until_ns);
 }
 
 void charge_ended(struct meter *meter, uint64_t now) {
@@ -163,5 +168,6 @@ void compute_collect(void) {
         lock_take(&meter->lock);
         charge_ended(meter, now_ns());
         lock_drop(&meter->lock);
+        if (is_through(meter)) turn_done(meter->device, now_ns());
     }
 }

@@ -12,6 +12,7 @@
  *   batches.c   opens and ends batches; captures
  *   charges.c   turns timed batches into charges and averages
  *   launches.c  one launch: waits for its turn, joins or opens a batch
+ *   turns.c     the turns of latency work, and work that yields to it
  *
  * If a stream ran out of work between two launches, its batch also timed our idleness: the batch is
  * dropped and pays what was expected. The next launch is timed alone, and some after it are not
@@ -25,7 +26,8 @@
 
 enum {
     BATCH_LAUNCHES = 256, /* many: the events of a batch cost little beside its launches */
-    BATCH_NS = 2000000,   /* the bound of batches of longer launches */
+    BATCH_NS = 2000000,   /* the bound of batches of longer launches, */
+    YIELDING_NS = 50000,  /* and of those that stop for latency work */
     BATCHES = 8,
     METERS = 32, /* contexts that are timed; others are limited by averages alone */
     LANES = 256,
@@ -72,9 +74,11 @@ struct batch {
     bool guessed;       /* contains work that was never timed */
     bool idle;          /* its stream was idle when it began */
     bool first;         /* of its window: leftovers of others may run before it */
+    uint32_t most_ns;   /* of expected cost, then it is full */
     struct lane *lane;
     uint64_t deadline_ns, dry_ns; /* when it must end; when its stream should be done with it */
-    uint64_t until_ns;            /* when the container's window closes */
+    uint64_t until_ns;            /* when the container's window or turn ends */
+    bool queues;                  /* its window is one for all processes: see queue_add */
     uint64_t looked_ns;           /* the last look at the clock */
     uint64_t opened_ns, closed_ns, estimate_ns;
     uint64_t host_ns; /* from before the record of its start until after that of its end */
@@ -155,6 +159,21 @@ void charge_throttled(int device, uint64_t duration_ns);
 void charge_pay(struct meter *meter, uint64_t cost_ns, uint32_t launches, uint64_t now);
 /* Charges the batches that are over. Call it with the meter's lock. */
 void charge_ended(struct meter *meter, uint64_t now);
+
+/* ---- turns.c ---- */
+/* Of a slice of latency work: how long it must wait before it may queue so much more work; 0: it
+ * may, and what it queues is to be over at *until. */
+uint64_t turn_wait_ns(int device, uint64_t now, uint64_t busy_until, uint64_t expected_ns,
+                      uint64_t *until);
+void turns_forget(void);
+/* Nothing that it launched runs any more. */
+void turn_done(int device, uint64_t now);
+/* Of a slice that yields: how long it must wait before it may start so much work. */
+uint64_t yield_wait_ns(struct meter *meter, uint64_t now, uint64_t expected_ns);
+/* Sleeps for at most so long. */
+void turn_pause(int device, uint64_t wait_ns);
+/* What a timing costs of which others' turns may be a part. */
+uint64_t turn_cost(const struct batch *batch, uint64_t start_ns, uint64_t end_ns, uint64_t cost_ns);
 #pragma GCC visibility pop
 
 static inline bool is_lane_of(const struct lane *lane, CUcontext context, CUstream stream,
@@ -189,6 +208,13 @@ static inline struct work *work_of(struct meter *meter, uint64_t key) {
         POKE(work->key, key);
     }
     return work;
+}
+
+/* Return whether no timed batch is outstanding. */
+static inline bool is_through(struct meter *meter) {
+    for (int i = 0; i < BATCHES; i++)
+        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) != BATCH_FREE) return false;
+    return true;
 }
 
 static inline bool is_in_flight(const struct batch *batch) {

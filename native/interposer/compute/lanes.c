@@ -18,6 +18,8 @@ void compute_forget(void) {
     recent_lane = NULL;
     meters_lock.word = lanes_lock.word = 0;
     capturing = 0;
+    turns_forget();
+    bucket_forget();
 }
 
 static struct meter *meter_of(CUcontext context, int device) {

@@ -1,13 +1,6 @@
 /* One launch: waiting for the container's turn, and the books of the launch. See compute.h. */
 #include "compute.h"
 
-/* Return whether no timed batch is outstanding. */
-static bool is_through(struct meter *meter) {
-    for (int i = 0; i < BATCHES; i++)
-        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) != BATCH_FREE) return false;
-    return true;
-}
-
 /* The expected cost of everything that was launched and, as far as we know, is not over. */
 static uint64_t queued_ns(struct meter *meter) {
     uint64_t queued = 0;
@@ -34,6 +27,14 @@ static bool borrows_too_much(struct meter *meter) {
            LIMIT(meter->device, window_period_us) == 0 && queued_ns(meter) > BORROWED_NS;
 }
 
+/* Return how long work of a slice that takes turns must wait. */
+static uint64_t wait_for_others_ns(struct meter *meter, uint64_t now, uint64_t expected_ns,
+                                   uint64_t *until) {
+    if (LIMIT(meter->device, work) == EGPU_WORK_LATENCY)
+        return turn_wait_ns(meter->device, now, through_at(meter, now), expected_ns, until);
+    return yield_wait_ns(meter, now, expected_ns);
+}
+
 /* Delays the calling thread until the container may start `expected_ns` of work. Returns the time,
  * and in `until` when the window closes. Call it without a lock. */
 static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_t now,
@@ -50,9 +51,13 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
         if (wait == 0 && *until != UINT64_MAX && busy_until > now &&
             busy_until + expected_ns / 2 > *until)
             wait = (busy_until < *until ? busy_until : *until) - now;
-        if (wait == 0 && *until != UINT64_MAX)
+        bool window = *until != UINT64_MAX,
+             turns = wait == 0 && LIMIT(meter->device, work) != EGPU_WORK_PLAIN;
+        if (turns) wait = wait_for_others_ns(meter, now, expected_ns, until);
+        if (wait == 0 && window) /* last: it counts the work */
             wait = queue_wait_ns(meter->device, now, expected_ns, *until);
-        bool full = wait == 0 && borrows_too_much(meter);
+        bool full =
+            wait == 0 && LIMIT(meter->device, work) == EGPU_WORK_PLAIN && borrows_too_much(meter);
         if (full) wait = BORROWED_NS / 16;
         if (wait == 0) break;
         if (!waited || now - __atomic_load_n(&meter->polled_ns, __ATOMIC_RELAXED) > POLL_NS) {
@@ -64,7 +69,11 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
             lock_drop(&meter->lock);
         }
         waited = true;
-        sleep_ns(wait > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : wait < 20000 ? 20000 : wait);
+        if (wait > LONGEST_SLEEP_NS) wait = LONGEST_SLEEP_NS;
+        if (turns)
+            turn_pause(meter->device, wait);
+        else
+            sleep_ns(wait < 20000 ? 20000 : wait);
         now = set_clock();
         /* in each round: the agent reads it */
         if (!full) charge_throttled(meter->device, now - reported);
@@ -76,9 +85,10 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
 /* A work that was launched once and never timed may be very long: wait for its first timing before
  * the next launch. */
 static uint64_t wait_for_first_timing(struct meter *meter, const struct work *work, uint64_t now) {
+    uint64_t most =
+        LIMIT(meter->device, work) == EGPU_WORK_LATENCY ? LATENCY_BURST_NS : BACKLOG_WAIT_NS;
     for (uint64_t began = now;
-         PEEK(work->samples) == 0 && PEEK(work->pending) && now - began < BACKLOG_WAIT_NS;
-         now = set_clock()) {
+         PEEK(work->samples) == 0 && PEEK(work->pending) && now - began < most; now = set_clock()) {
         bool outstanding = false;
         lock_take(&meter->lock);
         charge_ended(meter, now);
@@ -90,6 +100,14 @@ static uint64_t wait_for_first_timing(struct meter *meter, const struct work *wo
         sleep_ns(POLL_NS);
     }
     return now;
+}
+
+/* Sets until when, and with how much work, the batch may grow. */
+static void bound_batch(struct batch *batch, uint64_t now, uint64_t until, uint32_t turns) {
+    batch->most_ns = turns == EGPU_WORK_YIELDING ? YIELDING_NS : BATCH_NS;
+    batch->deadline_ns = until - now < BATCH_NS ? until : now + BATCH_NS;
+    batch->until_ns = until;
+    batch->queues = until != UINT64_MAX && turns != EGPU_WORK_LATENCY;
 }
 
 /* The launch cannot join a batch of the lane: waits for the turn and opens one. Returns with the
@@ -121,7 +139,8 @@ begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, u
     now = wait_for_first_timing(meter, work, now);
     now = wait_for_turn(meter, PEEK(work->samples) > 0 ? PEEK(work->average_ns) : UNKNOWN_WORK_NS,
                         now, &until);
-    if (dry && known) {
+    uint32_t turns = LIMIT(device, work);
+    if (dry && known && turns == EGPU_WORK_PLAIN) {
         lane = take_lane(context, stream, device);
         if (lane != NULL && lane->open == NULL && lane->untimed == 0) lane->untimed = UNTIMED;
         return lane;
@@ -143,9 +162,8 @@ begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, u
     uint64_t busy = __atomic_load_n(&meter->busy_until_ns, __ATOMIC_RELAXED);
     batch->single = lane->single_next || !known;
     batch->idle = idle;
-    batch->deadline_ns = until - now < BATCH_NS ? until : now + BATCH_NS;
+    bound_batch(batch, now, until, turns);
     batch->dry_ns = busy > now ? busy : now;
-    batch->until_ns = until;
     batch->looked_ns = now;
     batch->first = until != UINT64_MAX && until != PEEK(meter->window_ns);
     POKE(meter->window_ns, until);
@@ -174,10 +192,9 @@ static __attribute__((noinline)) CUresult launch_unmetered(int device) {
 }
 
 static inline bool joins(struct batch *batch) {
-    if (batch->until_ns != UINT64_MAX && queue_is_full(batch->lane->meter->device, batch->until_ns))
-        return false;
+    if (batch->queues && queue_is_full(batch->lane->meter->device, batch->until_ns)) return false;
     if (batch->owner != &recent_lane || batch->single || batch->launches >= BATCH_LAUNCHES ||
-        batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns)
+        batch->estimate_ns >= batch->most_ns || batch->dry_ns >= batch->until_ns)
         return false;
     /* Reading the clock costs time, and it is enough to see a gap some launches later. */
     if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
@@ -221,8 +238,7 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
         if (batch != NULL) batch->guessed = true;
     }
     /* `wait_for_turn` added the first */
-    if (batch != NULL && batch->until_ns != UINT64_MAX && batch->launches > 0)
-        queue_add(device, (int64_t)estimate);
+    if (batch != NULL && batch->queues && batch->launches > 0) queue_add(device, (int64_t)estimate);
     if (__builtin_expect(batch != NULL, 1)) {
         batch->works[batch->launches] = (uint16_t)(work - lane->meter->works);
         batch->estimates_ns[batch->launches++] = estimate;
@@ -249,7 +265,7 @@ static void take_back(struct batch *batch, uint64_t estimate_ns) {
     batch->estimate_ns -= estimate_ns;
     batch->dry_ns -= estimate_ns;
     if (batch->launches > 0) batch->launches--;
-    if (batch->until_ns != UINT64_MAX) queue_add(batch->lane->meter->device, -(int64_t)estimate_ns);
+    if (batch->queues) queue_add(batch->lane->meter->device, -(int64_t)estimate_ns);
 }
 
 static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUresult result) {
@@ -261,7 +277,7 @@ static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUr
         if (result != CUDA_SUCCESS) take_back(batch, launch->estimate_ns);
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
         if (batch->launches > 0 && (batch->single || batch->launches >= BATCH_LAUNCHES ||
-                                    batch->estimate_ns >= BATCH_NS)) {
+                                    batch->estimate_ns >= batch->most_ns)) {
             uint64_t now = fast_now_ns();
             if (batch->single || !ran_dry(batch, now)) {
                 end_batch_and_drop_lock(lane, now);
@@ -293,7 +309,8 @@ void launch_end(struct launch *launch, CUresult result) {
     }
     /* No thread ends a batch whose owner is launching: what we read here does not change. */
     if (__builtin_expect(result == CUDA_SUCCESS && !batch->single &&
-                             batch->launches < BATCH_LAUNCHES && batch->estimate_ns < BATCH_NS,
+                             batch->launches < BATCH_LAUNCHES &&
+                             batch->estimate_ns < batch->most_ns,
                          1))
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
     else

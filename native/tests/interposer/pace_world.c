@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "pace_world.h"
 
+#include "../../turns/turns.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,9 @@ enum {
     PROCESSES = 32,
     QUEUE = 1024,
     ENTRIES = 4096 /* launches and event records between them */,
-    TIMER_LATE_NS = 60000
+    TIMER_LATE_NS = 60000,
+    SLEEP_STEP_NS = 10000,
+    STEPS = 16384,
 };
 
 struct CUevent_st {
@@ -36,7 +40,9 @@ static struct process {
     struct entry queue[ENTRIES];
     unsigned head, count, launches, launched;
     bool started; /* the launch at the head */
-    uint64_t head_since_ns, ready_ns;
+    uint64_t head_since_ns, ready_ns, random;
+    uint64_t steps_ns[STEPS];
+    unsigned steps;
 } processes[PROCESSES];
 static int process_count;
 static __thread struct process *self;
@@ -75,6 +81,27 @@ void lock_wait(egpu_lock *lock) {
     while (__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0);
 }
 
+/* ---- the arbiter of turns ---- */
+
+static struct turn_card card;
+static struct process *arbiter;
+static uint64_t arbiter_late_ns;
+static struct egpu_policy_turn turns[SLICES];
+const struct egpu_policy_turn *policy_turns = turns;
+
+void turn_wake(const uint32_t *word) {
+    (void)word;
+    if (arbiter != NULL && arbiter->wakes_ns > clock_ns + arbiter_late_ns)
+        arbiter->wakes_ns = clock_ns + arbiter_late_ns;
+}
+void turn_spin(uint64_t duration_ns) { yield_until(clock_ns + duration_ns); }
+void turn_sleep(const uint32_t *word, uint32_t seen, uint64_t most_ns) {
+    uint64_t until = clock_ns + most_ns;
+    while (clock_ns < until && *word == seen)
+        yield_until(until - clock_ns < SLEEP_STEP_NS ? until : clock_ns + SLEEP_STEP_NS);
+    yield_until(clock_ns + TIMER_LATE_NS);
+}
+
 /* ---- the slices ---- */
 
 static struct egpu_usage usage;
@@ -91,6 +118,7 @@ void *real_functions[REAL_COUNT];
 
 struct egpu_usage *slice_usage(void) { return &usage; }
 struct egpu_usage_device *world_usage(int slice) { return &usage.devices[slice]; }
+struct egpu_usage_ask *world_ask(int slice) { return &usage.asks[slice]; }
 struct egpu_usage_slot *slot_of(int device) { return &slots[device]; }
 bool slice_open_slow(void) { return true; }
 void policy_refresh(void) {}
@@ -262,6 +290,30 @@ static void direct(void) {
     }
 }
 
+static bool is_last(void) {
+    for (int i = 0; i < process_count; i++)
+        if (processes[i].alive && &processes[i] != self) return false;
+    return true;
+}
+
+static void arbitrate(void) {
+    uint32_t seen[SLICES] = {0};
+    /* A program that waits for its turn when the time is over ends after that. */
+    for (; !is_last(); yield_until(clock_ns < end_ns ? end_ns : clock_ns + 1000000)) {
+        for (int i = 0; i < SLICES; i++) {
+            card.slices[i].latency = live_limits[i].work == EGPU_WORK_LATENCY;
+            card.slices[i].core_ppm = live_limits[i].core_ppm;
+            turn_hear(&card.slices[i], &usage.devices[i], &usage.asks[i]);
+        }
+        for (int i = 0; i < SLICES; i++) {
+            if (!card.slices[i].latency || usage.asks[i].serial == seen[i]) continue;
+            seen[i] = usage.asks[i].serial;
+            turn_answer(&card, &card.slices[i], clock_ns);
+        }
+        for (int i = 0; i < SLICES; i++) turn_tell(&card, &card.slices[i], &turns[i]);
+    }
+}
+
 static void launch_one(uint64_t key) {
     struct launch launch;
     if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
@@ -290,7 +342,15 @@ static void wait_for_stream(void) {
 static void program(void) {
     const struct work_spec *spec = &self->spec;
     uint64_t key = (uint64_t)(uintptr_t)self * 2654435761u + spec->kernel_ns + 1;
+    uint64_t next_ns = clock_ns;
     while (clock_ns < end_ns) {
+        if (spec->period_ns != 0) {
+            self->random = self->random * 6364136223846793005u + 1442695040888963407u;
+            uint64_t jitter = spec->jitter_ns == 0 ? 0 : (self->random >> 33) % spec->jitter_ns;
+            if (next_ns + jitter > clock_ns) yield_until(next_ns + jitter);
+            next_ns += spec->period_ns;
+        }
+        uint64_t began_ns = clock_ns;
         if (clock_ns >= start_ns + spec->pause_from_ns && clock_ns < start_ns + spec->pause_to_ns) {
             yield_until(start_ns + spec->pause_to_ns);
             continue;
@@ -307,6 +367,7 @@ static void program(void) {
                 yield_until(clock_ns + spec->gap_ns);
         }
         if (spec->waits) wait_for_stream();
+        if (spec->waits && self->steps < STEPS) self->steps_ns[self->steps++] = clock_ns - began_ns;
         if (spec->rest_ns != 0) yield_until(clock_ns + spec->rest_ns);
     }
 }
@@ -315,7 +376,9 @@ static void *process_main(void *argument) {
     self = argument;
     pthread_mutex_lock(&baton);
     while (self->wakes_ns > clock_ns) pthread_cond_wait(&self->turn, &baton);
-    if (self->spec.slice < 0)
+    if (self == arbiter)
+        arbitrate();
+    else if (self->spec.slice < 0)
         direct();
     else
         program();
@@ -345,6 +408,17 @@ void world_direct(void (*director)(void), uint64_t period_ns) {
     world_add((struct work_spec){.slice = -1});
 }
 
+void world_arbiter(uint64_t late_ns) {
+    arbiter_late_ns = late_ns;
+    arbiter = &processes[process_count];
+    world_add((struct work_spec){.slice = -1});
+}
+
+unsigned world_steps(int program, const uint64_t **steps_ns) {
+    *steps_ns = processes[program].steps_ns;
+    return processes[program].steps;
+}
+
 void world_run(uint64_t for_ns) {
     start_ns = clock_ns;
     end_ns = start_ns + for_ns;
@@ -363,6 +437,10 @@ void world_reset(enum arbitration how) {
     memset(&usage, 0, sizeof usage);
     memset(live_limits, 0, sizeof live_limits);
     memset(busy_ns, 0, sizeof busy_ns);
+    memset(turns, 0, sizeof turns);
+    memset(&card, 0, sizeof card);
+    card.count = SLICES;
+    arbiter = NULL;
     policy_unmetered = 0;
     command_ns = notice_ns = 0;
     clock_ns += 10000000000u;

@@ -33,6 +33,8 @@ struct work_spec {
     /* now and then, right after a launch: somebody else has the processor */
     uint64_t held_up_ns;
     unsigned held_up_every;
+    /* from the start of a burst to that of the next, plus up to jitter_ns; 0: as above */
+    uint64_t period_ns, jitter_ns;
     /* before each launch, of a copy that leaves the kernels' part of the GPU idle */
     uint64_t copy_ns;
     /* between two launches: so many that the driver refuses, in a context that the program ends
@@ -53,10 +55,16 @@ void world_command(uint64_t ns);
 void world_notice(uint64_t ns);
 /* Called every `period_ns` of the world's time, as an agent looks at its containers. */
 void world_direct(void (*director)(void), uint64_t period_ns);
+/* An arbiter of turns (native/turns) for all slices, which hears of a request so much later. */
+void world_arbiter(uint64_t late_ns);
 void world_run(uint64_t for_ns);
+/* How long each burst took until it was over, of the world's programs that wait for them: in the
+ * order in which they were added. */
+unsigned world_steps(int program, const uint64_t **steps_ns);
 uint64_t world_now_ns(void);     /* the clock that the interposer reads */
 uint64_t world_elapsed_ns(void); /* since the start of the run */
 struct egpu_usage_device *world_usage(int slice);
+struct egpu_usage_ask *world_ask(int slice);
 
 /* GPU time that a slice really got from `from_ns` to `to_ns` of the run, in percent of it; bounds
  * to the nearest BUCKET_NS. */

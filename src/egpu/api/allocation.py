@@ -62,6 +62,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """The claim that provides the cards; empty for none."""
     core_limit: int = 0
     """Percent up to which the container may use idle compute; 0: no more than its share."""
+    latency: bool = False
+    """Whether the container's launches come before those of others on its cards, within its share."""
     memory_limit_percent: int = 0
     """Percent of its memory that the container may allocate, managed beyond it; 0: no more than its share."""
     vocabulary: str = ""
@@ -105,6 +107,11 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
         if not all(share.core for share in self.cards):
             return "BestEffort"
         return "Burstable" if any(share.core < self.core_limit for share in self.cards) else "Guaranteed"
+
+    @property
+    def work(self) -> Literal["latency", "batch"]:
+        """The kind of its work: the launches of latency work come before those of others."""
+        return "latency" if self.latency else "batch"
 
     def memory_limit_bytes(self, share: CardShare) -> int:
         """Return how much the container may allocate on a card: its share, and oversubscription."""
@@ -170,6 +177,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     tflops: int = 0
     precision: str = "fp32"
     core_limit: int = 0
+    latency: bool = False
     memory_limit_percent: int = 0
     links: str = ""
     select: tuple[CardRequirement, ...] = ()

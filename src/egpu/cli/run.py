@@ -77,6 +77,13 @@ class RunMode(StrEnum):
     SHARE = "share"
 
 
+class RunWork(StrEnum):
+    """The values of `--work`."""
+
+    BATCH = "batch"
+    LATENCY = "latency"
+
+
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.", show_default=False)],
@@ -93,6 +100,9 @@ def run(
     mode: Annotated[
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
+    work: Annotated[
+        RunWork, typer.Option(help="latency: on a shared card, its launches come before those of others.")
+    ] = RunWork.BATCH,
     parkable: Parkable = False,
     parking_resident: ParkingResident = None,
     parking_idle: ParkingIdle = None,
@@ -122,14 +132,15 @@ def run(
     """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
     parking = _parking(parkable, parking_resident, parking_idle, parking_memory)
     if pool_address is not None:
-        if gpu is not None or simulate is not None or mode is not RunMode.CAP or parking != _Parking():
-            excluded = "--gpu, --simulate, --mode, --parkable and --parking-memory"
+        local = (gpu, simulate, mode, work, parking)
+        if local != (None, None, RunMode.CAP, RunWork.BATCH, _Parking()):
+            excluded = "--gpu, --simulate, --mode, --work, --parkable and --parking-memory"
             fail(f"--pool excludes {excluded}. The broker chooses the cards", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         wait = pool.WAIT_SECONDS if wait is None else wait
         _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
     _refuse_pool_options(context)
-    size = _Size(gpus, core, memory, gpu, _mode(mode), parking)
+    size = _Size(gpus, core, memory, gpu, _mode(mode), work, parking)
     hint = _default_core_hint(context)
     _run_local(command, size, output, simulate=simulate, state_dir=state_dir, wait=wait or 0, hint=hint)
 
@@ -142,6 +153,7 @@ class _Size(NamedTuple):
     memory: str | None
     gpu: int | None
     mode: Mode
+    work: RunWork
     parking: "_Parking"
 
 
@@ -211,6 +223,7 @@ def _take(
     """Take the slice. Raises InvalidInput, ElasticGPUError."""
     from egpu.adapters.local.holders import SliceRequest
     from egpu.adapters.slices.host_memory import parking_memory_mib
+    from egpu.adapters.slices.work import Kind
 
     memory_mib = None if size.memory is None else parse_memory_mib(size.memory, field="--memory")
     machine = _machine(simulate, state_dir, size.cards)
@@ -222,6 +235,7 @@ def _take(
         cards=size.cards,
         gpu=size.gpu,
         mode=size.mode,
+        kind=Kind[size.work.name],
         parkable=size.parking.terms.parkable,
         resident_percent=size.parking.terms.resident_percent,
         idle_seconds=size.parking.terms.idle_seconds,

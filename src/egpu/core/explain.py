@@ -223,6 +223,8 @@ def held(subject: str, container: ContainerAllocation, pod_node: str, cache: Sch
             continue
         more = f" (up to {container.core_limit} % while others are idle)" if share.core < container.core_limit else ""
         amounts = ([f"{share.core} %{more}"] if share.core else []) + [format_mib(share.memory_mib)]
+        if container.latency:
+            amounts[0] += " for latency work"
         if container.memory_limit_percent:
             most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
             amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"

@@ -192,6 +192,15 @@ def test_a_claim_may_use_idle_compute_up_to_its_limit() -> None:
         of(60, names.GPUSHARE)
 
 
+def test_a_class_may_be_for_latency_work() -> None:
+    found = [
+        claim_demand(claim("c"), gpu_class(parameters=one)) for one in ({"work": "latency"}, {"work": "batch"}, {})
+    ]
+    assert [one.latency for one in found] == [True, False, False]
+    with pytest.raises(InvalidDemand, match=r"parameters\[work\]: .*gpushare gives out no turns"):
+        claim_demand(claim("c"), gpu_class(provisioner=names.GPUSHARE, parameters={"work": "latency"}))
+
+
 def test_the_class_decides_the_technology_and_whether_idle_compute_may_be_used() -> None:
     found = claim_demand(claim("c"), gpu_class(parameters={"computeMode": "share"}))
     assert (found.provisioner, found.core_limit, found.class_name) == (names.VCUDA, 100, "shared")

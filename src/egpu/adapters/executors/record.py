@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode
+from egpu.adapters.slices.work import Kind
 from egpu.api.allocation import CardShare
 from egpu_base.errors import CorruptData
 from egpu_base.system.files import write_atomically
@@ -34,7 +35,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     connection. Executors of one `network` share it, if they have one at all (`egpu.adapters.executors.networks`); "":
     with none. The images of its modules are kept for later executors of `caller` (`egpu.adapters.executors.images`), a
     name that the caller cannot choose itself; "": for none. `core_limit` is the percent of each card up to which it may
-    use idle compute; 0: no more than its share.
+    use idle compute; 0: no more than its share. `latency`: its launches come before those of others.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     network: str = ""
     caller: str = ""
     core_limit: int = 0
+    latency: bool = False
 
     @property
     def granted(self) -> tuple[int, ...]:
@@ -72,6 +74,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
                 core_ppm=share.core * PPM // 100,
                 memory_limit_bytes=share.memory_mib * MIB,
                 weight=max(share.core, 1),
+                kind=Kind.LATENCY if self.latency else Kind.BATCH,
             )
             for share in self.cards
         ]

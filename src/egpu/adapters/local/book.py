@@ -168,7 +168,7 @@ class LocalSlice:
         self.interposer.symlink_to(library)
         limits = [
             DevicePolicy(
-                uuid=card.uuid, minor=card.minor, mode=self.request.mode,
+                uuid=card.uuid, minor=card.minor, mode=self.request.mode, kind=self.request.kind,
                 core_ppm=self.request.core * (PPM // WHOLE_CORE), memory_limit_bytes=self.request.memory_mib * MIB,
             )
             for card in self.cards

@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from egpu.adapters.slices.pages import Mode, UsageReader
+from egpu.adapters.slices.work import Kind
 from egpu_base.errors import InvalidInput
 from egpu_base.system.processes import Process
 
@@ -60,6 +61,7 @@ class SliceRequest:
     cards: int = 1
     gpu: int | None = None
     mode: Mode = Mode.CAP
+    kind: Kind = Kind.BATCH
     parkable: bool = False
     resident_percent: int = 0
     idle_seconds: float = 0.0

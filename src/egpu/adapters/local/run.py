@@ -253,6 +253,7 @@ def summary(local: LocalSlice, status: int) -> dict[str, Any]:
         "corePercent": local.request.core,
         "memoryMiB": local.request.memory_mib,
         "mode": local.request.mode.name.lower(),
+        "work": local.request.kind.name.lower(),
         "exitStatus": status,
         "peakMemoryBytes": sum(one.peak_bytes for one in used),
         "refusedAllocations": sum(one.refusals for one in used),

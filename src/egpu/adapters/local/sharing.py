@@ -25,6 +25,7 @@ class MachineSharing:
     def step(self) -> float:
         """Look once, if it leads; return the seconds until the next look."""
         if not self._election.leads():
+            self._sharing.rest()
             return FOLLOW_SECONDS
         return self._sharing.next()
 

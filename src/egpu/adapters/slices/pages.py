@@ -19,6 +19,7 @@ from typing import Any, Final
 from egpu.adapters.slices import writing
 from egpu.adapters.slices.fnv import fnv1a
 from egpu.adapters.slices.usage import DeviceUsage, ProcessParking, ProcessUsage, Usage, park_answer
+from egpu.adapters.slices.work import Kind, Work
 from egpu_base.errors import CorruptData, InvalidInput
 from egpu_base.system.files import write_atomically
 from egpu_base.system.foreign import read_foreign
@@ -32,7 +33,7 @@ _POLICY_MAGIC: Final = b"EGPUPOL1"
 _POLICY_SIZE: Final = 8192
 _POLICY_HEADER: Final = struct.Struct("<8sIIQ40x")
 _BANK_HEADER: Final = struct.Struct("<QQIIQQQQ8x")
-_POLICY_DEVICE: Final = struct.Struct("<48sIIIIIIQQQQIII12x")
+_POLICY_DEVICE: Final = struct.Struct("<48sIIIIIIQQQQIIIII4x")
 _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
 _CHECKSUM_OFFSET: Final = 8
@@ -48,8 +49,6 @@ USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
 _USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
 SLOT_LIVE: Final = 1
 _UINT64: Final = 2**64
-
-
 _PARKABLE: Final = 1
 
 
@@ -84,7 +83,8 @@ class DevicePolicy:
     MEMORY_UNLIMITED; `weight` (1..10000) divides idle time in SHARE; `contention_ppm` says how much of a measured GPU
     interval is the container's own work (1,000,000 when alone on the card). In SHARE, `grant_ppm` is what may be used
     now, others' idle time included (0: `core_ppm`). `spill_limit_bytes` may be used beyond `memory_limit_bytes`, in
-    managed memory; `overhead_bytes` of the limit are held where the container does not count them.
+    managed memory; `overhead_bytes` of the limit are held where the container does not count them. `kind` never
+    changes; the process that shares the card's time writes `work`.
     """
 
     uuid: str
@@ -98,6 +98,8 @@ class DevicePolicy:
     spill_limit_bytes: int = 0
     overhead_bytes: int = 0
     window: Window | None = None
+    work: Work = Work.PLAIN
+    kind: Kind = Kind.BATCH
 
     def __post_init__(self) -> None:
         if not 0 < len(self.uuid.encode()) < 48:
@@ -153,7 +155,7 @@ def _encode_line(d: DevicePolicy) -> bytes:
     window = (d.window.epoch_ns, d.window.period_us, d.window.start_us, d.window.length_us) if d.window else [0] * 4
     return _POLICY_DEVICE.pack(
         d.uuid.encode(), d.minor, d.mode, d.core_ppm, d.weight, d.contention_ppm, d.grant_ppm,
-        d.memory_limit_bytes, d.spill_limit_bytes, d.overhead_bytes, *window,
+        d.memory_limit_bytes, d.spill_limit_bytes, d.overhead_bytes, *window, d.work, d.kind,
     )  # fmt: skip
 
 
@@ -176,12 +178,12 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     for index in range(count):
         line = _POLICY_DEVICE.unpack_from(bank, _BANK_HEADER.size + index * _POLICY_DEVICE.size)
         uuid, minor, mode, core_ppm, weight, contention_ppm, grant_ppm, memory, spill, overhead = line[:10]
-        epoch_ns, period_us, start_us, length_us = line[10:]
+        epoch_ns, period_us, start_us, length_us, work, kind = line[10:]
         times = {"epoch_ns": epoch_ns, "period_us": period_us, "start_us": start_us, "length_us": length_us}
         device = DevicePolicy(
             uuid=uuid.rstrip(b"\0").decode(), minor=minor, mode=Mode(mode), core_ppm=core_ppm, weight=weight,
             contention_ppm=contention_ppm, grant_ppm=grant_ppm, memory_limit_bytes=memory, spill_limit_bytes=spill,
-            overhead_bytes=overhead, window=Window(**times) if period_us else None,
+            overhead_bytes=overhead, window=Window(**times) if period_us else None, work=Work(work), kind=Kind(kind),
         )  # fmt: skip
         devices.append(device)
     return Policy(generation, tuple(devices), Parking(*terms) if flags & _PARKABLE else None)

@@ -3,6 +3,9 @@
 An idle container leaves its share to containers in mode `share`, by weight, each up to its ceiling; when it wakes up,
 its own share is untouched. While several are active, each gets a window of a common period. So they run one after the
 other, and each is timed for its own work.
+
+Latency work has turns instead (native/turns), which interrupt the windows of the others: their clock stands still
+meanwhile. So windows divide what turns leave, and turns take no more than the share of latency work.
 """
 
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ class Tenant:
     """One container on one card. Shares in ppm of the card's time; `ceiling_ppm` equals `core_ppm` in mode `cap`.
 
     `active`: it launched something lately. `wants_ppm`: the use that it would like, the ceiling when held back.
-    `kernel_ns`: mean GPU time of its launches.
+    `kernel_ns`: mean GPU time of its launches. `latency`: it has turns.
     """
 
     core_ppm: int
@@ -31,6 +34,7 @@ class Tenant:
     active: bool
     wants_ppm: int
     kernel_ns: int = 0
+    latency: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,27 @@ class Grant:
 
 
 def divide(tenants: Sequence[Tenant]) -> list[Grant]:
-    """Return one grant per tenant. Those of the active exceed the card only if their own shares do."""
+    """Return one grant per tenant. Those of the active exceed the card only if their own shares do, or if turns decide
+    meanwhile who has it."""
+    together = _divide(tenants)
+    others = [tenant for tenant in tenants if not tenant.latency]
+    if len(others) == len(tenants):
+        return together
+    beside = iter(_divide(others, turns=True))
+    return [
+        Grant(grant.ppm, None) if tenant.latency else next(beside)
+        for tenant, grant in zip(tenants, together, strict=True)
+    ]
+
+
+def _divide(tenants: Sequence[Tenant], *, turns: bool = False) -> list[Grant]:
     shares = [tenant.core_ppm for tenant in tenants]
     active = [index for index, tenant in enumerate(tenants) if tenant.active]
     spare = PPM - sum(shares[index] for index in active)
     # First up to the wanted use, then, if something is left, up to the possible one.
     for goal in ("wants_ppm", "ceiling_ppm"):
         spare = _hand_out(spare, tenants, active, shares, goal)
-    windows = _windows(tenants, active, shares) if len(active) > 1 else {}
+    windows = _windows(tenants, active, shares, turns=turns) if len(active) > 1 else {}
     return [Grant(min(share, PPM), windows.get(index)) for index, share in enumerate(shares)]
 
 
@@ -70,10 +87,14 @@ def _hand_out(spare: int, tenants: Sequence[Tenant], active: Sequence[int], shar
     return spare
 
 
-def _windows(tenants: Sequence[Tenant], active: Sequence[int], shares: Sequence[int]) -> dict[int, Window]:
+def _windows(
+    tenants: Sequence[Tenant], active: Sequence[int], shares: Sequence[int], *, turns: bool
+) -> dict[int, Window]:
+    """Return the windows of the active; beside `turns` they fill their period, which is what turns leave."""
     long = any(tenants[index].kernel_ns >= LONG_KERNEL_NS for index in active)
     period = LONG_PERIOD_US if long else PERIOD_US
-    whole = max(PPM, sum(shares[index] for index in active))
+    active_ppm = sum(shares[index] for index in active)
+    whole = active_ppm if turns else max(PPM, active_ppm)
     windows: dict[int, Window] = {}
     start = 0
     for index in active:

@@ -28,6 +28,8 @@ from egpu.adapters.slices.pages import (
     read_policy,
 )
 from egpu.adapters.slices.shares import Grant, Tenant, divide
+from egpu.adapters.slices.turns import TurnArbiter, TurnSlice
+from egpu.adapters.slices.work import Kind, Work
 from egpu_base.errors import ElasticGPUError
 from egpu_base.system.files import last_change
 
@@ -53,6 +55,9 @@ IDLE_SECONDS = 0.03
 DOUBT_SECONDS = 10.0
 #: Its kernels count as this long: in windows that are too short they would run into those of others.
 DOUBTED_KERNEL_NS = 5_000_000
+#: Latency work counts as present for this time after its last launch. Meanwhile the others on its card start kernels
+#: one by one, which costs them processor time.
+PRESENT_SECONDS = 60.0
 #: Between two looks, at most. A late look, on a busy node, sees less.
 MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
 
@@ -70,6 +75,7 @@ class _Share:
     """One slice on one card."""
 
     policy: Path
+    usage: Path
     reader: UsageReader
     position: int
     line: DevicePolicy
@@ -122,7 +128,12 @@ class _Share:
             active=now - self.active_at < IDLE_SECONDS,
             wants_ppm=wants,
             kernel_ns=kernel_ns,
+            latency=self.line.kind is Kind.LATENCY,
         )
+
+    def turns(self) -> TurnSlice:
+        latency = self.line.kind is Kind.LATENCY
+        return TurnSlice(self.policy, self.usage, self.position, self.line.core_ppm, latency)
 
 
 def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
@@ -157,7 +168,10 @@ class TimeSharing:
         stamp: Callable[[], Hashable],
         *,
         clock: Callable[[], float] = time.monotonic,
+        arbiter: TurnArbiter | None = None,
     ) -> None:
+        """`arbiter`: gives out turns."""
+        self._arbiter = arbiter or TurnArbiter()
         self._slices = slices
         self._stamp = stamp
         self._clock = clock
@@ -199,9 +213,14 @@ class TimeSharing:
             for share in shares:
                 if share.last is None or not share.unused():
                     share.look(now, elapsed)
-            grants = divide([share.tenant(now) for share in shares])
+        turning = [shares for shares in self._shared if _has_turns(shares, now)]
+        arbitrated = self._arbiter.follow([[share.turns() for share in shares] for shares in turning])
+        for shares in self._shared:
+            turns = arbitrated and shares in turning
+            tenants = [share.tenant(now) for share in shares]
+            grants = divide(tenants if turns else [replace(one, latency=False) for one in tenants])
             for share, grant in zip(shares, grants, strict=True):
-                _write(share, grant)
+                _write(share, grant, _work(share) if turns else Work.PLAIN)
         return BUSY_SECONDS if self._shared else CALM_SECONDS
 
     def pause(self) -> float | None:
@@ -216,6 +235,10 @@ class TimeSharing:
         """Do what is due; return the seconds until the next call."""
         pause_seconds = self.pause()
         return self.step() if pause_seconds is None else pause_seconds
+
+    def rest(self) -> None:
+        """Give out no turns: another process shares the cards' time."""
+        self._arbiter.close()
 
     def demand(self) -> dict[str, float]:
         """Return per card UUID the recently used parts of its time, added over its slices (1 is all of it)."""
@@ -248,7 +271,7 @@ class TimeSharing:
                 share = self._shares.get(key)
                 if share is None or share.policy != one.policy:  # of several slots with it, another remains
                     reader = UsageReader(one.usage, devices=position + 1)
-                    share = _Share(one.policy, reader, position, line, 0, one.unused)
+                    share = _Share(one.policy, one.usage, reader, position, line, 0, one.unused)
                 share.line = line  # other processes may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share
@@ -265,13 +288,24 @@ def _is_shared(shares: list[_Share]) -> bool:
     return len(shares) > 1 or first.mode is Mode.SHARE or first.window is not None
 
 
-def _write(share: _Share, grant: Grant) -> None:
+def _has_turns(shares: list[_Share], now: float) -> bool:
+    """Return whether latency work that was there lately shares the card."""
+    return len(shares) > 1 and any(
+        share.line.kind is Kind.LATENCY and now - share.active_at < PRESENT_SECONDS for share in shares
+    )
+
+
+def _work(share: _Share) -> Work:
+    return Work.LATENCY if share.line.kind is Kind.LATENCY else Work.YIELDING
+
+
+def _write(share: _Share, grant: Grant, work: Work) -> None:
     before = share.line
-    if ((before.grant_ppm or before.core_ppm), before.window) == (grant.ppm, grant.window):
+    if ((before.grant_ppm or before.core_ppm), before.window, before.work) == (grant.ppm, grant.window, work):
         return  # also without a written one: then its own share is its grant
-    line = replace(before, grant_ppm=grant.ppm, window=grant.window)
+    line = replace(before, grant_ppm=grant.ppm, window=grant.window, work=work)
     try:
-        amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window)
+        amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window, work=work)
     except (OSError, ElasticGPUError) as error:
         log.warning("cannot write a slice's grant", policy=str(share.policy), reason=str(error))
         return

@@ -95,6 +95,7 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         shared_claim=claim.uid if terms.shareable else "",
         precision=parameters.get(PRECISION, "fp32"),
         core_limit=limits.of_mode(parameters.get(limits.COMPUTE_MODE, limits.CAP)),
+        latency=terms.latency,
         memory_limit_percent=terms.memory_limit_percent,
         parkable=terms.parking.parkable,
         resident_percent=terms.parking.resident_percent,

@@ -10,7 +10,7 @@ from typing import Final
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
 from egpu.core.demand.bounds import Bounds, class_bounds
-from egpu.core.demand.limits import CAP, COMPUTE_MODE, SHARE
+from egpu.core.demand.limits import BATCH, CAP, COMPUTE_MODE, LATENCY, SHARE, WORK, is_latency
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
@@ -44,6 +44,7 @@ class ClassTerms:
     shareable: bool
     memory_isolation: str
     parking: ParkingTerms
+    latency: bool
 
 
 def class_terms(klass: ElasticGPUClass) -> ClassTerms:
@@ -58,6 +59,7 @@ def class_terms(klass: ElasticGPUClass) -> ClassTerms:
         shareable=is_shareable(parameters, technology),
         memory_isolation=isolation.memory_isolation(parameters, technology),
         parking=parking_terms(parameters, technology),
+        latency=is_latency(parameters, technology),
     )
 
 
@@ -72,6 +74,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
     own = {
         PRECISION: PRECISIONS,
         COMPUTE_MODE: (CAP, SHARE),
+        WORK: (BATCH, LATENCY),
         LINKS: tuple(LEAST),
         CARD_PREFERENCE: PREFERENCES,
         SHAREABLE: VALUES,

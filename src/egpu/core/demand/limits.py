@@ -14,12 +14,16 @@ from msgspec.structs import replace
 from egpu.api.allocation import ContainerDemand
 from egpu.api.vocabularies import VOCABULARIES
 from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners.base import Provisioner
 from egpu_base.api.quantities import Quantity, is_zero, parse_count
 from egpu_base.errors import InvalidDemand, InvalidQuantity
 
 COMPUTE_MODE: Final = "computeMode"
 """Class parameter: "cap" (never above the share, the default) or "share" (may use idle compute)."""
 CAP, SHARE = "cap", "share"
+WORK: Final = "work"
+"""Class parameter: "latency" (on a shared card, its launches come before those of others) or "batch" (default)."""
+BATCH, LATENCY = "batch", "latency"
 WHOLE: Final = 100
 
 _CORE_NAMES: Final = frozenset(vocabulary.core for vocabulary in VOCABULARIES if vocabulary.core)
@@ -28,6 +32,17 @@ _CORE_NAMES: Final = frozenset(vocabulary.core for vocabulary in VOCABULARIES if
 def of_mode(mode: str) -> int:
     """Return the limit that a class with this `computeMode` gives to its claims, in percent; 0: the request."""
     return WHOLE if mode == SHARE else 0
+
+
+def is_latency(parameters: Mapping[str, str], technology: Provisioner) -> bool:
+    """Return whether a class is for latency work. Raises InvalidDemand for a technology without turns."""
+    if parameters.get(WORK, BATCH) != LATENCY:
+        return False
+    if not technology.bursts:
+        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
+        reason = f"{technology.name} gives out no turns; remove it, or use one of {able}"
+        raise InvalidDemand(f"parameters[{WORK}]", reason)
+    return True
 
 
 def split(

@@ -26,6 +26,7 @@ def container_allocation(
         claim=demand.claim,
         shared_claim=demand.shared_claim,
         core_limit=demand.core_limit,
+        latency=demand.latency,
         memory_limit_percent=demand.memory_limit_percent,
         alike=demand.alike,
         memory_isolation=demand.memory_isolation,

@@ -40,7 +40,8 @@ class DeviceLimit:
     """The slice on one card, as in the policy page, in the order in which the container sees its cards.
 
     `core_percent` 0: no compute limit. `work_conserving`: idle compute may be used beyond it. `weight`: the share under
-    contention. `spill_bytes`: managed memory beyond `memory_bytes`.
+    contention. `latency`: its launches come before those of others. `spill_bytes`: managed memory beyond
+    `memory_bytes`.
     """
 
     uuid: str
@@ -49,6 +50,7 @@ class DeviceLimit:
     core_percent: int
     weight: int
     work_conserving: bool = False
+    latency: bool = False
     spill_bytes: int = 0
 
 
@@ -98,5 +100,6 @@ def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) 
         # A slice without a compute share still gets a little of a contended card.
         weight=max(share.core, 1),
         work_conserving=allocation.core_limit > 0,
+        latency=allocation.latency,
         spill_bytes=allocation.memory_limit_bytes(share) - share.memory_mib * MIB_BYTES,
     )

@@ -219,6 +219,7 @@ class PodService:
                         grace_seconds=AGENTS_AWAY_SECONDS,
                         caller=caller_of(container.namespace),
                         core_limit=given.core_limit,
+                        latency=given.latency,
                     )
                 )
             elif given.revision > executor.record.owner.revision:

@@ -85,6 +85,7 @@ class SlotExecutors:
                 minors=record.minors,
                 caller=caller_of(record.namespace),
                 core_limit=record.allocation.core_limit,
+                latency=record.allocation.latency,
             )
         )
 

@@ -23,6 +23,7 @@ from egpu.adapters.cards.nvml import CardReading
 from egpu.adapters.programs.preloading import check_file_system
 from egpu.adapters.slices import pages
 from egpu.adapters.slices.rooms import first_room
+from egpu.adapters.slices.work import Kind
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
@@ -363,4 +364,5 @@ def policy_line(limit: DeviceLimit) -> pages.DevicePolicy:
         memory_limit_bytes=limit.memory_bytes,
         weight=limit.weight,
         spill_limit_bytes=limit.spill_bytes,
+        kind=Kind.LATENCY if limit.latency else Kind.BATCH,
     )
