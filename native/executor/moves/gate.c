@@ -102,7 +102,7 @@ static bool see_stream(const struct handle_seen *seen, void *data) {
 
 /* Only with the gate closed: contexts and streams stay what they are. */
 static struct looked look(void) {
-    struct looked looked = {.work = WORK_DONE};
+    struct looked looked = {.work = session_waits() ? WORK_GOES_ON : WORK_DONE};
     handles_each(see_capture, &looked);
     if (callbacks_run()) looked.work = WORK_NEEDS_CALLS;
     if (looked.work == WORK_DONE) handles_each(see_stream, &looked);
@@ -114,7 +114,6 @@ static struct looked look(void) {
         driver_enter(looked.contexts[i]);
         found(&looked, DRIVER(cuCtxSynchronize, void)()); /* what has no stream of ours, too */
     }
-    if (looked.work == WORK_DONE && session_waits()) looked.work = WORK_GOES_ON;
     driver_leave();
     return looked;
 }

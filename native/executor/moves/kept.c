@@ -16,6 +16,13 @@ static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 bool kept_overflowed(void) { return atomic_load(&overflowed); }
 const struct kept *kept_of_session(void) { return of_session; }
 
+bool kept_session_prevents(char *why) {
+    pthread_mutex_lock(&session_lock);
+    bool prevents = kept_prevents(of_session, why);
+    pthread_mutex_unlock(&session_lock);
+    return prevents;
+}
+
 static size_t size_of(const struct kept *kept) { return sizeof *kept + kept->bytes; }
 
 void kept_drop(struct kept *list) {

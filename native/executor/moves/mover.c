@@ -26,9 +26,10 @@
 
 #define MAGIC "EGPUMOVE"
 #define LOOK_MS 5000
-#define STOP_MS 40000   /* more than a session takes itself (gate.c) */
-#define HEAD_MS 120000  /* the source stops its sessions before it says anything */
-#define ANSWER_MS 60000 /* from the last byte to the target's answer */
+#define STOP_MS 40000 /* more than a session takes itself (gate.c) */
+#define HEAD_MS 60000
+#define PREPARE_MS 120000 /* the target's processes and drivers; nothing stands still meanwhile */
+#define ANSWER_MS 60000   /* from the last byte to the target's answer */
 #define STALLED_SECONDS 30
 
 struct moved_head {
@@ -188,10 +189,28 @@ static bool send_head(int to) {
     return descriptor_send_all(to, parts, head.sessions != 0 ? 2 : 1, -1, 0);
 }
 
+/* What the target says, before the deadline and as long as it is wanted. */
+static bool await_target(int to, int64_t deadline, char *why) {
+    struct moves_report report;
+    for (;;) {
+        struct pollfd ready[2] = {{.fd = to, .events = POLLIN},
+                                  {.fd = control, .events = POLLRDHUP}};
+        int64_t left = deadline - clock_now_ms();
+        if (left <= 0 || cancelled() || terminated()) break;
+        if (poll(ready, 2, left > 1000 ? 1000 : (int)left) <= 0 || ready[0].revents == 0) continue;
+        if (!descriptor_receive_all(to, &report, sizeof report, NULL, clock_now_ms() + LOOK_MS))
+            break;
+        report.why[sizeof report.why - 1] = 0;
+        if (!report.good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
+        return report.good;
+    }
+    if (why[0] == 0) snprintf(why, MOVES_WHY_BYTES, "the target has ended, or does not answer");
+    return false;
+}
+
 static bool write_all(int to, uint64_t *bytes, char *why) {
     struct moves_report report;
-    bool good = send_head(to);
-    if (!good) snprintf(why, MOVES_WHY_BYTES, "the connection to the target broke");
+    bool good = true;
     for (int i = 0; i < MAX_SESSIONS && good; i++) {
         if (sessions[i].pid == 0) continue;
         last_order++;
@@ -200,33 +219,34 @@ static bool write_all(int to, uint64_t *bytes, char *why) {
         if (!good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
         *bytes += report.bytes;
     }
-    /* The target knows why it stops reading. It waits for more where the source is the reason. */
-    if (!good) shutdown(to, SHUT_WR);
-    if (!descriptor_receive_all(to, &report, sizeof report, NULL, clock_now_ms() + ANSWER_MS)) {
-        if (why[0] == 0) snprintf(why, MOVES_WHY_BYTES, "the target has ended");
-        return false;
-    }
-    report.why[sizeof report.why - 1] = 0;
-    bool broke = why[0] == 0 || strstr(why, "connection") != NULL;
-    if (!report.good && broke) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
-    return good && report.good;
+    if (good) return await_target(to, clock_now_ms() + ANSWER_MS, why);
+    /* A target that has refused something says what; otherwise it waits for more. */
+    char better[MOVES_WHY_BYTES] = "";
+    shutdown(to, SHUT_WR);
+    if (report.broke && !await_target(to, clock_now_ms() + LOOK_MS, better) && better[0] != 0)
+        snprintf(why, MOVES_WHY_BYTES, "%s", better);
+    return false;
 }
 
 static void send_sessions(int to) {
     char why[MOVES_WHY_BYTES] = "", text[256];
-    uint64_t bytes = 0, begun = clock_now_ns(), stopped;
+    uint64_t bytes = 0, begun = 0, stopped = 0;
     if (to < 0) return refuse("no descriptor of the target came with the line");
+    if (!options.movable) {
+        close(to);
+        return refuse("the executor runs without --movable");
+    }
     struct timeval stalled = {.tv_sec = STALLED_SECONDS};
     setsockopt(to, SOL_SOCKET, SO_SNDTIMEO, &stalled, sizeof stalled);
-    bool good = options.movable && stop_all(why);
-    if (!options.movable) snprintf(why, sizeof why, "the executor runs without --movable");
-    stopped = clock_now_ns();
-    good = good && write_all(to, &bytes, why);
-    if (good && cancelled()) good = false;
+    bool good = send_head(to) && await_target(to, clock_now_ms() + PREPARE_MS, why);
+    begun = clock_now_ns();
     target = to;
+    good = good && stop_all(why);
+    stopped = clock_now_ns();
+    good = good && write_all(to, &bytes, why) && !cancelled();
     if (!good) {
         go_on();
-        return refuse(why);
+        return refuse(why[0] != 0 ? why : "the connection to the target broke");
     }
     int length = snprintf(text, sizeof text,
                           "{\"state\": \"restored\", \"bytes\": %llu, \"quiesced_ns\": %llu, "
@@ -331,41 +351,57 @@ bool mover_serve(const struct pollfd ready[MOVER_POLLS]) {
 
 /* ---- the target ---- */
 
-static bool rebuild_one(const struct moved_client *client, int from, struct moves_report *report) {
-    struct session *session = session_start(client->id, client->client);
-    if (session == NULL) {
-        snprintf(report->why, sizeof report->why, "the target has too many sessions");
-        return false;
-    }
-    struct greeting greeting = {.order = ORDER_REBUILD};
-    memcpy(greeting.hello.session, client->id, sizeof client->id);
-    bool good = greeting_pass(session->control, &greeting, from) &&
-                descriptor_receive_all(session->control, report, sizeof *report, NULL,
+/* A session's next report. */
+static bool told(const struct session *session, struct moves_report *report) {
+    bool came = descriptor_receive_all(session->control, report, sizeof *report, NULL,
                                        DESCRIPTOR_NO_DEADLINE);
     report->why[sizeof report->why - 1] = 0;
-    if (!good) snprintf(report->why, sizeof report->why, "a session ended at the target");
-    return good && report->good;
+    if (!came) snprintf(report->why, sizeof report->why, "a session ended at the target");
+    return came && report->good;
+}
+
+/* Processes, drivers and contexts are made while the program still runs at the source. */
+static bool prepare(const struct moved_client *clients, uint32_t count, struct session **made,
+                    struct moves_report *report) {
+    struct greeting greeting = {.order = ORDER_PREPARE};
+    for (uint32_t i = 0; i < count; i++) {
+        made[i] = session_find(clients[i].id) == NULL
+                      ? session_start(clients[i].id, clients[i].client)
+                      : NULL;
+        snprintf(report->why, sizeof report->why, "the target has no room for the sessions");
+        if (made[i] == NULL || !greeting_pass(made[i]->control, &greeting, -1)) return false;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (!told(made[i], report)) return false;
+    return true;
+}
+
+static bool answer_source(int from, struct moves_report *report, bool good) {
+    struct iovec part = {report, sizeof *report};
+    report->good = good;
+    return descriptor_send_all(from, &part, 1, -1, 0) && good;
 }
 
 bool mover_restore(int from) {
     struct moved_head head;
     struct moved_client clients[MAX_SESSIONS];
+    struct session *made[MAX_SESSIONS];
     struct moves_report report = {.why = "what was written down is malformed"};
+    struct greeting greeting = {.order = ORDER_REBUILD};
     bool good = descriptor_receive_all(from, &head, sizeof head, NULL, clock_now_ms() + HEAD_MS) &&
                 memcmp(head.magic, MAGIC, sizeof head.magic) == 0 &&
                 head.version == MOVED_VERSION && head.sessions <= (uint32_t)options.sessions &&
                 descriptor_receive_all(from, clients, head.sessions * sizeof *clients, NULL,
                                        clock_now_ms() + LOOK_MS);
+    good = answer_source(from, &report, good && prepare(clients, head.sessions, made, &report));
+    bool prepared = good;
     for (uint32_t i = 0; good && i < head.sessions; i++)
-        good = session_find(clients[i].id) == NULL && rebuild_one(&clients[i], from, &report);
-    report.good = good;
-    struct iovec part = {&report, sizeof report};
-    good = descriptor_send_all(from, &part, 1, -1, 0) && good;
-    if (!good) close(from); /* otherwise it stays: its end tells the source of ours */
+        good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], &report);
+    if (prepared) good = answer_source(from, &report, good);
     if (good)
         printf("{\"event\": \"restored\", \"sessions\": %u}\n", head.sessions);
     else
         fprintf(stderr, "egpu-executor: nothing is restored: %s\n", report.why);
     fflush(stdout);
-    return good;
+    return good; /* `from` stays open: its end tells the source of ours */
 }

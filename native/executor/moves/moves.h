@@ -61,8 +61,9 @@ void kept_add(const struct task *task, const uint8_t *payload);
 /* Of an object that is gone. Under the lock of handles.c, as the following three. */
 void kept_drop(struct kept *list);
 bool kept_replaces(const struct kept *later, const struct kept *earlier);
-/* Those of the session itself; only it is stopped, or under the lock of handles.c. */
+/* Those of the session itself; it is stopped. */
 const struct kept *kept_of_session(void);
+bool kept_session_prevents(char *why); /* it need not be stopped */
 /* Says what the list prevents, if something: room for MOVES_WHY_BYTES. */
 #define MOVES_WHY_BYTES 512
 bool kept_prevents(const struct kept *list, char *why);
@@ -219,7 +220,8 @@ bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payloa
 /* ---- written.c, rebuilt.c ---- */
 
 bool session_moves(char *why, uint64_t *bytes); /* without stopping anything */
-bool session_write(int to, char *why, uint64_t *bytes);
+/* `broke`: the connection did; the target may say why. */
+bool session_write(int to, char *why, uint64_t *bytes, bool *broke);
 bool session_rebuild(int from, char *why);
 
 /* ---- orders.c: what the parent wants of a session, and what it answers ---- */
@@ -228,6 +230,7 @@ bool session_rebuild(int from, char *why);
 struct moves_report {
     uint64_t good, order; /* its number */
     uint64_t bytes;
+    uint64_t broke; /* the connection to the target did */
     char why[MOVES_WHY_BYTES];
 };
 enum moves_order {
@@ -236,6 +239,7 @@ enum moves_order {
     ORDER_STOP,
     ORDER_WRITE,
     ORDER_GO_ON,
+    ORDER_PREPARE,
     ORDER_REBUILD
 };
 /* In the session's control thread. */

@@ -15,10 +15,14 @@ bool orders_report(int control, const struct moves_report *report) {
 
 void orders_carry_out(int control, uint32_t order, uint64_t number, int descriptor) {
     struct moves_report report = {.order = number};
+    bool broke = false;
     switch (order) {
     case ORDER_LOOK: report.good = session_moves(report.why, &report.bytes); break;
     case ORDER_STOP: report.good = gate_close(report.why); break;
-    case ORDER_WRITE: report.good = session_write(descriptor, report.why, &report.bytes); break;
+    case ORDER_WRITE:
+        report.good = session_write(descriptor, report.why, &report.bytes, &broke);
+        report.broke = broke;
+        break;
     default: gate_open(); /* no report */
     }
     if (descriptor >= 0) close(descriptor);

@@ -42,7 +42,7 @@ bool session_moves(char *why, uint64_t *bytes) {
         snprintf(why, MOVES_WHY_BYTES, "shared memory: not carried");
     else if (kept_overflowed())
         snprintf(why, MOVES_WHY_BYTES, "the session has more objects and settings than are kept");
-    else if (!kept_prevents(kept_of_session(), why) && !arena_prevents(why))
+    else if (!kept_session_prevents(why) && !arena_prevents(why))
         handles_each(see_prevention, why);
     return why[0] == 0;
 }
@@ -241,7 +241,7 @@ static bool put_memory(struct moved_stream *to, char *why) {
     return result == CUDA_SUCCESS;
 }
 
-bool session_write(int descriptor, char *why, uint64_t *bytes) {
+bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
     struct moved_stream to = {.descriptor = descriptor};
     struct living living = {.items = NULL};
     *bytes = 0;
@@ -263,8 +263,9 @@ bool session_write(int descriptor, char *why, uint64_t *bytes) {
     if (good) {
         moved_put(&to, PART_END, NULL, 0, NULL, 0);
         good = moved_flush(&to);
-        if (!good) snprintf(why, MOVES_WHY_BYTES, "the connection to the target broke");
     }
+    *broke = to.bad;
+    if (to.bad) snprintf(why, MOVES_WHY_BYTES, "the connection to the target broke");
     driver_leave();
     free(to.buffer);
     *bytes = to.bytes;

@@ -226,15 +226,19 @@ void session_continue(const struct session_progress *progress) {
 
 bool session_waits(void) { return atomic_load(&waiters) != 0; }
 
-/* Takes the place of a session that was written down elsewhere. Its client comes later. */
-static bool rebuild(int control, int from) {
+/* Takes the place of a session that was written down elsewhere, and says when it can. Its client
+ * comes later. */
+static bool rebuild(int control, bool ready) {
     struct moves_report report = {.good = 0};
+    struct greeting greeting;
+    int from;
     connection_is_moved();
-    report.good = connection_start(control, -1, NULL) && sandbox_enter();
-    if (!report.good)
-        snprintf(report.why, sizeof report.why, "the target cannot begin a session");
-    else
-        report.good = session_rebuild(from, report.why);
+    report.good = ready && sandbox_enter();
+    if (!report.good) snprintf(report.why, sizeof report.why, "the target cannot begin a session");
+    if (!orders_report(control, &report) || !report.good ||
+        !greeting_receive(control, &greeting, &from) || from < 0)
+        return false;
+    report.good = session_rebuild(from, report.why) && connection_start(control, -1, NULL);
     close(from);
     return orders_report(control, &report) && report.good;
 }
@@ -267,11 +271,12 @@ int session_run(const struct settings *settings, int control) {
     shared_register();
     struct greeting greeting;
     int fd;
-    if (!greeting_receive(control, &greeting, &fd) || fd < 0) return 0;
+    if (!greeting_receive(control, &greeting, &fd)) return 0;
+    bool moved = greeting.order == ORDER_PREPARE;
+    if (fd < 0 && !moved) return 0;
     if (!handles_init() || !stream_open() || !shared_prepare()) return EXIT_NO_DRIVER;
     printed_begin();
     bool ready = driver_load(settings->driver) && connection_prepare();
-    bool moved = greeting.order == ORDER_REBUILD;
     moves_on = settings->movable;
     if (ready) {
         driver_warm();
@@ -279,7 +284,7 @@ int session_run(const struct settings *settings, int control) {
         if (moves_on) arena_begin(moved ? NULL : greeting.hello.session);
     }
     if (moved) {
-        if (!ready || !rebuild(control, fd)) return EXIT_NO_DRIVER;
+        if (!rebuild(control, ready)) return EXIT_NO_DRIVER;
     } else if (!ready || !connection_start(control, fd, &greeting) || !sandbox_enter()) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;

@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,9 @@ from support.simulated_gpu import STORE_SEVEN, Program, machine
 CARDS = ("T4", 2)
 MOVES: Final = int(os.environ.get("EGPU_TEST_MOVES", "12"))
 """50 in a long run: `EGPU_TEST_MOVES=50`."""
+
+PREPARED: Final = struct.pack("<QQQQ512x", 1, 0, 0, 0)
+"""A target says that it is ready for the sessions (struct moves_report)."""
 
 SEVEN: Final = STORE_SEVEN.replace("sm_80", "sm_70")
 
@@ -224,6 +228,8 @@ def test_a_target_that_dies_while_it_is_written_to_costs_nothing(sim: Machine, t
             control, (ours, theirs) = Control(moved.executor), socket.socketpair()
             socket.send_fds(control.socket, [b'{"do": "send"}\n'], [theirs.fileno()])
             theirs.close()
+            if after:
+                ours.sendall(PREPARED)
             while after > 0 and (got := len(ours.recv(min(after, 1 << 16)))):
                 after -= got
             ours.close()
