@@ -70,8 +70,8 @@ def classify(operations: list[str], rules: tuple[Rule, ...]) -> dict[str, Rule]:
 
 def subject_at(function: Function | None) -> int:
     """Return where a frame has the handle of the object that the call changes."""
-    if function is None:
-        return OF_SESSION
+    if function is None:  # a library's: its object comes first
+        return 0
     for i, parameter in enumerate(function.parameters):
         if parameter.form == "use":
             return 8 * (i + function.has_pointers)

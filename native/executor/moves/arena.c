@@ -5,7 +5,7 @@
  * Memory that is not ours stays the driver's and prevents a move: pools, what is allocated while a
  * stream captures, and everything on a machine whose driver gives us no such range.
  */
-#include "executor/moves/moves.h"
+#include "executor/moves/mappings.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,19 +15,11 @@
 #define RANGES 32
 #define FIRST_RANGE (UINT64_C(1) << 45) /* away from libraries, stacks and shared host memory */
 
-struct mapping {
-    struct arena_mapping is;
-    CUmemGenericAllocationHandle handle;
-    uint64_t free_units;
-    uint64_t used[ARENA_UNITS / 64]; /* of a shared one */
-};
-
-/* All under the lock; both lists by address. */
+/* All under the lock, by address; the mappings as well (mappings.c). */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct mapping **mappings;
 static struct arena_allocation *allocations;
-static uint32_t mapping_count, mapping_room, allocation_count, allocation_room;
-static uint64_t range_base, range_bytes, numbers, mapped_bytes;
+static uint32_t allocation_count, allocation_room;
+static uint64_t range_base, range_bytes, numbers;
 static CUdeviceptr *unwanted; /* freed during a capture */
 static uint32_t unwanted_count, unwanted_room;
 static struct {
@@ -43,23 +35,12 @@ static CUresult (*real_pool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 static CUresult (*real_free)(CUdeviceptr);
 static CUresult (*real_free_async)(CUdeviceptr, CUstream);
 
-/* Room for one more; false: there is no memory. */
-static bool grow(void **list, uint32_t count, uint32_t *room, size_t size) {
-    if (count < *room) return true;
-    uint32_t wanted = *room != 0 ? 2 * *room : 64;
-    void *grown = realloc(*list, wanted * size);
-    if (grown == NULL) return false;
-    *list = grown;
-    *room = wanted;
-    return true;
-}
-
 /* ---- what is the driver's ---- */
 
 static CUresult stranger(CUresult result, const CUdeviceptr *address, const char *how) {
     if (result != CUDA_SUCCESS || address == NULL) return result;
     pthread_mutex_lock(&lock);
-    if (grow((void **)&strangers, stranger_count, &stranger_room, sizeof *strangers)) {
+    if (moves_grow((void **)&strangers, stranger_count, &stranger_room, sizeof *strangers)) {
         strangers[stranger_count].address = *address;
         strangers[stranger_count++].how = how;
     }
@@ -85,95 +66,6 @@ bool arena_prevents(char *why) {
     return prevents;
 }
 
-/* ---- mappings ---- */
-
-static CUmemAllocationProp properties_of(int32_t device) {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-}
-
-static uint32_t place_of_mapping(uint64_t base) {
-    uint32_t low = 0, high = mapping_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (mappings[middle]->is.base < base)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static CUresult map(struct mapping *made) {
-    CUmemAllocationProp properties = properties_of(made->is.device);
-    CUmemAccessDesc access = {.location = properties.location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUresult result =
-        DRIVER(cuMemCreate, CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
-               unsigned long long)(&made->handle, made->is.bytes, &properties, 0);
-    if (result != CUDA_SUCCESS) return result;
-    result = DRIVER(cuMemMap, CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
-                    unsigned long long)(made->is.base, made->is.bytes, 0, made->handle, 0);
-    if (result == CUDA_SUCCESS) {
-        result = DRIVER(cuMemSetAccess, CUdeviceptr, size_t, const CUmemAccessDesc *,
-                        size_t)(made->is.base, made->is.bytes, &access, 1);
-        if (result != CUDA_SUCCESS)
-            DRIVER(cuMemUnmap, CUdeviceptr, size_t)(made->is.base, made->is.bytes);
-    }
-    if (result != CUDA_SUCCESS) DRIVER(cuMemRelease, CUmemGenericAllocationHandle)(made->handle);
-    return result;
-}
-
-static CUresult mapping_add(const struct arena_mapping *is, struct mapping **added) {
-    uint32_t at = place_of_mapping(is->base);
-    struct mapping *made = calloc(1, sizeof *made);
-    if (made == NULL || !grow((void **)&mappings, mapping_count, &mapping_room, sizeof *mappings)) {
-        free(made);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    made->is = *is;
-    made->free_units = is->shared ? ARENA_UNITS : 0;
-    CUresult result = map(made);
-    if (result != CUDA_SUCCESS) {
-        free(made);
-        return result;
-    }
-    memmove(&mappings[at + 1], &mappings[at], (mapping_count - at) * sizeof *mappings);
-    mappings[at] = *added = made;
-    mapping_count++;
-    mapped_bytes += is->bytes;
-    return CUDA_SUCCESS;
-}
-
-static CUresult mapping_remove(uint32_t at) {
-    struct mapping *gone = mappings[at];
-    CUresult result = DRIVER(cuMemUnmap, CUdeviceptr, size_t)(gone->is.base, gone->is.bytes);
-    if (result != CUDA_SUCCESS) return result;
-    DRIVER(cuMemRelease, CUmemGenericAllocationHandle)(gone->handle);
-    mapped_bytes -= gone->is.bytes;
-    mapping_count--;
-    memmove(&mappings[at], &mappings[at + 1], (mapping_count - at) * sizeof *mappings);
-    free(gone);
-    return CUDA_SUCCESS;
-}
-
-static struct mapping *mapping_of(uint64_t address) {
-    uint32_t at = place_of_mapping(address + 1);
-    if (at == 0) return NULL;
-    struct mapping *found = mappings[at - 1];
-    return address - found->is.base < found->is.bytes ? found : NULL;
-}
-
-/* The first addresses that are free; 0: there are none. */
-static uint64_t free_place(uint64_t bytes) {
-    uint64_t at = range_base;
-    for (uint32_t i = 0; i < mapping_count; i++) {
-        if (mappings[i]->is.base - at >= bytes) return at;
-        at = mappings[i]->is.base + mappings[i]->is.bytes;
-    }
-    return range_base + range_bytes - at >= bytes ? at : 0;
-}
-
 /* ---- allocations ---- */
 
 static uint32_t place_of_allocation(uint64_t base) {
@@ -188,44 +80,19 @@ static uint32_t place_of_allocation(uint64_t base) {
     return low;
 }
 
-static uint64_t units_of(uint64_t bytes) { return (bytes + ARENA_UNIT - 1) / ARENA_UNIT; }
-
-static bool unit_used(const struct mapping *mapping, uint64_t unit) {
-    return mapping->used[unit / 64] >> unit % 64 & 1;
-}
-
-static void mark(struct mapping *mapping, uint64_t address, uint64_t bytes, bool used) {
-    uint64_t first = (address - mapping->is.base) / ARENA_UNIT, count = units_of(bytes);
-    for (uint64_t unit = first; unit < first + count; unit++)
-        if (used)
-            mapping->used[unit / 64] |= UINT64_C(1) << unit % 64;
-        else
-            mapping->used[unit / 64] &= ~(UINT64_C(1) << unit % 64);
-    mapping->free_units += used ? -count : count;
-}
-
-/* So many free units in a row; ARENA_UNITS: there are none. */
-static uint64_t find_units(const struct mapping *mapping, uint64_t count) {
-    uint64_t run = 0;
-    for (uint64_t unit = 0; unit < ARENA_UNITS; unit++) {
-        run = unit_used(mapping, unit) ? 0 : run + 1;
-        if (run == count) return unit + 1 - count;
-    }
-    return ARENA_UNITS;
-}
-
 static CUresult find_small(uint64_t bytes, uint64_t context, int32_t device, uint64_t *base) {
-    uint64_t count = units_of(bytes);
+    uint64_t count = mapping_units(bytes);
     for (uint32_t i = 0; i < mapping_count; i++) {
         struct mapping *mapping = mappings[i];
         if (!mapping->is.shared || mapping->is.context != context || mapping->free_units < count)
             continue;
-        uint64_t unit = find_units(mapping, count);
+        uint64_t unit = mapping_find_units(mapping, count);
         if (unit == ARENA_UNITS) continue;
         *base = mapping->is.base + unit * ARENA_UNIT;
         return CUDA_SUCCESS;
     }
-    struct arena_mapping is = {free_place(ARENA_PAGE), ARENA_PAGE, context, device, true};
+    struct arena_mapping is = {mapping_place(range_base, range_bytes, ARENA_PAGE), ARENA_PAGE,
+                               context, device, true};
     struct mapping *made;
     *base = is.base;
     return is.base == 0 ? CUDA_ERROR_OUT_OF_MEMORY : mapping_add(&is, &made);
@@ -235,20 +102,21 @@ static CUresult find_large(uint64_t bytes, uint64_t context, int32_t device, uin
     uint64_t whole = (bytes + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
     struct arena_mapping is = {0, whole, context, device, false};
     struct mapping *made;
-    if (whole < bytes || (is.base = free_place(whole)) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (whole < bytes || (is.base = mapping_place(range_base, range_bytes, whole)) == 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *base = is.base;
     return mapping_add(&is, &made);
 }
 
 static bool note(uint64_t base, uint64_t bytes, uint64_t number) {
     uint32_t at = place_of_allocation(base);
-    if (!grow((void **)&allocations, allocation_count, &allocation_room, sizeof *allocations))
+    if (!moves_grow((void **)&allocations, allocation_count, &allocation_room, sizeof *allocations))
         return false;
     memmove(&allocations[at + 1], &allocations[at], (allocation_count - at) * sizeof *allocations);
     allocations[at] = (struct arena_allocation){base, bytes, number};
     allocation_count++;
     struct mapping *mapping = mapping_of(base);
-    if (mapping->is.shared) mark(mapping, base, bytes, true);
+    if (mapping->is.shared) mapping_mark(mapping, base, bytes, true);
     return true;
 }
 
@@ -264,9 +132,9 @@ static bool another_is_empty(const struct mapping *empty) {
 static CUresult forget(uint32_t at) {
     struct arena_allocation gone = allocations[at];
     struct mapping *mapping = mapping_of(gone.base);
-    if (mapping->is.shared) mark(mapping, gone.base, gone.bytes, false);
+    if (mapping->is.shared) mapping_mark(mapping, gone.base, gone.bytes, false);
     if (!mapping->is.shared || (mapping->free_units == ARENA_UNITS && another_is_empty(mapping))) {
-        CUresult result = mapping_remove(place_of_mapping(mapping->is.base));
+        CUresult result = mapping_remove(mapping_index(mapping->is.base));
         if (result != CUDA_SUCCESS) return result;
     }
     allocation_count--;
@@ -342,7 +210,7 @@ static bool free_ours(CUdeviceptr address, CUresult *result) {
     bool ours = at < allocation_count && allocations[at].base == address;
     uint64_t context = ours ? mapping_of(address)->is.context : 0;
     bool later = ours && captures_run() &&
-                 grow((void **)&unwanted, unwanted_count, &unwanted_room, sizeof *unwanted);
+                 moves_grow((void **)&unwanted, unwanted_count, &unwanted_room, sizeof *unwanted);
     if (later) unwanted[unwanted_count++] = address;
     pthread_mutex_unlock(&lock);
     if (!ours) return false;
@@ -407,7 +275,7 @@ bool arena_reserve(uint64_t base, uint64_t bytes, uint64_t first_number) {
     real = (__typeof__(real))driver_replace(EGPU_FN_##symbol, (driver_pointer)(ours))
 
 void arena_begin(const uint8_t *seed) {
-    CUmemAllocationProp properties = properties_of(0);
+    CUmemAllocationProp properties = mapping_properties(0);
     size_t page = 0;
     CUresult (*granularity)(size_t *, const CUmemAllocationProp *,
                             CUmemAllocationGranularity_flags) =
@@ -440,7 +308,7 @@ bool arena_find(uint64_t address, struct arena_allocation *found) {
 
 uint64_t arena_bytes(void) {
     pthread_mutex_lock(&lock);
-    uint64_t bytes = mapped_bytes;
+    uint64_t bytes = mapping_bytes;
     pthread_mutex_unlock(&lock);
     return bytes;
 }
@@ -458,7 +326,7 @@ CUresult arena_map(const struct arena_mapping *is) {
         is->base < range_base || end < is->base || end > range_base + range_bytes ||
         is->shared > 1 || (is->shared && is->bytes != ARENA_PAGE))
         return CUDA_ERROR_INVALID_VALUE;
-    uint32_t next = place_of_mapping(is->base);
+    uint32_t next = mapping_index(is->base);
     if (next < mapping_count && mappings[next]->is.base < end) return CUDA_ERROR_INVALID_VALUE;
     if (mapping_of(is->base) != NULL) return CUDA_ERROR_INVALID_VALUE;
     return mapping_add(is, &made);
@@ -475,8 +343,8 @@ bool arena_allocate(const struct arena_allocation *is) {
         return false;
     uint64_t offset = is->base - mapping->is.base;
     if (mapping->is.shared ? offset % ARENA_UNIT != 0 : offset != 0) return false;
-    for (uint64_t i = 0; mapping->is.shared && i < units_of(is->bytes); i++)
-        if (unit_used(mapping, offset / ARENA_UNIT + i)) return false;
+    for (uint64_t i = 0; mapping->is.shared && i < mapping_units(is->bytes); i++)
+        if (mapping_unit_used(mapping, offset / ARENA_UNIT + i)) return false;
     return note(is->base, is->bytes, is->number);
 }
 

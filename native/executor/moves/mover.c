@@ -1,5 +1,4 @@
-/* The parent's part of a move. At the source a daemon says what to do, on a socket of its own; at
- * the target all sessions are rebuilt before the first client is let in.
+/* The source's parent: a daemon says what to do, on a socket of its own.
  *
  * A session runs at one place. Until `finish` the target's sessions wait for clients that nobody
  * leads there, and whatever fails, the source goes on: its sessions only stand still. `finish` ends
@@ -24,22 +23,11 @@
 #include "executor/parent.h"
 #include "executor/session/greeting.h"
 
-#define MAGIC "EGPUMOVE"
 #define LOOK_MS 5000
-#define STOP_MS 40000 /* more than a session takes itself (gate.c) */
-#define HEAD_MS 60000
+#define STOP_MS 40000     /* more than a session takes itself (gate.c) */
 #define PREPARE_MS 120000 /* the target's processes and drivers; nothing stands still meanwhile */
 #define ANSWER_MS 60000   /* from the last byte to the target's answer */
 #define STALLED_SECONDS 30
-
-struct moved_head {
-    char magic[8];
-    uint32_t version, sessions;
-};
-struct moved_client {
-    uint8_t id[16];
-    uint32_t client, zero;
-};
 
 static int control = -1; /* the daemon's connection */
 static int target = -1;  /* all is rebuilt there, and nothing has been decided */
@@ -178,7 +166,7 @@ static bool stop_all(char *why) {
 }
 
 static bool send_head(int to) {
-    struct moved_head head = {.magic = MAGIC, .version = MOVED_VERSION};
+    struct moved_head head = {.magic = MOVED_MAGIC, .version = MOVED_VERSION};
     struct moved_client clients[MAX_SESSIONS] = {0};
     for (int i = 0; i < MAX_SESSIONS; i++) {
         if (sessions[i].pid == 0) continue;
@@ -347,61 +335,4 @@ bool mover_serve(const struct pollfd ready[MOVER_POLLS]) {
     if (control >= 0) hang_up(); /* a daemon that was started again */
     control = fd;
     return false;
-}
-
-/* ---- the target ---- */
-
-/* A session's next report. */
-static bool told(const struct session *session, struct moves_report *report) {
-    bool came = descriptor_receive_all(session->control, report, sizeof *report, NULL,
-                                       DESCRIPTOR_NO_DEADLINE);
-    report->why[sizeof report->why - 1] = 0;
-    if (!came) snprintf(report->why, sizeof report->why, "a session ended at the target");
-    return came && report->good;
-}
-
-/* Processes, drivers and contexts are made while the program still runs at the source. */
-static bool prepare(const struct moved_client *clients, uint32_t count, struct session **made,
-                    struct moves_report *report) {
-    struct greeting greeting = {.order = ORDER_PREPARE};
-    for (uint32_t i = 0; i < count; i++) {
-        made[i] = session_find(clients[i].id) == NULL
-                      ? session_start(clients[i].id, clients[i].client)
-                      : NULL;
-        snprintf(report->why, sizeof report->why, "the target has no room for the sessions");
-        if (made[i] == NULL || !greeting_pass(made[i]->control, &greeting, -1)) return false;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        if (!told(made[i], report)) return false;
-    return true;
-}
-
-static bool answer_source(int from, struct moves_report *report, bool good) {
-    struct iovec part = {report, sizeof *report};
-    report->good = good;
-    return descriptor_send_all(from, &part, 1, -1, 0) && good;
-}
-
-bool mover_restore(int from) {
-    struct moved_head head;
-    struct moved_client clients[MAX_SESSIONS];
-    struct session *made[MAX_SESSIONS];
-    struct moves_report report = {.why = "what was written down is malformed"};
-    struct greeting greeting = {.order = ORDER_REBUILD};
-    bool good = descriptor_receive_all(from, &head, sizeof head, NULL, clock_now_ms() + HEAD_MS) &&
-                memcmp(head.magic, MAGIC, sizeof head.magic) == 0 &&
-                head.version == MOVED_VERSION && head.sessions <= (uint32_t)options.sessions &&
-                descriptor_receive_all(from, clients, head.sessions * sizeof *clients, NULL,
-                                       clock_now_ms() + LOOK_MS);
-    good = answer_source(from, &report, good && prepare(clients, head.sessions, made, &report));
-    bool prepared = good;
-    for (uint32_t i = 0; good && i < head.sessions; i++)
-        good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], &report);
-    if (prepared) good = answer_source(from, &report, good);
-    if (good)
-        printf("{\"event\": \"restored\", \"sessions\": %u}\n", head.sessions);
-    else
-        fprintf(stderr, "egpu-executor: nothing is restored: %s\n", report.why);
-    fflush(stdout);
-    return good; /* `from` stays open: its end tells the source of ours */
 }

@@ -3,6 +3,7 @@
  *
  *   kept.c       the frames that made what lives, and those that changed it; what prevents a move
  *   arena.c      memory at addresses of our own, which the target can have, too
+ *   mappings.c   the pages of that memory
  *   pointers.c   what the driver would say of such memory
  *   images.c     whether an image's code can be moved
  *   times.c      when events were recorded, across a move
@@ -11,7 +12,8 @@
  *   written.c    writes the session down
  *   rebuilt.c    rebuilds one
  *   orders.c     the parent's orders to a session
- *   mover.c      the parent: the socket of the daemon, and both ends of a move
+ *   mover.c      the source's parent: the socket of the daemon
+ *   restored.c   the target's parent
  */
 #ifndef EGPU_EXECUTOR_MOVES_H
 #define EGPU_EXECUTOR_MOVES_H
@@ -58,6 +60,8 @@ struct kept {
 };
 /* After a call that succeeded. */
 void kept_add(const struct task *task, const uint8_t *payload);
+/* Whether a library says in its answer that it has not done what it was called for. */
+bool library_refused(const struct task *task, const uint8_t *answer);
 /* Of an object that is gone. Under the lock of handles.c, as the following three. */
 void kept_drop(struct kept *list);
 bool kept_replaces(const struct kept *later, const struct kept *earlier);

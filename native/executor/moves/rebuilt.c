@@ -125,6 +125,13 @@ static bool take_image(struct rebuilding *to, const uint8_t *bytes, size_t count
 
 /* ---- objects ---- */
 
+bool library_refused(const struct task *task, const uint8_t *answer) {
+    uint64_t status = 0;
+    if (operation_of(task->header.op) != &library_operations[task->header.op]) return false;
+    if (task->out.at - answer >= (ptrdiff_t)sizeof status) memcpy(&status, answer, sizeof status);
+    return status != 0;
+}
+
 static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct moved_frame is;
     if (count < sizeof is) return malformed(to);
@@ -147,7 +154,7 @@ static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count
     uint64_t made = rule->class == MOVES_CREATES ? task.bound
                     : rule->class == MOVES_FINDS ? task.found
                                                  : is.subject;
-    if (result != CUDA_SUCCESS || made != is.subject) {
+    if (result != CUDA_SUCCESS || made != is.subject || library_refused(&task, to->answer)) {
         snprintf(to->why, MOVES_WHY_BYTES, "%s: not as it was at the target: error %d", rule->name,
                  (int)result);
         return false;

@@ -95,7 +95,8 @@ static CUresult run(const struct operation *operation, struct task *task, uint8_
     const uint8_t *payload = task->in.at;
     CUresult result;
     if (!moves_on || !times_answer(task, &result)) result = driver_run(operation, task);
-    if (moves_on && result == CUDA_SUCCESS && !task->violated) kept_add(task, payload);
+    if (moves_on && result == CUDA_SUCCESS && !task->violated && !library_refused(task, space))
+        kept_add(task, payload);
     if (task->violated) {
         fprintf(stderr, "egpu-executor: lease %s: a malformed call (op %u), the session ends\n",
                 session.settings->lease, task->header.op);

@@ -138,6 +138,58 @@ def test_what_a_program_has_is_there_after_a_move(sim: Machine, tmp_path: Path) 
         assert program.hear() == []
 
 
+def test_handles_of_libraries_keep_their_settings(sim: Machine, tmp_path: Path) -> None:
+    code = """
+        context()
+        blas, nn = ctypes.CDLL("libcublas.so.13"), ctypes.CDLL("libcudnn.so.9")
+        at = lambda pointer: ctypes.c_void_p(int(pointer))
+        def call(of, name, *arguments):
+            got = of[name](*arguments)
+            assert got == 0, (name, got)
+        def made(of, name):
+            object = ctypes.c_void_p()
+            call(of, name, ctypes.byref(object))
+            return object
+        chance = np.random.default_rng(3)
+        s, t = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
+        a, b = (chance.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+        pa, pb, pc = upload(a), upload(b), ok(d.cuMemAlloc(a.nbytes))
+        alpha, beta = upload(np.array([1.5], np.float32)), upload(np.array([0], np.float32))
+        blas_handle, nn_handle = made(blas, "cublasCreate_v2"), made(nn, "cudnnCreate")
+        call(blas, "cublasSetStream_v2", blas_handle, at(t))
+        call(blas, "cublasSetStream_v2", blas_handle, at(s))
+        call(blas, "cublasSetPointerMode_v2", blas_handle, 1)
+        call(nn, "cudnnSetStream", nn_handle, at(s))
+        tensor, pooling = made(nn, "cudnnCreateTensorDescriptor"), made(nn, "cudnnCreatePoolingDescriptor")
+        small = made(nn, "cudnnCreateTensorDescriptor")
+        call(nn, "cudnnSetTensor4dDescriptor", tensor, 0, 0, 1, 1, 64, 64)
+        call(nn, "cudnnSetTensor4dDescriptor", small, 0, 0, 1, 1, 8, 8)
+        call(nn, "cudnnSetTensor4dDescriptor", small, 0, 0, 1, 1, 32, 32)
+        call(nn, "cudnnSetPooling2dDescriptor", pooling, 0, 0, 2, 2, 0, 0, 2, 2)
+        ok(d.cuStreamDestroy(t))
+        one, none = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
+        def step():
+            call(blas, "cublasSgemm_v2", blas_handle, 0, 0, 64, 64, 64, at(alpha), at(pa), 64, at(pb), 64, at(beta), at(pc), 64)
+            call(nn, "cudnnPoolingForward", nn_handle, pooling, one, tensor, at(pc), none, small, at(pa))
+            ok(d.cuStreamSynchronize(s))
+            answer = download(pc, a).tobytes() + download(pa, a).tobytes()
+            ok(d.cuMemcpyHtoD(pa, a.ctypes.data, a.nbytes))
+            return answer
+        first = step()
+        right = np.allclose(np.frombuffer(first[: a.nbytes], np.float32).reshape(64, 64), 1.5 * b @ a, atol=1e-3)
+        say("ready")
+        for _ in range(3):
+            wait()
+            say(bool(right) and step() == first)
+    """
+    with movable(sim, tmp_path) as moved, Program(moved.client, code) as program:
+        assert program.hear() == "ready"
+        for _ in range(3):
+            moved.move(sim)
+            program.go()
+            assert program.hear() is True
+
+
 PREVENTED: Final = {
     "variables": (
         'm = ok(d.cuModuleLoadData((".version 8.0\\n.target sm_70\\n.address_size 64\\n.global .u32 x;\\n'
