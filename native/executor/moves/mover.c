@@ -91,7 +91,8 @@ static const char *escaped(const char *text, char *to, size_t room) {
         if (*text == '"' || *text == '\\' || (unsigned char)*text < 32)
             at += (size_t)snprintf(to + at, room - at, "\\u%04x", (unsigned char)*text);
         else
-            to[at++] = *text;
+            to[at++] =
+                (unsigned char)*text < 127 ? *text : '?'; /* of a session: it may be any byte */
     to[at] = 0;
     return to;
 }

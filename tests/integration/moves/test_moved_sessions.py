@@ -1,19 +1,24 @@
 """Sessions that move between executors while their programs run."""
 
+import contextlib
 import os
 import random
 import socket
 import struct
+import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from egpu.adapters.native import path
 from egpu_sim.machines.machine import Machine
 from support.mixed_load import COUNT
 from support.moving import Control, Refused, movable
-from support.simulated_gpu import STORE_SEVEN, Program, machine
+from support.simulated_gpu import STORE_SEVEN, Program, environment, machine
+from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("T4", 2)
 MOVES: Final = int(os.environ.get("EGPU_TEST_MOVES", "12"))
@@ -48,7 +53,8 @@ WORK: Final = f"""
         ok(launch(g, 8, 128, px, py, pz, (1000, u32)))
         right = right and bool((download(pz, x) == x + y).all())
         small = [upload(np.full(n, n % 251, np.uint8)) for n in (1, 600, 70_000)]
-        right = right and all(bool((download(p, np.zeros(n, np.uint8)) == n % 251).all()) for p, n in zip(small, (1, 600, 70_000)))
+        for p, n in zip(small, (1, 600, 70_000)):
+            right = right and bool((download(p, np.zeros(n, np.uint8)) == n % 251).all())
         for p in small:
             ok(d.cuMemFree(p))
         if launched % 200 == 0:
@@ -86,6 +92,58 @@ def test_a_program_moves_between_machines_and_back(sim: Machine, tmp_path: Path)
         right, launched, counted = program.hear()
         assert right
         assert launched == counted > 0
+
+
+def test_programs_of_one_lease_move_together(sim: Machine, tmp_path: Path) -> None:
+    with (
+        movable(sim, tmp_path) as moved,
+        Program(moved.client, WORK) as one,
+        Program(moved.client, WORK) as two,
+    ):
+        assert (one.hear(), two.hear()) == ("begun", "begun")
+        for _ in range(3):
+            moved.move(sim)
+        for program in (one, two):
+            program.go()
+            right, launched, counted = program.hear()
+            assert right
+            assert launched == counted > 0
+
+
+@pytest.mark.parametrize("flags", [("saxpy",), ("matmul", "--n=48"), ("reduce", "--n=30003")])
+def test_samples_say_the_same_while_they_come_and_go_and_move(
+    sim: Machine, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    command = [str(path(f"samples/egpu-sample-{flags[0]}")), *flags[1:]]
+
+    def run_sample(driver_dir: Path) -> tuple[int, str]:
+        done = subprocess.run(
+            command,
+            env=environment(driver_dir),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    expected = run_sample(sim.driver_dir)
+    said: list[tuple[int, str]] = []
+    with movable(sim, tmp_path) as moved:
+        runs = [
+            threading.Thread(target=lambda: said.extend(run_sample(moved.client) for _ in range(4))) for _ in range(2)
+        ]
+        for thread in runs:
+            thread.start()
+        moves = 0
+        while any(thread.is_alive() for thread in runs):
+            with contextlib.suppress(Refused):  # a session has ended meanwhile
+                moved.move(sim)
+                moves += 1
+        for thread in runs:
+            thread.join()
+    assert moves > 0
+    assert said == [expected] * 8
 
 
 def test_what_a_program_has_is_there_after_a_move(sim: Machine, tmp_path: Path) -> None:
@@ -169,7 +227,8 @@ def test_handles_of_libraries_keep_their_settings(sim: Machine, tmp_path: Path) 
         ok(d.cuStreamDestroy(t))
         one, none = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
         def step():
-            call(blas, "cublasSgemm_v2", blas_handle, 0, 0, 64, 64, 64, at(alpha), at(pa), 64, at(pb), 64, at(beta), at(pc), 64)
+            matrices = at(alpha), at(pa), 64, at(pb), 64, at(beta), at(pc), 64
+            call(blas, "cublasSgemm_v2", blas_handle, 0, 0, 64, 64, 64, *matrices)
             call(nn, "cudnnPoolingForward", nn_handle, pooling, one, tensor, at(pc), none, small, at(pa))
             ok(d.cuStreamSynchronize(s))
             answer = download(pc, a).tobytes() + download(pa, a).tobytes()
@@ -282,8 +341,9 @@ def test_a_target_that_dies_while_it_is_written_to_costs_nothing(sim: Machine, t
             theirs.close()
             if after:
                 ours.sendall(PREPARED)
-            while after > 0 and (got := len(ours.recv(min(after, 1 << 16)))):
-                after -= got
+            left = after
+            while left > 0 and (got := len(ours.recv(min(left, 1 << 16)))):
+                left -= got
             ours.close()
             assert control.answer()["state"] == "refused"
             control.close()
