@@ -49,6 +49,8 @@ bool mover_restore(int from) {
     struct session *made[MAX_SESSIONS];
     struct moves_report report = {.why = "what was written down is malformed"};
     struct greeting greeting = {.order = ORDER_REBUILD};
+    printf("{\"event\": \"waiting\"}\n");
+    fflush(stdout);
     bool good = descriptor_receive_all(from, &head, sizeof head, NULL, clock_now_ms() + HEAD_MS) &&
                 memcmp(head.magic, MOVED_MAGIC, sizeof head.magic) == 0 &&
                 head.version == MOVED_VERSION && head.sessions <= (uint32_t)options.sessions &&
