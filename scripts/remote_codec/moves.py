@@ -1,4 +1,4 @@
-"""Render native/executor/generated/moves.c: what a moving session keeps of each operation (native/driver/moves.yaml)."""
+"""Render native/executor/generated/moves.c: what a moving session keeps of each operation (moves.yaml)."""
 
 from __future__ import annotations
 
