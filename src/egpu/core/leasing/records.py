@@ -62,7 +62,7 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: int
 
 
-class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel"):
+class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A lease on one server: enough for a restarted pool to know it again."""
 
     cards: tuple[CardShare, ...]
