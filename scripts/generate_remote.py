@@ -2,6 +2,7 @@
 
 native/driver/generated/driver_table.json  →  native/wire/ops.txt, the client's stubs, the executor's decoders,
                                               docs/reference/wire-functions.md
+native/driver/moves.yaml                   →  the executor's table of what a moving session keeps
 native/libraries/*.yaml                    →  the stand-ins, the executor's library_decoders.c, their names for Python,
                                               a recording library for tests, docs/reference/library-functions.md
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from library_codec import client, document, executor, recording
 from library_codec import table as library_table
-from remote_codec import functions, ops, render
+from remote_codec import functions, moves, ops, render
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFINED = re.compile(r"^API CUresult (cu\w+)\(", re.MULTILINE)
@@ -85,6 +86,9 @@ def files() -> dict[Path, str]:
         "native/remote/generated/stubs.c": render.client(carried, table, hand),
         "native/remote/generated/stubs.h": render.client_header(carried, hand),
         "native/executor/generated/decoders.c": render.executor(carried),
+        "native/executor/generated/moves.c": moves.table(
+            numbers, carried, moves.read(ROOT / "native/driver/moves.yaml")
+        ),
         "docs/reference/wire-functions.md": render.document(carried, table, hand),
         **libraries(found),
     }

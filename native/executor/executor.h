@@ -8,6 +8,7 @@
  *   graphs       captures, nodes of graphs and their attributes, memory for their copies
  *   libraries    calls of cuBLAS and others, into this machine's own; nccl.c: groups of such calls
  *   generated    decoders of all other operations, and of library calls
+ *   moves        what a session keeps to be moved, and how it is written down and rebuilt
  *   confinement  limits parent and children: a user without privileges, a view of the files,
  *                Landlock, a network; sandbox.c: what a child may do once it has its GPU
  *
@@ -37,6 +38,7 @@ struct settings {
     int rules;  /* of Landlock, or -1 */
     int store;  /* this session's channel to the keeper of images, or -1 */
     bool network;
+    bool movable;
 };
 
 /* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot
@@ -59,7 +61,9 @@ struct task {
     uint64_t context;         /* the wire's */
     CUstreamCaptureMode mode; /* of the program's thread */
     uint64_t destroyed;       /* handle to be forgotten when the call succeeds */
-    const uint8_t *data;      /* what is left of the payload: data of a copy */
+    uint64_t bound, found; /* the last handles that the call made, and found for the first time */
+    const char *stays;     /* why the code that it loaded cannot be moved, or NULL */
+    const uint8_t *data;   /* what is left of the payload: data of a copy */
     size_t data_bytes;
     uint8_t *large; /* a reply too long for `out`: the session's to free */
     size_t large_bytes;
@@ -88,7 +92,10 @@ static inline const struct operation *operation_of(uint16_t op) {
 
 typedef void (*driver_pointer)(void);
 driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
-const char *driver_path(void);                     /* the file, as we were told it */
+/* Has ours called in its place; returns the driver's. */
+driver_pointer driver_replace(egpu_driver_id id, driver_pointer ours);
+uint64_t driver_context(void); /* the wire's, that is current in this thread */
+const char *driver_path(void); /* the file, as we were told it */
 /* The driver's function with these parameters. */
 #define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 int session_run(const struct settings *settings, int control);
@@ -235,6 +242,7 @@ CUresult image_part(struct task *task);
 /* ---- graphs.c ---- */
 
 bool captures_begun(void); /* this session has begun one */
+bool captures_run(void);   /* perhaps: one may be running now */
 CUresult begin_capture(struct task *task);
 CUresult end_capture(struct task *task);
 CUresult graph_destroy(struct task *task);
@@ -265,6 +273,9 @@ CUresult status_read(uint32_t device, struct writer *out);
 #define PRINTED_BYTES (4u << 20) /* of what is kept until the client asks */
 void printed_begin(void);        /* from now on C's standard output is kept */
 bool printed_any(void);
+/* For a move: what is kept, into room for PRINTED_BYTES; and what was. */
+size_t printed_copy(uint8_t *to);
+void printed_add(const uint8_t *bytes, size_t count);
 CUresult printed(struct task *task);
 
 /* ---- nccl.c ---- */

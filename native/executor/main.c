@@ -9,12 +9,15 @@
 #include <unistd.h>
 
 #include "executor/images/store.h"
+#include "executor/moves/mover.h"
 #include "executor/parent.h"
 
 static struct shown_paths shown;
 struct options options = {.images = -1,
                           .listen_fd = -1,
                           .tcp_port = -1,
+                          .moves_fd = -1,
+                          .restore_fd = -1,
                           .grace = 30,
                           .sessions = 64,
                           .lease = "-",
@@ -41,7 +44,7 @@ static int usage(const char *what) {
         "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
         "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock]\n"
         "                     [--network[=DESCRIPTOR]] [--images DESCRIPTOR] [--show PATH]...\n"
-        "                     [--device PATH]...\n"
+        "                     [--device PATH]... [--movable] [--moves-fd N] [--restore-fd N]\n"
         "       egpu-executor --driver LIBCUDA [--user UID:GID] --probe\n",
         what);
     return 2;
@@ -55,17 +58,32 @@ struct given {
 /* Return false for an unknown flag. */
 static bool parse(int argc, char **argv, struct given *given) {
     static const struct option flags[] = {
-        {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},     {"listen-fd", required_argument, NULL, 'f'},
-        {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
-        {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},
-        {"sessions", required_argument, NULL, 'm'},   {"cgroup", required_argument, NULL, 'c'},
-        {"user", required_argument, NULL, 'u'},       {"view", no_argument, NULL, 'v'},
-        {"landlock", no_argument, NULL, 'k'},         {"show", required_argument, NULL, 'h'},
-        {"device", required_argument, NULL, 'D'},     {"probe", no_argument, NULL, 'P'},
-        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},
-        {"rules", required_argument, NULL, 'L'},      {"images", required_argument, NULL, 'i'},
-        {"network", optional_argument, NULL, 'N'},    {NULL, 0, NULL, 0},
+        {"slice", required_argument, NULL, 's'},
+        {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},
+        {"listen-fd", required_argument, NULL, 'f'},
+        {"listen-tcp", required_argument, NULL, 'p'},
+        {"token-file", required_argument, NULL, 't'},
+        {"grace", required_argument, NULL, 'g'},
+        {"lease", required_argument, NULL, 'n'},
+        {"sessions", required_argument, NULL, 'm'},
+        {"cgroup", required_argument, NULL, 'c'},
+        {"user", required_argument, NULL, 'u'},
+        {"view", no_argument, NULL, 'v'},
+        {"landlock", no_argument, NULL, 'k'},
+        {"show", required_argument, NULL, 'h'},
+        {"device", required_argument, NULL, 'D'},
+        {"probe", no_argument, NULL, 'P'},
+        {"session", required_argument, NULL, 'S'},
+        {"roster", required_argument, NULL, 'R'},
+        {"rules", required_argument, NULL, 'L'},
+        {"images", required_argument, NULL, 'i'},
+        {"network", optional_argument, NULL, 'N'},
+        {"movable", no_argument, NULL, 'M'},
+        {"fixed", no_argument, NULL, 'F'},
+        {"moves-fd", required_argument, NULL, 'o'},
+        {"restore-fd", required_argument, NULL, 'r'},
+        {NULL, 0, NULL, 0},
     };
     for (int flag; (flag = getopt_long(argc, argv, "", flags, NULL)) != -1;) switch (flag) {
         case 's': options.slice = optarg; break;
@@ -88,6 +106,10 @@ static bool parse(int argc, char **argv, struct given *given) {
         case 'R': options.roster = atoi(optarg); break;
         case 'L': options.confinement.rules = atoi(optarg); break;
         case 'i': options.images = atoi(optarg); break;
+        case 'M': options.movable = true; break;
+        case 'F': options.movable = false; break;
+        case 'o': options.moves_fd = atoi(optarg); break;
+        case 'r': options.restore_fd = atoi(optarg); break;
         case 'N':
             options.confinement.network = true;
             options.confinement.joined = optarg != NULL && *optarg ? atoi(optarg) : -1;
@@ -132,7 +154,8 @@ int main(int argc, char **argv) {
                                     options.roster,
                                     options.confinement.rules,
                                     options.images,
-                                    options.confinement.network};
+                                    options.confinement.network,
+                                    options.movable};
         return session_run(&settings, given.session);
     }
     if (given.probe) {
@@ -143,6 +166,7 @@ int main(int argc, char **argv) {
         return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
     if (options.sessions < 1 || options.sessions > MAX_SESSIONS || options.grace < 0)
         return usage("--sessions is 1 to 256, --grace at least 0");
+    if (options.restore_fd >= 0 && !options.movable) return usage("--restore-fd needs --movable");
     if (options.cgroup != NULL && !join_cgroup(options.cgroup)) return 6;
     /* Sessions inherit none of our descriptors: they could drop the lock on our user, for example.
      */
@@ -167,5 +191,6 @@ int main(int argc, char **argv) {
     }
     paths_add_usual(&shown, options.driver, options.slice);
     if (!confinement_enter(&options.confinement)) return 6;
+    if (options.restore_fd >= 0 && !mover_restore(options.restore_fd)) return 7;
     return serve(listener);
 }

@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/file.h"
+#include "executor/moves/mover.h"
 #include "executor/parent.h"
 #include "executor/session/greeting.h"
 #include "executor/images/store.h"
@@ -25,12 +26,7 @@
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
 
-struct session {
-    pid_t pid; /* 0: free */
-    int control;
-    uint8_t id[16];
-};
-static struct session sessions[MAX_SESSIONS];
+struct session sessions[MAX_SESSIONS];
 static int session_count;
 static struct roster *roster;
 
@@ -77,15 +73,18 @@ bool roster_open(void) {
                  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }
 
-static struct session *session_find(const uint8_t id[16]) {
+struct session *session_find(const uint8_t id[16]) {
     for (int i = 0; i < MAX_SESSIONS; i++)
         if (sessions[i].pid != 0 && memcmp(sessions[i].id, id, 16) == 0) return &sessions[i];
     return NULL;
 }
 
-/* Starts a child by exec, so that its address space has nothing of ours. LD_PRELOAD brings the
- * interposer. */
-static struct session *session_start(const uint8_t id[16], uint32_t client) {
+uint32_t session_client(const struct session *session) {
+    return roster->sessions[session - sessions].client;
+}
+
+/* LD_PRELOAD brings the interposer. */
+struct session *session_start(const uint8_t id[16], uint32_t client) {
     struct session *session = NULL;
     for (int i = 0; i < MAX_SESSIONS && session == NULL; i++)
         if (sessions[i].pid == 0) session = &sessions[i];
@@ -122,8 +121,8 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
             setenv("NCCL_SHM_DISABLE", "1", 1); /* there is no /dev/shm */
         execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known,
               "--rules", rules, "--images", images, "--driver", options.driver, "--grace", grace,
-              "--lease", options.lease, options.confinement.network ? "--network" : NULL,
-              (char *)NULL);
+              "--lease", options.lease, options.movable ? "--movable" : "--fixed",
+              options.confinement.network ? "--network" : NULL, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -327,13 +326,16 @@ int serve(int listener) {
         printf("\"}\n");
     }
     fflush(stdout);
-    bool asked_to_end = false;
-    while (!asked_to_end) {
-        struct pollfd ready[2 + MAX_GREETERS] = {{.fd = listener, .events = POLLIN},
-                                                 {.fd = signal_fd, .events = POLLIN}};
+    bool asked_to_end = false, left = false;
+    while (!asked_to_end && !left) {
+        struct pollfd ready[2 + MAX_GREETERS + MOVER_POLLS] = {
+            {.fd = mover_stands() ? -1 : listener, .events = POLLIN},
+            {.fd = signal_fd, .events = POLLIN}};
         for (int i = 0; i < MAX_GREETERS; i++)
-            ready[2 + i] = (struct pollfd){.fd = greeters[i].fd, .events = POLLIN};
-        poll(ready, 2 + MAX_GREETERS, greeters_wait_ms());
+            ready[2 + i] =
+                (struct pollfd){.fd = mover_stands() ? -1 : greeters[i].fd, .events = POLLIN};
+        mover_poll(ready + 2 + MAX_GREETERS);
+        poll(ready, 2 + MAX_GREETERS + MOVER_POLLS, greeters_wait_ms());
         struct signalfd_siginfo got;
         while (read(signal_fd, &got, sizeof got) == sizeof got)
             asked_to_end |= got.ssi_signo != SIGCHLD;
@@ -351,7 +353,9 @@ int serve(int listener) {
             }
         }
         if (ready[0].revents) accept_one(listener);
+        left = mover_serve(ready + 2 + MAX_GREETERS);
     }
+    if (left) memset(sessions, 0, sizeof sessions);
     for (int i = 0; i < MAX_SESSIONS; i++)
         if (sessions[i].pid != 0) kill(sessions[i].pid, SIGKILL);
     store_close();

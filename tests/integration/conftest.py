@@ -21,6 +21,7 @@ from support.slices import Slice, build_driver
 __all__ = ["api", "sim"]
 
 FAKE_EXECUTOR = Path(__file__).parent / "programs" / "fake_executor.py"
+MOVABLE_EXECUTOR = Path(__file__).parent / "programs" / "movable_executor.py"
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,16 @@ def executor_that_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """FAKE_EXECUTOR in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
     script = tmp_path / "egpu-executor"
     script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+@pytest.fixture
+def executor_that_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MOVABLE_EXECUTOR in place of `egpu-executor`."""
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {MOVABLE_EXECUTOR} "$@"\n')
     script.chmod(0o755)
     real = native.path
     monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))

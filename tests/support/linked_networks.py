@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from egpu.adapters.executors import record as records
-from egpu.apps.serve.supervisor import LeaseOwner
+from egpu.apps.serve.owners import LeaseOwner
 from support.local_pool import LocalPool
 from support.waiting import DEADLINE_SECONDS
 

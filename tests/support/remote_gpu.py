@@ -35,7 +35,15 @@ class HasDriver(Protocol):
 class Executor:
     """An `egpu-executor` of one lease, and what it says."""
 
-    def __init__(self, machine: HasDriver, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        machine: HasDriver,
+        folder: Path,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        begins_with: str | None = "ready",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.events: list[dict[str, Any]] = []
@@ -47,11 +55,12 @@ class Executor:
             stderr=self.errors,
             env={**{k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_"))}, **(env or {})},
             text=True,
+            pass_fds=pass_fds,
         )
         self.arrived = threading.Condition()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        self.ready = self.wait_for("ready")
+        self.ready = self.wait_for(begins_with) if begins_with else {}
 
     def _read(self) -> None:
         assert self.process.stdout

@@ -10,7 +10,9 @@ import pytest
 from egpu.adapters.executors.parents import Parent
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.apps.serve import supervisor
-from egpu.apps.serve.supervisor import LeaseOwner, LeaseSupervisor
+from egpu.apps.serve.arrivals import Arrivals
+from egpu.apps.serve.owners import LeaseOwner
+from egpu.apps.serve.supervisor import LeaseSupervisor
 
 
 class FakeExecutor:
@@ -46,7 +48,7 @@ async def test_leases_that_do_not_end_delay_no_other(
     monkeypatch.setattr(supervisor, "END_ALL_SECONDS", 0.5)
     parent = FakeParent()
     executors = ExecutorSupervisor(tmp_path / "leases", LeaseOwner, parent=cast(Parent, parent))
-    leases = LeaseSupervisor(executors, watch_seconds=1)
+    leases = LeaseSupervisor(executors, Arrivals("one"), watch_seconds=1)
     for number in range(50):
         name = f"lease-{number}"
         executors.running[name] = cast(Any, FakeExecutor(name, stuck=number < stuck))

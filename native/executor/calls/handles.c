@@ -3,6 +3,7 @@
  * driver's values back. */
 #define _GNU_SOURCE
 #include "executor/libraries/libraries.h"
+#include "executor/moves/moves.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@ struct entry {
     uint64_t id; /* 0: free */
     uint64_t value;
     uint64_t parent;
+    struct kept *kept; /* for a move */
     bool has_children;
 };
 
@@ -166,6 +168,7 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
         entry->has_children = false;
         own(entry, owner_of(kind, task->context));
         __atomic_store_n(&entry->id, handle, __ATOMIC_RELEASE);
+        task->bound = handle;
         if (index >= used[0]) used[0] = index + 1;
         map_put(handle, kind, value);
     }
@@ -204,6 +207,9 @@ static void drop(uint64_t id) {
     struct entry *entry = entry_of(id);
     if (entry == NULL) return;
     __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
+    kept_drop(entry->kept);
+    entry->kept = NULL;
+    if (moves_on && wire_kind_of(id) == KIND_context) arena_context_gone(id);
     if (entry->has_children) drop_children(id);
 }
 
@@ -211,8 +217,10 @@ void handle_forget(uint64_t id, bool itself) {
     pthread_mutex_lock(&lock);
     if (itself)
         drop(id);
-    else if (entry_of(id) != NULL)
+    else if (entry_of(id) != NULL) {
         drop_children(id);
+        if (moves_on && wire_kind_of(id) == KIND_context) arena_context_gone(id);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -233,26 +241,41 @@ void handle_unbind(struct task *task, unsigned kind) {
     pthread_mutex_unlock(&lock);
 }
 
-uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
+/* ---- what the driver finds ---- */
+
+static bool rebuilding;
+static uint64_t expected;
+
+/* Under the lock; 0: there is no room, or a session is being rebuilt and expects none. */
+static uint64_t id_for_found(unsigned kind) {
+    uint64_t id = expected;
+    expected = 0;
+    if (rebuilding) return id;
+    uint32_t index = used[1] < WIRE_INDEXES ? used[1]++ : 0;
+    for (uint32_t i = 1; index == 0 && i < WIRE_INDEXES; i++)
+        if (tables[1][i].id == 0) index = i;
+    return index == 0 ? 0 : wire_handle(kind, true, ++generation, index);
+}
+
+static uint64_t find_or_bind(unsigned kind, uint64_t value, uint64_t parent, uint64_t *bound) {
     if (value == 0) return 0;
     pthread_mutex_lock(&lock);
     uint64_t id = map_get(kind, value);
-    if (id == 0) {
-        uint32_t index = used[1] < WIRE_INDEXES ? used[1]++ : 0;
-        for (uint32_t i = 1; index == 0 && i < WIRE_INDEXES; i++)
-            if (tables[1][i].id == 0) index = i;
-        if (index != 0) {
-            id = wire_handle(kind, true, ++generation, index);
-            struct entry *entry = &tables[1][index];
-            __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
-            entry->has_children = false;
-            own(entry, owner_of(kind, parent));
-            __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
-            map_put(id, kind, value);
-        }
+    if (id == 0 && (id = id_for_found(kind)) != 0) {
+        struct entry *entry = &tables[wire_is_executors(id)][wire_index(id)];
+        __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
+        entry->has_children = false;
+        own(entry, owner_of(kind, parent));
+        __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
+        map_put(id, kind, value);
+        if (bound != NULL) *bound = id;
     }
     pthread_mutex_unlock(&lock);
     return id;
+}
+
+uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
+    return find_or_bind(kind, value, parent, NULL);
 }
 
 uint64_t handle_parent(uint64_t handle) {
@@ -269,5 +292,64 @@ void put_handles(struct task *task, unsigned kind, const void *values, size_t co
 }
 
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) {
-    return handle_of_child(kind, value, task->context);
+    return find_or_bind(kind, value, task->context, &task->found);
+}
+
+/* ---- moves ---- */
+
+bool handle_keep(struct kept *kept) {
+    struct kept *replaced = NULL;
+    pthread_mutex_lock(&lock);
+    struct entry *entry = entry_of(kept->subject);
+    for (struct kept **at = entry != NULL ? &entry->kept : NULL; at != NULL; at = &(*at)->next) {
+        if (*at != NULL && kept_replaces(kept, *at)) {
+            replaced = *at;
+            *at = replaced->next;
+            replaced->next = NULL;
+        }
+        if (*at == NULL) {
+            *at = kept;
+            break;
+        }
+    }
+    kept_drop(replaced);
+    pthread_mutex_unlock(&lock);
+    return entry != NULL;
+}
+
+bool handles_each(bool (*see)(const struct handle_seen *seen, void *data), void *data) {
+    bool all = true;
+    pthread_mutex_lock(&lock);
+    for (int table = 0; table < 2; table++)
+        for (uint32_t i = 1; all && i < used[table]; i++) {
+            const struct entry *entry = &tables[table][i];
+            struct handle_seen seen = {entry->id, entry->value, entry->parent, entry->kept};
+            if (entry->id != 0) all = see(&seen, data);
+        }
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
+struct handles_state handles_state(void) { return (struct handles_state){generation, used[1]}; }
+
+void handles_rebuild(bool on, const struct handles_state *state) {
+    rebuilding = on;
+    expected = 0;
+    generation = (uint32_t)state->generation;
+    used[1] = (uint32_t)state->used;
+}
+
+void handle_expect(uint64_t id) { expected = id; }
+
+bool handle_bind_found(uint64_t id, uint64_t value) {
+    expected = id;
+    return find_or_bind(wire_kind_of(id), value, 0, NULL) == id;
+}
+
+bool handle_set_parent(uint64_t id, uint64_t parent) {
+    pthread_mutex_lock(&lock);
+    struct entry *entry = entry_of(id);
+    if (entry != NULL) own(entry, parent);
+    pthread_mutex_unlock(&lock);
+    return entry != NULL;
 }

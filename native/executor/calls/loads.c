@@ -1,6 +1,7 @@
 /* Modules and libraries: loading an image, and what the client learns about its functions. See
  * special.h. */
 #include "executor/executor.h"
+#include "executor/moves/moves.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
@@ -185,6 +186,7 @@ static CUresult load(struct task *task, unsigned kind) {
     if (result == CUDA_SUCCESS) {
         figures_image();
         handle_bind(task, kind, ask.handle, value);
+        if (moves_on) task->stays = image_stays(image->bytes, image->total);
         put_functions(task, kind, value, &ask);
     } else {
         none.known = 2;

@@ -40,6 +40,16 @@ void printed_begin(void) {
     stdout = ours;
 }
 
+size_t printed_copy(uint8_t *to) {
+    pthread_mutex_lock(&lock);
+    size_t count = tail - head;
+    for (size_t i = 0; i < count; i++) to[i] = (uint8_t)ring[(head + i) % PRINTED_BYTES];
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+void printed_add(const uint8_t *bytes, size_t count) { keep(NULL, (const char *)bytes, count); }
+
 bool printed_any(void) { return atomic_load_explicit(&any, memory_order_relaxed); }
 
 CUresult printed(struct task *task) {

@@ -138,6 +138,6 @@ int confinement_probe(struct confinement *asked) {
     const char *why = !ended                ? "it cannot be tried"
                       : WEXITSTATUS(status) ? strerror(WEXITSTATUS(status))
                                             : "";
-    printf("{\"view\": \"%s\", \"landlock\": %d}\n", why, landlock_abi());
+    printf("{\"view\": \"%s\", \"landlock\": %d, \"movable\": 1}\n", why, landlock_abi());
     return 0;
 }

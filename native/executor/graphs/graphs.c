@@ -1,9 +1,13 @@
 /* Captures, and updates of instantiated graphs. See special.h. */
 #include "executor/executor.h"
 
+#include <stdatomic.h>
+
 static _Atomic bool begun;
+static _Atomic unsigned running; /* at most too many: of a stream that is destroyed nobody counts */
 
 bool captures_begun(void) { return begun; }
+bool captures_run(void) { return atomic_load(&running) != 0; }
 
 /* The stream's handle is the `which`-th word. */
 static uint64_t peek(const struct task *task, unsigned which) {
@@ -50,6 +54,7 @@ CUresult begin_capture(struct task *task) {
     const CUgraphEdgeData *edges;
     begun = true;
     CUresult result = generated_operations[task->header.op].run(task), unknown = CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) atomic_fetch_add(&running, 1);
     CUstream value = (CUstream)(uintptr_t)handle_value(KIND_stream, stream, &unknown);
     if (result == CUDA_SUCCESS && task->header.op == OP_cuStreamBeginCapture_v2 &&
         ask(value, &is, &graph, &nodes, &edges) == CUDA_SUCCESS)
@@ -63,6 +68,7 @@ CUresult end_capture(struct task *task) {
     CUresult unknown = task->violated ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     CUstream value = (CUstream)(uintptr_t)handle_value(KIND_stream, stream, &unknown);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (result == CUDA_SUCCESS && atomic_load(&running) != 0) atomic_fetch_sub(&running, 1);
     if (unknown != CUDA_SUCCESS || stream == 0) return result;
     if (result == CUDA_SUCCESS)
         handle_release_children(stream);

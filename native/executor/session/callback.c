@@ -48,3 +48,13 @@ void callbacks_again(void) {
     for (const struct callback *callback = callbacks; callback != NULL; callback = callback->next)
         tell(callback);
 }
+
+bool callbacks_run(void) {
+    pthread_mutex_lock(&session.out_lock);
+    bool run = callbacks != NULL;
+    pthread_mutex_unlock(&session.out_lock);
+    return run;
+}
+
+uint64_t callbacks_number(void) { return next_callback; }
+void callbacks_continue(uint64_t next) { next_callback = next; }

@@ -11,10 +11,15 @@
 
 #include "common/clock.h"
 #include "common/descriptor.h"
+#include "executor/moves/moves.h"
 
 #define ANSWER_MS 2000   /* how long a client may take for what follows at once */
 #define GOODBYE_US 20000 /* a client's end comes before what it has written last is read */
 #define CONTROL_LOOK_MS 1000
+
+/* How long a session that was moved waits for its client at least: it has to be led here first. */
+#define MOVED_SECONDS 60
+static int first_wait_seconds;
 
 static uint8_t snapshot[WIRE_MAX_SNAPSHOT];
 static size_t snapshot_bytes;
@@ -38,8 +43,13 @@ static void *control_thread(void *argument) {
         }
         if (ready[0].revents == 0) continue;
         struct greeting greeting;
-        int fd = greeting_receive(control, &greeting);
-        if (fd < 0) session_end(0); /* the parent is gone, or wants us to go */
+        int fd;
+        if (!greeting_receive(control, &greeting, &fd)) session_end(0);
+        if (greeting.order != ORDER_CONNECTION) {
+            orders_carry_out(control, greeting.order, greeting.hello.received, fd);
+            continue;
+        }
+        if (fd < 0) session_end(0);
         pthread_mutex_lock(&control_lock);
         if (next_connection >= 0) close(next_connection);
         next_connection = fd;
@@ -60,7 +70,7 @@ bool connection_prepare(void) {
 
 bool connection_start(int control, int fd, const struct greeting *greeting) {
     next_connection = fd;
-    next_greeting = *greeting;
+    if (greeting != NULL) next_greeting = *greeting;
     pthread_t thread;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -68,6 +78,16 @@ bool connection_start(int control, int fd, const struct greeting *greeting) {
     pthread_cond_init(&control_news, &monotonic);
     pthread_condattr_destroy(&monotonic);
     return pthread_create(&thread, NULL, control_thread, (void *)(intptr_t)control) == 0;
+}
+
+const uint8_t *connection_snapshot(size_t *bytes) {
+    *bytes = snapshot_bytes;
+    return snapshot;
+}
+
+void connection_is_moved(void) {
+    session.transport = &transport_stream;
+    first_wait_seconds = MOVED_SECONDS;
 }
 
 /* WELCOME, and what the client makes of it. */
@@ -107,7 +127,9 @@ static bool welcome(const struct greeting *greeting) {
 static void await_next(void) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += session.settings->grace_seconds;
+    until.tv_sec += first_wait_seconds > session.settings->grace_seconds
+                        ? first_wait_seconds
+                        : session.settings->grace_seconds;
     while (next_connection < 0)
         if (pthread_cond_timedwait(&control_news, &control_lock, &until) == ETIMEDOUT &&
             next_connection < 0)
@@ -122,6 +144,7 @@ void connection_await(void) {
         if (session.connection >= 0) close(session.connection);
         session.connection = next_connection;
         next_connection = -1;
+        first_wait_seconds = 0;
         struct greeting greeting = next_greeting;
         pthread_mutex_unlock(&control_lock);
         session.over_unix = greeting.over_unix;

@@ -13,6 +13,12 @@ static _Atomic unsigned contexts_ended; /* then what other threads have made cur
 static _Thread_local unsigned ended_seen;
 
 driver_pointer driver_function(egpu_driver_id id) { return functions[id]; }
+driver_pointer driver_replace(egpu_driver_id id, driver_pointer ours) {
+    driver_pointer drivers = functions[id];
+    functions[id] = ours;
+    return drivers;
+}
+uint64_t driver_context(void) { return thread_context; }
 const char *driver_path(void) { return session.settings->driver; }
 
 bool driver_load(const char *path) {
@@ -103,6 +109,12 @@ static void take_mode(CUstreamCaptureMode mode) {
     if (DRIVER(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *)(&before) == CUDA_SUCCESS)
         mine = mode;
 }
+
+void driver_enter(uint64_t context) {
+    make_current(context);
+    take_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+void driver_leave(void) { no_context(); }
 
 CUresult driver_run(const struct operation *operation, struct task *task) {
     make_current(task->context);

@@ -11,11 +11,9 @@ bool greeting_pass(int control, const struct greeting *greeting, int connection)
     return descriptor_send_all(control, &part, 1, connection, MSG_DONTWAIT);
 }
 
-int greeting_receive(int control, struct greeting *greeting) {
-    int fd;
-    bool came =
-        descriptor_receive_all(control, greeting, sizeof *greeting, &fd, DESCRIPTOR_NO_DEADLINE);
-    return came ? fd : -1;
+bool greeting_receive(int control, struct greeting *greeting, int *connection) {
+    return descriptor_receive_all(control, greeting, sizeof *greeting, connection,
+                                  DESCRIPTOR_NO_DEADLINE);
 }
 
 void greeting_refuse(int connection, uint32_t status) {

@@ -7,11 +7,13 @@
 struct greeting {
     struct wire_hello hello;
     uint32_t over_unix;
-    uint32_t zero;
+    uint32_t order; /* an enum moves_order: what else the parent wants */
 };
 
+/* `connection`: or what the order needs, or -1. */
 bool greeting_pass(int control, const struct greeting *greeting, int connection);
-int greeting_receive(int control, struct greeting *greeting); /* the connection, or -1 at the end */
+/* False: the parent is gone, or wants us to go. */
+bool greeting_receive(int control, struct greeting *greeting, int *connection);
 /* WELCOME with a status, and closes */
 void greeting_refuse(int connection, uint32_t status);
 

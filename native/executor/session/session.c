@@ -6,6 +6,7 @@
 #include "executor/session/session.h"
 
 #include "executor/confinement/confinement.h"
+#include "executor/moves/moves.h"
 
 #include <malloc.h>
 #include <signal.h>
@@ -91,7 +92,11 @@ static void answer(struct task *task, CUresult result, uint8_t *start, bool besi
 static CUresult run(const struct operation *operation, struct task *task, uint8_t *space,
                     size_t room) {
     task->out = (struct writer){space, room, false};
-    CUresult result = driver_run(operation, task);
+    const uint8_t *payload = task->in.at;
+    CUresult result;
+    if (!moves_on || !times_answer(task, &result)) result = driver_run(operation, task);
+    if (moves_on && result == CUDA_SUCCESS && !task->violated && !library_refused(task, space))
+        kept_add(task, payload);
     if (task->violated) {
         fprintf(stderr, "egpu-executor: lease %s: a malformed call (op %u), the session ends\n",
                 session.settings->lease, task->header.op);
@@ -206,6 +211,39 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
     if (current_mode > CU_STREAM_CAPTURE_MODE_RELAXED) session_violation("a malformed frame");
 }
 
+/* ---- moves ---- */
+
+struct session_progress session_progress(void) {
+    return (struct session_progress){session.taken, current_context, current_mode,
+                                     atomic_load(&pending_error)};
+}
+
+void session_continue(const struct session_progress *progress) {
+    session.taken = progress->taken;
+    current_context = progress->context;
+    current_mode = progress->mode;
+    atomic_store(&pending_error, (uint32_t)progress->pending_error);
+}
+
+bool session_waits(void) { return atomic_load(&waiters) != 0; }
+
+/* Takes the place of a session that was written down elsewhere, and says when it can. Its client
+ * comes later. */
+static bool rebuild(int control, bool ready) {
+    struct moves_report report = {.good = 0};
+    struct greeting greeting;
+    int from;
+    connection_is_moved();
+    report.good = ready && sandbox_enter();
+    if (!report.good) snprintf(report.why, sizeof report.why, "the target cannot begin a session");
+    if (!orders_report(control, &report) || !report.good ||
+        !greeting_receive(control, &greeting, &from) || from < 0)
+        return false;
+    report.good = session_rebuild(from, report.why) && connection_start(control, -1, NULL);
+    close(from);
+    return orders_report(control, &report) && report.good;
+}
+
 /* ---- the process ---- */
 
 int session_store(void) { return session.settings->store; }
@@ -233,16 +271,22 @@ int session_run(const struct settings *settings, int control) {
     if (!limit_process(settings->rules)) return EXIT_NO_DRIVER;
     shared_register();
     struct greeting greeting;
-    int fd = greeting_receive(control, &greeting);
-    if (fd < 0) return 0;
+    int fd;
+    if (!greeting_receive(control, &greeting, &fd)) return 0;
+    bool moved = greeting.order == ORDER_PREPARE;
+    if (fd < 0 && !moved) return 0;
     if (!handles_init() || !stream_open() || !shared_prepare()) return EXIT_NO_DRIVER;
     printed_begin();
     bool ready = driver_load(settings->driver) && connection_prepare();
+    moves_on = settings->movable;
     if (ready) {
         driver_warm();
         status_init(settings);
+        if (moves_on) arena_begin(moved ? NULL : greeting.hello.session);
     }
-    if (!ready || !connection_start(control, fd, &greeting) || !sandbox_enter()) {
+    if (moved) {
+        if (!rebuild(control, ready)) return EXIT_NO_DRIVER;
+    } else if (!ready || !connection_start(control, fd, &greeting) || !sandbox_enter()) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;
     }

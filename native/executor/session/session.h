@@ -63,6 +63,14 @@ _Noreturn void session_violation(const char *what);
 /* One frame, all of it private to us. */
 void session_frame(const struct wire_header *header, const uint8_t *payload);
 
+/* How far a session is, for one that goes on elsewhere. */
+struct session_progress {
+    uint64_t taken, context, mode, pending_error;
+};
+struct session_progress session_progress(void);
+void session_continue(const struct session_progress *progress);
+bool session_waits(void); /* calls are carried out in threads of their own */
+
 static inline struct wire_header reply_header(const struct reply *reply) {
     return (struct wire_header){.op = WIRE_REPLY,
                                 .flags = WIRE_IS_REPLY,
@@ -80,11 +88,17 @@ void figures_tell(const char *lease);
 
 void callback_ended(uint64_t number);
 void callbacks_again(void); /* emits those that nobody has answered; under out_lock */
+bool callbacks_run(void);   /* the client has not answered all */
+uint64_t callbacks_number(void);
+void callbacks_continue(uint64_t next);
 
 /* ---- connection.c ---- */
 
 bool connection_prepare(void); /* what a WELCOME says of the driver */
+/* Without a connection (-1) the session waits for one. */
 bool connection_start(int control, int fd, const struct greeting *greeting);
+const uint8_t *connection_snapshot(size_t *bytes);
+void connection_is_moved(void); /* the first connection is a resumed one, and may be late */
 /* Waits for a connection, for as long as the grace lasts, and begins or goes on there. */
 void connection_await(void);
 
@@ -96,6 +110,9 @@ void stream_resume(uint64_t received); /* emits replies again that the client ha
 /* The client has all replies up to `received`, and all up to `until` but the missing ones. Not
  * under out_lock. */
 void stream_forget(uint64_t received, uint64_t until, const uint64_t *missing, size_t count);
+/* For a move, of a session that is stopped: each reply that is kept, and one that was. */
+const struct reply *stream_kept(unsigned index); /* NULL: there are no more */
+bool stream_keep(const struct reply *reply);
 bool shared_prepare(void);
 bool shared_open(int memory); /* maps it, and uses it from now on */
 
@@ -103,6 +120,8 @@ bool shared_open(int memory); /* maps it, and uses it from now on */
 
 bool driver_load(const char *path);
 bool driver_snapshot(struct writer *out);
+void driver_enter(uint64_t context); /* makes it current in this thread */
+void driver_leave(void);             /* makes none current */
 /* Runs an operation in its context. */
 CUresult driver_run(const struct operation *operation, struct task *task);
 

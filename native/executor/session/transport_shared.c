@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+#include "executor/moves/moves.h"
+
 #define HEAD_BYTES (SHARED_RING_BYTES / 16) /* the client is told of room at least this often */
 #define FULL_US 50
 #define BULK_LOOK_MS \
@@ -66,7 +68,9 @@ static void shared_flush(void) {} /* what is emitted can be read */
 static void shared_serve(void) {
     struct shared_control *control = session.shared.control;
     uint64_t head = 0, tail = 0, said = 0;
+    gate_enter();
     for (;;) {
+        gate_look();
         /* What has been seen is done; looking at the client's words costs cache lines, so not after
          * each call. */
         if (head == tail) {
@@ -74,8 +78,11 @@ static void shared_serve(void) {
                 atomic_store_explicit(&control->request_head, said = head, memory_order_release);
             tail = atomic_load_explicit(&control->requests.at, memory_order_acquire);
             if (tail == head) {
+                bool reads = bulk_look();
+                gate_leave();
                 shared_wait(&control->requests, head, &control->executor,
-                            bulk_look() ? BULK_LOOK_MS : 1000);
+                            reads ? BULK_LOOK_MS : 1000);
+                gate_enter();
                 continue;
             }
         }

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "common/descriptor.h"
+#include "executor/moves/moves.h"
 
 #define INPUT_BYTES (4u << 20)
 #define OUTPUT_BYTES (256u << 10)
@@ -119,6 +120,19 @@ void stream_resume(uint64_t received) {
     pthread_mutex_unlock(&session.out_lock);
 }
 
+const struct reply *stream_kept(unsigned index) { return index < kept_count ? &kept[index] : NULL; }
+
+bool stream_keep(const struct reply *reply) {
+    if (kept_count == KEPT_REPLIES) return false;
+    kept[kept_count] = *reply;
+    kept[kept_count].owned = true;
+    kept[kept_count].data = reply->bytes != 0 ? session_reply_take(reply->bytes) : NULL;
+    if (reply->bytes != 0 && kept[kept_count].data == NULL) return false;
+    if (reply->bytes != 0) memcpy(kept[kept_count].data, reply->data, reply->bytes);
+    kept_count++;
+    return true;
+}
+
 /* ---- receiving ---- */
 
 /* Has the frames carried out that are there. */
@@ -128,6 +142,7 @@ static void carry_out(void) {
         memcpy(&header, input + input_head % INPUT_BYTES, sizeof header);
         if (header.len > WIRE_MAX_PAYLOAD) session_violation("a frame is too long");
         if (input_tail - input_head < sizeof header + header.len) return;
+        gate_look();
         session_frame(&header, input + (input_head + sizeof header) % INPUT_BYTES);
         input_head += sizeof header + header.len;
         bytes_since_told += sizeof header + header.len;
@@ -146,7 +161,9 @@ static void tell_progress(void) {
 
 static void stream_serve(void) {
     for (;;) {
+        gate_enter();
         carry_out();
+        gate_leave();
         if (input_head == input_tail) input_head = input_tail = 0; /* where the cache is warm */
         pthread_mutex_lock(&session.out_lock);
         tell_progress();

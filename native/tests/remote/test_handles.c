@@ -13,6 +13,7 @@
     } while (0)
 
 const struct library_kind library_kinds[KIND_COUNT];
+void arena_context_gone(uint64_t context) { (void)context; }
 
 enum { INDEX = 7, MANY = 300000 };
 
@@ -45,6 +46,31 @@ static void takes_no_more_room_than_what_lives(void) {
     }
 }
 
+static void keep(uint16_t op, uint64_t bound, const uint64_t words[2]) {
+    struct task call = {.header = {.op = op, .len = 16}, .bound = bound};
+    kept_add(&call, (const uint8_t *)words);
+}
+
+/* A client that changes a setting again and again, and one that makes more than may be kept. */
+static void keeps_no_more_than_it_may(void) {
+    uint64_t function = wire_handle(KIND_function, false, 1, 1);
+    handle_bind(&task, KIND_function, function, 4096);
+    for (uint64_t i = 0; i < 2 * KEPT_FRAMES; i++)
+        keep(OP_cuFuncSetCacheConfig, 0, (const uint64_t[]){function, i});
+    CHECK(!kept_overflowed());
+    const struct kept *last = entry_of(function)->kept;
+    CHECK(last != NULL && last->next == NULL && last->payload[8] == (uint8_t)(2 * KEPT_FRAMES - 1));
+    for (uint32_t i = 2; i <= KEPT_FRAMES + 1; i++) {
+        uint64_t event = wire_handle(KIND_event, false, 1, i);
+        handle_bind(&task, KIND_event, event, 4096 + i * 16);
+        keep(OP_cuEventCreate, event, (const uint64_t[]){1, event});
+    }
+    CHECK(kept_overflowed());
+    handle_forget(function, true);
+    for (uint32_t i = 2; i <= KEPT_FRAMES + 1; i++)
+        handle_forget(wire_handle(KIND_event, false, 1, i), true);
+}
+
 static _Atomic bool over;
 
 /* A stream and an event take turns at one place; their values are odd and even. */
@@ -72,6 +98,7 @@ static void never_mistakes_one_for_another(void) {
 int main(void) {
     CHECK(handles_init());
     takes_no_more_room_than_what_lives();
+    keeps_no_more_than_it_may();
     never_mistakes_one_for_another();
     return 0;
 }

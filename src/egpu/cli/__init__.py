@@ -10,6 +10,8 @@
     run             a command in a slice of a local GPU or of a pool
     sim             simulated machines in shared memory
     resize          new limits for a running lease
+    move            other cards for a running lease
+    drain           moves all leases off a server of the pool
     get             lists of nodes, cards, claims, pods, leases and servers
     views           tables for `get`
     selecting       row selection and the summary line for `get`

@@ -98,7 +98,7 @@ def _offer(before: Sequence[str]) -> Offer | None:
             return _pods
         case ["explain" | "defrag" | "doctor", *_, "-n" | "--namespace", _]:
             return _pods
-        case ["resize"]:
+        case ["resize" | "move"]:
             return _leases
         case _:
             return None

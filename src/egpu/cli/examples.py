@@ -34,6 +34,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "uncordon": ("egpu uncordon node-1/0",),
     "park": ("egpu park SLICE",),
     "wake": ("egpu wake SLICE",),
+    "move": ("egpu move LEASE --check", "egpu move LEASE --to gpu-2"),
+    "drain": ("egpu drain gpu-1", "egpu drain gpu-1 --undo"),
     "mig": ("egpu mig plan",),
     "mig plan": ("egpu mig plan", "egpu mig plan --mix mix.json -o json"),
     "install": ("egpu install --image registry.example/elastic-gpu:1", "egpu install --dry-run"),

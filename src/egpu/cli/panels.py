@@ -5,7 +5,7 @@ from typing import Final
 PANELS: Final = {
     "Get started": ("demo", "up", "run", "resize", "sim", "selftest"),
     "Inspect and plan": ("get", "top", "explain", "inspect", "simulate", "defrag", "bill", "export-trace", "version"),
-    "Operate a cluster": ("cordon", "uncordon", "mig", "park", "wake"),
+    "Operate a cluster": ("cordon", "uncordon", "mig", "park", "wake", "move", "drain"),
     "Install and run components": (
         "install", "upgrade", "uninstall", "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller",
         "dashboard", "broker", "serve", "certificate",

@@ -304,10 +304,11 @@ def leases_table(address: str | None, found: Credentials) -> Table:
         for ordinal, card in enumerate(lease.cards):
             used = "-" if card.used_mib is None else f"{card.used_mib} MiB"
             state = f"{lease.state} (over limit)" if lease.over_limit else lease.state
+            state += f" (moving to {lease.moving})" if lease.moving else ""
             row = (lease.lease, lease.peer, lease.holder[:60], state, card.server, str(ordinal), f"{card.share.core} %",
                    f"{card.share.memory_mib} MiB", used, str(lease.sessions))  # fmt: skip
             record = {"lease": lease.lease, "peer": lease.peer, "holder": lease.holder, "state": lease.state,
-                      "overLimit": lease.over_limit, "ordinal": ordinal, **_card(card),
+                      "overLimit": lease.over_limit, "movingTo": lease.moving, "ordinal": ordinal, **_card(card),
                       "sessions": lease.sessions}  # fmt: skip
             table.add(row, record)
     return table
@@ -318,11 +319,12 @@ def servers_table(address: str | None, found: Credentials) -> Table:
     columns = ("server", "address", "state", "cards", "leases", "core free", "memory free", "link", "libraries")
     table = Table(columns, right=frozenset(columns[3:8]), spare=("libraries", "link", "address"))
     for one in ask(address, found, lambda client: client.servers()):
-        state = "Ready" if one.connected else "NotReady"
+        state = "NotReady" if not one.connected else "Drained" if one.cordoned else "Ready"
         row = (one.server, one.address, state, str(one.cards), str(one.leases), f"{one.core_free} of {one.core} %",
                f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.link_mbps} Mbit/s",
                ", ".join(f"{name} {version}".strip() for name, version in one.libraries.items()) or "-")  # fmt: skip
-        record = {"server": one.server, "address": one.address, "connected": one.connected, "cards": one.cards,
+        record = {"server": one.server, "address": one.address, "connected": one.connected,
+                  "drained": one.cordoned, "movable": one.movable, "cards": one.cards,
                   "leases": one.leases, "coreFreePercent": one.core_free, "memoryFreeMiB": one.memory_free_mib,
                   "linkMbps": one.link_mbps, "executors": one.confinement, "libraries": one.libraries}  # fmt: skip
         table.add(row, record)

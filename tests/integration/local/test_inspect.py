@@ -18,7 +18,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.serving.slot_executors import link_into
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from egpu.apps.serve.supervisor import LeaseExecutor, LeaseOwner
+from egpu.apps.serve.owners import LeaseExecutor, LeaseOwner
 from egpu.cli.app import app
 from egpu.core.leasing.records import LeaseRecord
 from support.slices import MIB, Slice, uuid

@@ -103,7 +103,7 @@ def test_an_unknown_lease_is_adopted_as_its_server_has_it_and_lives_for_its_time
     assert pool.leases["l"] == Lease(
         id="l", holder="h", peer="p", request="r", key="k", state="active",
         parts={"one": Part(one.record.cards, 1, one)}, expected_parts=1, deadline=35.0, since=5.0,
-        fit_by=9.0, is_adopted=True,
+        fit_by=9.0, is_adopted=True, is_learned=True,
     )  # fmt: skip
     assert free(pool) == (50, CARD_MIB - 600)
     assert (pool.count("p", "h"), pool.of_request("p", "r")) == (1, pool.leases["l"])

@@ -3,6 +3,7 @@
     record         the record of an executor: its owner, cards, limits and process
     process        one executor: started, found again, resized, measured, ended
     leftovers      processes of an executor that its record does not name
+    moving         asks an executor to send its sessions to another
     confinement    limits and isolation of an executor, as far as this machine has them
     cgroups        control groups, on cgroup v2
     users          a user for each executor

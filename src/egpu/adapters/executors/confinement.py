@@ -65,10 +65,12 @@ UNGROUPED: Final = ConfinementConfig(cgroup=NOWHERE)
 
 
 class Holds(msgspec.Struct, frozen=True):
-    """The kernel's support: `view` is "" or the reason for none, `landlock` its ABI, 0 for none."""
+    """The kernel's support: `view` is "" or the reason for none, `landlock` its ABI, 0 for none. `movable`: whether
+    this executor's sessions can move, 0 for no."""
 
     view: str
     landlock: int
+    movable: int = 0
 
 
 def probe() -> Holds:

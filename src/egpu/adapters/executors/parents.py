@@ -18,7 +18,7 @@ class Parent(Protocol):
     """Starts, finds and ends executors in directories below `below`. Calls block for milliseconds; they raise as
     `process.start`, `process.find` and `Executor.end`."""
 
-    def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]: ...
+    def start(self, below: Path, record: ExecutorRecord[Owner], *, restore: int | None = None) -> Executor[Owner]: ...
 
     def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]: ...
 
@@ -42,9 +42,9 @@ class ThisProcess:
         self._confinement = confinement
         self._images = images
 
-    def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
+    def start(self, below: Path, record: ExecutorRecord[Owner], *, restore: int | None = None) -> Executor[Owner]:
         return process.start(
-            below, record, self._driver_dir, self._confinement, self._images, libraries=self._libraries
+            below, record, self._driver_dir, self._confinement, self._images, libraries=self._libraries, restore=restore
         )
 
     def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]:

@@ -4,7 +4,7 @@
       executor.json              the record (`egpu.adapters.executors.record`): owner, cards, process
       libegpu-interposer.so, policy, usage     the slice: it enforces the limits, as in a local container;
                                  only the executor's user can write `usage`
-      lease.sock                 the executor listens here
+      lease.sock                 the executor listens here; move.sock: to its daemon, if its sessions can move
       events, log                its standard output (JSON lines) and error
       pid                        pid and start time once more, as text
 
@@ -38,6 +38,7 @@ from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, group_name
 from egpu.adapters.executors.images import Images
 from egpu.adapters.executors.leftovers import group_exists, left_of, processes_of, sessions_of
+from egpu.adapters.executors.moving import listening
 from egpu.adapters.executors.networks import await_entered, network_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.executors.users import User
@@ -86,7 +87,11 @@ class Executor(Generic[Owner]):
         self.directory = directory
         self.record = record
         self.process = record.process
+        self.waiting = False
+        """True once it waits for the sessions that it is to restore."""
         self.ready = False
+        self.moved = False
+        """True if its sessions have left it: it ends, or has ended, and is not used any more."""
         self.sessions = 0
         self._confinement = confinement
         self._child: subprocess.Popen[bytes] | None = None
@@ -126,6 +131,8 @@ class Executor(Generic[Owner]):
                 with contextlib.suppress(msgspec.MsgspecError):
                     event = msgspec.json.decode(line, type=_Event)
                     self.ready = self.ready or event.event == "ready"
+                    self.moved = self.moved or event.event == "moved"
+                    self.waiting = self.waiting or event.event == "waiting"
                     self.sessions = event.sessions if event.event == "session" else self.sessions
 
     def why_dead(self) -> str:
@@ -183,10 +190,12 @@ class Executor(Generic[Owner]):
         network: int | None = None,
         images: int | None = None,
         libraries: Sequence[Path] = (),
+        restore: int | None = None,
     ) -> None:
         """Start the process in its finished directory, with the driver in `driver_dir`, or the one beside our NVML, or
         the system's, and NVIDIA's libraries from the folders `libraries`. `network`: a descriptor of the network to
-        enter, None for one of its own. `images`: a descriptor of the directory with its caller's images.
+        enter, None for one of its own. `images`: a descriptor of the directory with its caller's images. `restore`: one
+        from which it restores sessions.
 
         Raises OSError, Unavailable.
         """
@@ -214,10 +223,14 @@ class Executor(Generic[Owner]):
         ]  # fmt: skip
         descriptors = (user.lock if user else None, network, images)
         inherited = [descriptor for descriptor in descriptors if descriptor is not None]
-        with self.events.open("wb") as events, (self.directory / "log").open("wb") as errors:
+        with (
+            self.events.open("wb") as events,
+            (self.directory / "log").open("wb") as errors,
+            listening(self.directory, movable=self.record.movable, restore=restore) as (more, control),
+        ):
             self._child = subprocess.Popen(
-                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
-                start_new_session=True, pass_fds=inherited,
+                [*arguments, *more], env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
+                start_new_session=True, pass_fds=[*inherited, *control],
             )  # fmt: skip
         try:
             self._note(confinement, user)
@@ -282,9 +295,10 @@ def start(
     images: Images | None = None,
     *,
     libraries: Sequence[Path] = (),
+    restore: int | None = None,
 ) -> Executor[Owner]:
     """Start the executor of a record without a process, in a directory of its name. It reports when it is ready
-    (`Executor.follow`). `libraries`: the folders of NVIDIA's libraries.
+    (`Executor.follow`). `libraries`: the folders of NVIDIA's libraries; `restore` as in `Executor.launch`.
 
     Raises:
         InvalidInput: the name is not allowed, or the path is too long for a socket.
@@ -314,7 +328,9 @@ def start(
         executor = Executor(final, record, confinement)
         kept = None if images is None else images.open(record.caller)
         with network_of(below, record) if confinement.has_networks else contextlib.nullcontext() as network:
-            executor.launch(driver_dir, confinement, user=user, network=network, images=kept, libraries=libraries)
+            executor.launch(
+                driver_dir, confinement, user=user, network=network, images=kept, libraries=libraries, restore=restore
+            )
     except (OSError, ElasticGPUError) as error:
         with contextlib.suppress(ElasticGPUError):
             confinement.end(group_name(final))
@@ -332,7 +348,8 @@ def start(
 
 
 def find(below: Path, owner: type[Owner], confinement: Confinement) -> list[Executor[Owner]]:
-    """Find the executors that run in directories below this one; end and remove the remains of others.
+    """Find the executors that run in directories below this one, or whose sessions have moved; end and remove the
+    remains of others.
 
     Raises Unavailable when a process does not end.
     """
@@ -340,7 +357,6 @@ def find(below: Path, owner: type[Owner], confinement: Confinement) -> list[Exec
     for directory in sorted(below.iterdir()):
         executor = None if directory.name.startswith(".") else _found_again(directory, owner, confinement)
         if executor is not None:
-            executor.follow()
             found.append(executor)
             continue
         for pid in processes_of(directory):  # also one whose record was never written
@@ -361,7 +377,8 @@ def _found_again(directory: Path, owner: type[Owner], confinement: Confinement) 
     executor = Executor(directory, record, confinement)
     if record.boot_id != boot_id():
         return None
-    if executor.is_alive():
+    executor.follow()
+    if executor.is_alive() or executor.moved:
         return executor
     for pid in left_of(record.process, record.uid) if record.uid else ():
         with contextlib.suppress(ProcessLookupError):

@@ -35,7 +35,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     connection. Executors of one `network` share it, if they have one at all (`egpu.adapters.executors.networks`); "":
     with none. The images of its modules are kept for later executors of `caller` (`egpu.adapters.executors.images`), a
     name that the caller cannot choose itself; "": for none. `core_limit` is the percent of each card up to which it may
-    use idle compute; 0: no more than its share. `latency`: its launches come before those of others.
+    use idle compute; 0: no more than its share. `latency`: its launches come before those of others. `movable`: its
+    sessions can move (`egpu.adapters.executors.moving`).
     """
 
     name: str
@@ -52,6 +53,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     caller: str = ""
     core_limit: int = 0
     latency: bool = False
+    movable: bool = False
 
     @property
     def granted(self) -> tuple[int, ...]:

@@ -62,7 +62,8 @@ class ExecutorSupervisor(Generic[Owner]):
     def usable(self, name: str) -> Executor[Owner] | None:
         """Return the executor of that name, if it accepts sessions."""
         found = self.running.get(name)
-        return found if found is not None and found.ready and name not in self._ending else None
+        usable = found is not None and found.ready and not found.moved and name not in self._ending
+        return found if usable else None
 
     def is_ending(self, name: str) -> bool:
         return name in self._ending
@@ -73,13 +74,13 @@ class ExecutorSupervisor(Generic[Owner]):
         await self.until_ready(executor)
         return executor
 
-    async def launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
+    async def launch(self, record: ExecutorRecord[Owner], *, restore: int | None = None) -> Executor[Owner]:
         """Start the process of an executor under whose name nothing runs. Raises as `process.start`."""
         # The caller may be cancelled meanwhile; the started process is recorded all the same.
-        return await asyncio.shield(asyncio.create_task(self._launch(record)))
+        return await asyncio.shield(asyncio.create_task(self._launch(record, restore)))
 
-    async def _launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        executor = await asyncio.to_thread(self._parent.start, self._directory, record)
+    async def _launch(self, record: ExecutorRecord[Owner], restore: int | None) -> Executor[Owner]:
+        executor = await asyncio.to_thread(self._parent.start, self._directory, record, restore=restore)
         self._add(executor)
         log.info("executor started", name=executor.name, pid=executor.process.pid)
         return executor

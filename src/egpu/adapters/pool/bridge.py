@@ -34,10 +34,11 @@ import structlog
 from egpu.adapters import native
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
+from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
 from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
-from egpu_base.errors import ElasticGPUError, InvalidInput, Unavailable
+from egpu_base.errors import ElasticGPUError, InvalidInput, NotFound, Refused, Unavailable
 from egpu_base.http.strangers import ACCEPT_AGAIN_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -65,6 +66,7 @@ class Target:
 
 
 Take = Callable[[], Awaitable[Target]]
+Follow = Callable[[Target], Awaitable[bool]]
 
 
 def fill(directory: Path) -> list[Path]:
@@ -77,9 +79,19 @@ def fill(directory: Path) -> list[Path]:
 
 class Bridge:
     """The sockets of one lease. `take` returns the lease when a program first needs it, and later its latest token; an
-    error of it closes the program's connection, after the answer `refusal`."""
+    error of it closes the program's connection, after the answer `refusal`. If an executor is not where it was,
+    `follow` waits for the lease's new place, and returns False if there is none."""
 
-    def __init__(self, directory: Path, credentials: Credentials, take: Take, *, refusal: bytes = GONE) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        credentials: Credentials,
+        take: Take,
+        *,
+        refusal: bytes = GONE,
+        follow: Follow | None = None,
+    ) -> None:
+        self._follow = follow
         self._directory = directory
         self._credentials = credentials
         self._take = take
@@ -137,9 +149,7 @@ class Bridge:
     async def _serve(self, program: socket.socket, part: int) -> None:
         with contextlib.closing(program):
             try:
-                target = await self._taken()
-                if part < len(target.parts):
-                    await self._carry(program, target, target.parts[part])
+                await self._connect(program, part)
             except (Unavailable, OSError) as error:
                 if isinstance(error, ConnectionRefusedError):
                     await self._say_gone(program, part, error)
@@ -147,6 +157,24 @@ class Bridge:
                     log.warning("cannot connect a program to its GPU", part=part, reason=str(error))
             except ElasticGPUError as error:
                 await self._say_gone(program, part, error)
+
+    async def _connect(self, program: socket.socket, part: int) -> None:
+        """Connect a program to its executor, until either ends. Raises OSError, ElasticGPUError."""
+        while True:
+            target = await self._taken()
+            if part >= len(target.parts):
+                return
+            try:
+                connection = await self._executor(target, target.parts[part])
+            except (Refused, NotFound, ConnectionRefusedError, FileNotFoundError):
+                if self._follow is None or not await self._follow(target):
+                    raise
+                continue
+            try:
+                await connection.hand_over(program, farewell=True)
+            finally:
+                await connection.close()
+            return
 
     async def _taken(self) -> Target:
         """Return the lease, after making the sockets of all its parts."""
@@ -157,22 +185,21 @@ class Bridge:
                     await self._listen(part)
             return target
 
-    async def _carry(self, program: socket.socket, target: Target, part: messages.PartView) -> None:
+    async def _executor(self, target: Target, part: messages.PartView) -> Connection:
+        """Return a connection to the executor of a part. Raises OSError, ElasticGPUError."""
         if part.host == machine_id() and _connectable(part.socket):
             executor = socket.socket(socket.AF_UNIX)
             executor.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(executor, part.socket)
-            connection = await self._relay.local(executor)
-        else:
-            hello = messages.Hello(role="data", lease=target.lease, token=target.token)
-            address = parse_address(part.address, "server")
-            connection, _ = await dial(
-                address, self._credentials, hello, expect=f"server/{part.server}", relay=self._relay
-            )
-        try:
-            await connection.hand_over(program, farewell=True)
-        finally:
-            await connection.close()
+            try:
+                await asyncio.get_running_loop().sock_connect(executor, part.socket)
+            except BaseException:
+                executor.close()
+                raise
+            return await self._relay.local(executor)
+        hello = messages.Hello(role="data", lease=target.lease, token=target.token, place=part.place)
+        address = parse_address(part.address, "server")
+        connection, _ = await dial(address, self._credentials, hello, expect=f"server/{part.server}", relay=self._relay)
+        return connection
 
     async def _say_gone(self, program: socket.socket, part: int, error: Exception) -> None:
         """Tell the program not to retry. After a close without a message it would reconnect."""

@@ -19,13 +19,23 @@ from egpu.adapters.pool.connection import MAX_HELLO_BYTES, STREAM_BYTES, Connect
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, TLS_OPTIONS, Credentials, common_name
 from egpu_base import errors
-from egpu_base.errors import AlreadyExists, CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
+from egpu_base.errors import (
+    AlreadyExists,
+    CorruptData,
+    ElasticGPUError,
+    InvalidInput,
+    NotSupported,
+    Refused,
+    Unavailable,
+)
 from egpu_base.http.listening import Listen
 from egpu_base.system.processes import boot_id, start_time
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 40.0
 """Longer than the time that the broker waits for executors to start."""
+MOVE_SECONDS: Final = 700.0
+"""Longer than the time after which the broker gives up a move, and the time for this."""
 _NOT_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's reason for an answer that is no TLS record."""
 M = TypeVar("M", bound=messages.Message)
@@ -161,24 +171,37 @@ async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay)
 
 
 class PoolClient:
-    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it. `cards` is
-    the kind of cards in the pool at the time of connecting."""
+    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it, `on_moved`
+    with a lease that is elsewhere. `cards` is the kind of cards in the pool at the time of connecting."""
 
-    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None], cards: messages.Cards) -> None:
-        self.cards: messages.Cards = cards
+    def __init__(
+        self,
+        connection: Connection,
+        on_ended: Callable[[str, str], None],
+        welcome: messages.Welcome,
+        on_moved: Callable[[messages.Moved], None] | None,
+    ) -> None:
+        self.cards: messages.Cards = welcome.cards
+        self._moves = welcome.moves
         self._connection = connection
         self._on_ended = on_ended
+        self._on_moved = on_moved
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[messages.AnyMessage]] = {}
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
     async def connect(
-        cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
+        cls,
+        address: Listen,
+        credentials: Credentials,
+        on_ended: Callable[[str, str], None] = lambda _l, _r: None,
+        on_moved: Callable[[messages.Moved], None] | None = None,
     ) -> PoolClient:
         """Connect. Raises as `dial`."""
-        connection, welcome = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
-        return cls(connection, on_ended, welcome.cards)
+        hello = messages.Hello(role="client", follows=on_moved is not None)
+        connection, welcome = await dial(address, credentials, hello, expect="broker")
+        return cls(connection, on_ended, welcome, on_moved)
 
     @property
     def lost(self) -> asyncio.Task[None]:
@@ -215,6 +238,32 @@ class PoolClient:
             messages.Granted,
         )
 
+    async def move(self, lease: str, *, source: str = "", server: str = "", card: str = "") -> messages.Arrived:
+        """Move a lease to other cards; return when it is there. Raises NotFound, DoesNotFit, Refused, InvalidInput,
+        Unavailable; NotSupported for a broker that knows no moves."""
+        self._check_moves()
+        return await self._ask(
+            lambda number: messages.Move(number=number, lease=lease, source=source, server=server, card=card),
+            messages.Arrived,
+            seconds=MOVE_SECONDS,
+        )
+
+    async def movable(self, lease: str, *, source: str = "") -> messages.Movable:
+        """Return what prevents a move of a lease. Raises as `move`."""
+        self._check_moves()
+        return await self._ask(
+            lambda number: messages.Move(number=number, lease=lease, source=source, check=True), messages.Movable
+        )
+
+    async def cordon(self, server: str, *, cordoned: bool) -> None:
+        """Keep new leases off the cards of a server, or allow them again. Raises as `move`."""
+        self._check_moves()
+        await self._ask(lambda number: messages.Cordon(number=number, server=server, cordoned=cordoned), messages.Done)
+
+    def _check_moves(self) -> None:
+        if not self._moves:
+            raise NotSupported("this broker's version does not know moves of leases; upgrade the broker")
+
     async def release(self, lease: str, reason: str = "released") -> None:
         await self._ask(lambda number: messages.Release(number=number, lease=lease, reason=reason), messages.Done)
 
@@ -229,7 +278,9 @@ class PoolClient:
         await asyncio.gather(self._listening, return_exceptions=True)
         await self._connection.close()
 
-    async def _ask(self, make: Callable[[int], messages.Message], kind: type[M]) -> M:
+    async def _ask(
+        self, make: Callable[[int], messages.Message], kind: type[M], *, seconds: float = ANSWER_SECONDS
+    ) -> M:
         if self._listening.done():
             raise Unavailable("the connection to the broker was lost")
         number = next(self._numbers)
@@ -237,10 +288,10 @@ class PoolClient:
         self._waiting[number] = future
         try:
             await self._connection.send(make(number))
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 answer = await future
         except TimeoutError as error:
-            raise Unavailable(f"the broker did not answer within {ANSWER_SECONDS:g} s") from error
+            raise Unavailable(f"the broker did not answer within {seconds:g} s") from error
         finally:
             self._waiting.pop(number, None)
         return answer_of(answer, kind)
@@ -252,6 +303,10 @@ class PoolClient:
                 message = await self._connection.receive()
                 if isinstance(message, messages.Ended):
                     self._on_ended(message.lease, message.reason)
+                    continue
+                if isinstance(message, messages.Moved):
+                    if self._on_moved is not None:
+                        self._on_moved(message)
                     continue
                 future = self._waiting.get(getattr(message, "number", 0))
                 if future is not None and not future.done():

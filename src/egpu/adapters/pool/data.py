@@ -19,13 +19,15 @@ from egpu_base.errors import NotFound, Unavailable
 _NETWORK: Final = Path("/sys/class/net")
 
 
-async def connect_program(connection: Connection, hello: messages.Hello, executor: Executor[Any], *, key: str) -> None:
-    """Carry a program's bytes until either side ends. Its token must be signed with `key` and issued to the peer that
-    presents it.
+async def connect_program(
+    connection: Connection, hello: messages.Hello, executor: Executor[Any], *, key: str, lease: str = ""
+) -> None:
+    """Carry a program's bytes until either side ends. Its token must be signed with `key`, and issued for `lease` (by
+    default the executor's name) and to the peer that presents it.
 
     Raises Refused for any other token, NotFound when the executor is dead, Unavailable when it does not answer.
     """
-    tokens.check(hello.token, lease=executor.name, key=key, peer=connection.peer, now=time.time())
+    tokens.check(hello.token, lease=lease or executor.name, key=key, peer=connection.peer, now=time.time())
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
         sock.setblocking(False)
         try:

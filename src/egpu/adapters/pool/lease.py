@@ -26,13 +26,19 @@ T = TypeVar("T")
 RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.1
 RELEASE_SECONDS: Final = 3.0
+FOLLOW_SECONDS: Final = 30.0
+"""The time for which a program looks for the new place of its lease: as long as its driver waits for an answer."""
+SURE_SECONDS: Final = 1.5
+"""The time for a server to report that an executor has died, before it counts as dead: the driver's calls fail within
+two seconds."""
+LOOK_SECONDS: Final = 0.25
 TAKE_SECONDS: Final = 60.0
 """The default time of retries for a lease while the broker is silent: an upgrade takes less."""
 
 
 class HeldLease:
     """A lease to `take` and `close`. `on_taken` is called once with it; `on_ended` with the reason when it was taken
-    away; `on_silence` once, when the broker does not answer and is asked again."""
+    away; `on_moved` when it is elsewhere; `on_silence` once, when the broker does not answer and is asked again."""
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class HeldLease:
         holder: str,
         on_taken: Callable[[messages.LeaseView], None] = lambda _: None,
         on_ended: Callable[[str], None] = lambda _: None,
+        on_moved: Callable[[messages.LeaseView], None] = lambda _: None,
         on_silence: Callable[[str], None] = lambda _: None,
         wait_seconds: float = TAKE_SECONDS,
     ) -> None:
@@ -52,6 +59,7 @@ class HeldLease:
         self._holder = holder
         self._on_taken = on_taken
         self._on_ended = on_ended
+        self._on_moved = on_moved
         self._on_silence = on_silence
         self._wait_seconds = wait_seconds
         self._request_id = secrets.token_hex(16)
@@ -63,6 +71,8 @@ class HeldLease:
         self._renewing: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
         self._told_silence = False
+        self._changed = asyncio.Event()
+        """Set when the broker has said where the lease is."""
 
     @property
     def lease(self) -> messages.LeaseView | None:
@@ -87,6 +97,44 @@ class HeldLease:
                 self._renewing = asyncio.create_task(self._keep(self._granted.lease.lease))
                 self._on_taken(self._granted.lease)
             return Target(self._granted.lease.lease, self._granted.lease.parts, self._granted.token)
+
+    async def follow(self, known: Target) -> bool:
+        """Return True as soon as the lease is elsewhere than in `known`, and False when it is not: its executor is
+        dead.
+
+        Where the broker says that the lease is moving, or does not answer, this takes up to FOLLOW_SECONDS."""
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        sure_at = time.monotonic() + SURE_SECONDS
+        while not self._ended and self._granted is not None:
+            if self._granted.lease.parts != known.parts:
+                return True
+            answers = self._client is not None and not self._client.lost.done() and self._client is self._attached
+            moving = self._granted.lease.moving
+            if time.monotonic() >= (sure_at if answers and not moving else deadline):
+                return False
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            await self._look()
+        return False
+
+    async def _look(self) -> None:
+        """Ask where the lease is, if the broker answers."""
+        client = self._attached
+        if client is None or self._granted is None or client.lost.done():
+            return
+        with contextlib.suppress(ElasticGPUError):
+            self._know(await client.renew(self._granted.lease.lease))
+
+    def _know(self, granted: messages.Granted) -> None:
+        self._granted = granted if self._granted is None else _in_its_order(granted, self._granted)
+        self._changed.set()
+
+    def _on_broker_moved(self, moved: messages.Moved) -> None:
+        if self._granted is not None and moved.lease.lease == self._granted.lease.lease:
+            self._know(messages.Granted(number=0, lease=moved.lease, token=moved.token))
+            self._on_moved(self._granted.lease)
 
     async def close(self, reason: str = "its program has ended") -> None:
         """Release it; a broker that cannot be reached finds out by itself."""
@@ -137,7 +185,9 @@ class HeldLease:
             await self._client.close()
             self._client = None
         if self._client is None:
-            self._client = await PoolClient.connect(self._broker, self._credentials, self._on_broker_end)
+            self._client = await PoolClient.connect(
+                self._broker, self._credentials, self._on_broker_end, self._on_broker_moved
+            )
         return self._client
 
     def _on_broker_end(self, _lease: str, reason: str) -> None:
@@ -158,7 +208,7 @@ class HeldLease:
                     self._attached = client
                 else:
                     granted = await client.renew(lease)
-                self._granted = granted if self._granted is None else _in_its_order(granted, self._granted)
+                self._know(granted)
                 await asyncio.wait([client.lost], timeout=RENEW_SECONDS)
             except RetryableError as error:
                 log.info("the broker does not answer", reason=str(error))
@@ -180,6 +230,7 @@ async def _known_cards(client: PoolClient) -> messages.Cards:
 def _in_its_order(granted: messages.Granted, before: messages.Granted) -> messages.Granted:
     """Return it with the first parts of the lease in their order, which the program's ordinals follow. A restarted
     broker learns them one by one, as servers come back, in any order."""
-    known = {part.server: part for part in granted.lease.parts}
-    parts = tuple(known.get(part.server, part) for part in before.lease.parts)
+    numbered = all(part.part >= 0 for part in (*granted.lease.parts, *before.lease.parts))
+    known = {part.part if numbered else part.server: part for part in granted.lease.parts}
+    parts = tuple(known.get(part.part if numbered else part.server, part) for part in before.lease.parts)
     return msgspec.structs.replace(granted, lease=msgspec.structs.replace(granted.lease, parts=parts))

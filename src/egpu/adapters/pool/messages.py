@@ -1,11 +1,13 @@
 """Messages between broker, servers and programs: JSON in frames (`egpu.adapters.pool.connection`).
 
-program → broker    Hello(client)  then  Acquire, Attach, Renew, Resize, Release, ListLeases, ListServers
-broker → program    Welcome or Rejected, then an answer with the number of each request, and Ended at any time
+program → broker    Hello(client)  then  Acquire, Attach, Renew, Resize, Move, Cordon, Release, ListLeases, ListServers
+broker → program    Welcome or Rejected, then an answer with the number of each request, and Ended at any time;
+                    to a program that follows moves also Moved
 server → broker     Hello(server)  then  Reported, again and again
 broker → server     Welcome or Rejected, then Orders whenever they change
 program → server    Hello(data), Welcome or Rejected, then the bytes of the program and its executor
 server → server     Hello(link), Welcome or Rejected, then packets of a caller's networks (`native/link/main.c`)
+server → server     Hello(move), Welcome or Rejected, then the sessions of a lease (`egpu.apps.serve.departures`)
 agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data as a program's
 
 Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
@@ -18,7 +20,7 @@ import msgspec
 
 from egpu.api.allocation import CardShare
 from egpu.core.leasing.links import LinkRecord
-from egpu.core.leasing.records import LeaseRecord, Report
+from egpu.core.leasing.records import LeaseRecord, Look, LookRecord, MoveRecord, Report
 from egpu_base.errors import CorruptData
 
 VERSION: Final = 2
@@ -47,7 +49,8 @@ class Proof(Message, frozen=True, kw_only=True):
 
 class Hello(Message, frozen=True, kw_only=True):
     """The caller and its purpose. `proof` is for authentication by the pool's shared secret; `instance` identifies the
-    run of a server; `lease` and `token` are for data; `caller` is the owner of the networks to link."""
+    run of a server; `lease`, `token` and `place` are for data and moves; `caller` is the owner of the networks to link.
+    `follows`: a program that connects to another server when it gets Moved."""
 
     version: int = VERSION
     role: str
@@ -57,14 +60,18 @@ class Hello(Message, frozen=True, kw_only=True):
     lease: str = ""
     token: str = ""
     caller: str = ""
+    place: int | None = None
+    follows: bool = False
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """The answer to a Hello. `name` is our name for the caller. `cards` is the target of a program's compilers."""
+    """The answer to a Hello. `name` is our name for the caller. `cards` is the target of a program's compilers.
+    `moves`: a broker that knows moves."""
 
     name: str
     epoch: str = ""
     cards: Cards = ""
+    moves: bool = False
 
 
 class Rejected(Message, frozen=True, kw_only=True):
@@ -111,6 +118,27 @@ class Resize(Message, frozen=True, kw_only=True):
     core: int | None = None
     memory_mib: int | None = None
     within_seconds: float | None = None
+
+
+class Move(Message, frozen=True, kw_only=True):
+    """Ask for other cards: the part of the lease on `source`, if it has several, moves to `server` and its `card`, or
+    to the best place. Answered with Arrived. `check`: find out what prevents it, and stop nothing; answered with
+    Movable."""
+
+    number: int
+    lease: str
+    source: str = ""
+    server: str = ""
+    card: str = ""
+    check: bool = False
+
+
+class Cordon(Message, frozen=True, kw_only=True):
+    """Keep new leases off the cards of a server, or allow them again. Answered with Done."""
+
+    number: int
+    server: str
+    cordoned: bool
 
 
 class Release(Message, frozen=True, kw_only=True):
@@ -161,6 +189,10 @@ class PartView(Message, frozen=True, kw_only=True):
     cards: int
     libraries: Mapping[str, str] = {}
     """NVIDIA's libraries of its server, name → version."""
+    place: int | None = None
+    """The number of the place, for its server; None from a broker that knows no moves."""
+    part: int = -1
+    """The number of the part; -1: not told."""
 
 
 class LeaseView(Message, frozen=True, kw_only=True):
@@ -175,6 +207,8 @@ class LeaseView(Message, frozen=True, kw_only=True):
     over_limit: bool = False
     gpu_seconds: float = 0.0
     sessions: int = 0
+    moving: str = ""
+    """The server that it is moving to."""
 
 
 class ServerView(Message, frozen=True, kw_only=True):
@@ -195,6 +229,8 @@ class ServerView(Message, frozen=True, kw_only=True):
     """The confinement of its executors, in words."""
     libraries: Mapping[str, str] = {}
     """NVIDIA's libraries that its executors find, name → version; "" where it is not known."""
+    cordoned: bool = False
+    movable: bool = False
 
 
 class Granted(Message, frozen=True, kw_only=True):
@@ -203,6 +239,29 @@ class Granted(Message, frozen=True, kw_only=True):
     number: int
     lease: LeaseView
     token: str = ""
+
+
+class Moved(Message, frozen=True, kw_only=True):
+    """A lease of this connection is elsewhere now; its sessions wait there. `token` as in Granted."""
+
+    lease: LeaseView
+    token: str
+
+
+class Arrived(Message, frozen=True, kw_only=True):
+    """A lease has moved. `paused_ns`: the time in which nothing of it ran."""
+
+    number: int
+    lease: LeaseView
+    bytes: int
+    paused_ns: int
+
+
+class Movable(Message, frozen=True, kw_only=True):
+    """What prevents a move of a lease, and how much it would move."""
+
+    number: int
+    look: Look
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -240,19 +299,23 @@ class Reported(Message, frozen=True, kw_only=True):
 
 class Orders(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that shall run on the server, and the servers to link its networks with; the rest shall end. But links
-    stay while the broker is not `settled`: their callers may not have contacted it yet."""
+    stay while the broker is not `settled`: their callers may not have contacted it yet. `moves` are those from and to
+    the server; others are cancelled. `cordon`: whether new leases are kept off its cards; None: as it is."""
 
     epoch: str
     version: int
     leases: tuple[LeaseRecord, ...]
     links: tuple[LinkRecord, ...] = ()
     settled: bool = True
+    moves: tuple[MoveRecord, ...] = ()
+    looks: tuple[LookRecord, ...] = ()
+    cordon: bool | None = None
 
 
-Request = Acquire | Attach | Renew | Resize | Release | Open | ListLeases | ListServers
+Request = Acquire | Attach | Renew | Resize | Move | Cordon | Release | Open | ListLeases | ListServers
 AnyMessage = (
     Challenge | Proof | Hello | Welcome | Rejected | Request
-    | Granted | Done | Failed | Leases | Servers | Ended | Reported | Orders
+    | Granted | Moved | Arrived | Movable | Done | Failed | Leases | Servers | Ended | Reported | Orders
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(AnyMessage)

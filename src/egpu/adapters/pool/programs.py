@@ -78,7 +78,7 @@ async def run_in_pool(
             raise
 
     with scratch.directory("egpu-run-", scratch.short_directory()) as directory:
-        bridge = Bridge(directory, credentials, take, refusal=TOLD)
+        bridge = Bridge(directory, credentials, take, refusal=TOLD, follow=held.follow)
         try:
             preloaded = fill(directory)
             await bridge.open()

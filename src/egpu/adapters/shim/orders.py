@@ -100,8 +100,10 @@ class Shim:
                 told = True
                 await asyncio.sleep(retry_seconds)
 
-    def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
+    def start(self, below: Path, record: ExecutorRecord[Owner], *, restore: int | None = None) -> Executor[Owner]:
         """Start an executor. Raises as `process.start`, but InvalidInput and NativeMissing as a TerminalError."""
+        if restore is not None:
+            raise TerminalError("sessions do not move to a shim's executors")
         self._ask(Start(below.name, msgspec.Raw(msgspec.json.encode(record))))
         # The shim's record, with the process.
         return _executor(below / record.name, type(record.owner))

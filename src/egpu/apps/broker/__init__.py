@@ -4,6 +4,7 @@
     sessions    a program's connection (acquire, attach, renew, resize, release, lists), and a server's (reports in,
                 orders out)
     service     the pool (`egpu.core.leasing.pool`), with callers that wait for it to change
+    views       leases and servers as callers see them
     metrics     the broker's Prometheus metrics
     config      its settings
 

@@ -50,10 +50,10 @@ class Broker:
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
         service = self.service
-        welcome = messages.Welcome(name=connection.peer, epoch=service.pool.epoch, cards=service.cards())
+        welcome = messages.Welcome(name=connection.peer, epoch=service.pool.epoch, cards=service.cards(), moves=True)
         if hello.role == "client":
             await connection.send(welcome)
-            await ClientSession(service, connection).run()
+            await ClientSession(service, connection, follows=hello.follows).run()
         elif hello.role == "server":
             await self.servers.run(hello, connection, welcome)
         else:

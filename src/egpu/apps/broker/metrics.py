@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from egpu.adapters.pool import messages
-from egpu.core.leasing.state import Lease
+from egpu.core.leasing.state import Lease, Outcome
 from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput, Refused, TooSoon, Unavailable
 
@@ -52,6 +52,39 @@ class Acquisitions:
             self._refusals.labels(_REASONS.get(type(error), "failed")).inc()
             raise
         self._seconds.observe(time.monotonic() - began)
+
+
+class Moves:
+    """Counts moves of leases when they end: pauses, bytes, and reasons of those that did not happen."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._pauses = Histogram(
+            "elasticgpu_pool_move_pause_seconds",
+            "Time in which nothing of a moving lease ran.",
+            buckets=BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self._bytes = Counter("elasticgpu_pool_moved_bytes", "Bytes of leases that moved.", registry=registry)
+        self._refusals = Counter(
+            "elasticgpu_pool_move_refusals", "Moves that did not happen.", ["reason"], registry=registry
+        )
+
+    @contextlib.contextmanager
+    def asked(self) -> Generator[None]:
+        """Count a move that is refused before it begins."""
+        try:
+            yield
+        except ElasticGPUError as error:
+            self._refusals.labels(_REASONS.get(type(error), "failed")).inc()
+            raise
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count a move that has ended."""
+        if outcome.why:
+            self._refusals.labels(outcome.kind).inc()
+        else:
+            self._pauses.observe(outcome.paused_ns / 1e9)
+            self._bytes.inc(outcome.bytes)
 
 
 class Service(Protocol):

@@ -6,20 +6,22 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from egpu.adapters.pool import messages
 from egpu.api.text import check_plain
-from egpu.apps.broker.metrics import Acquisitions
-from egpu.core.leasing import tokens
+from egpu.apps.broker.metrics import Acquisitions, Moves
+from egpu.apps.broker.views import lease_view, server_views
+from egpu.core.leasing import moves, tokens
 from egpu.core.leasing.belief import believed
 from egpu.core.leasing.pool import MAX_LEASES, Pool
-from egpu.core.leasing.records import LeaseRequest, Report, lease_name
+from egpu.core.leasing.records import LeaseRequest, Look, Report, lease_name
 from egpu.core.leasing.state import Lease
+from egpu.core.leasing.targets import on_sick_cards
 from egpu.core.policies.registry import Policies
-from egpu_base.errors import DoesNotFit, InvalidInput, NotFound, Unavailable
+from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -30,9 +32,19 @@ MAX_WITHIN_SECONDS: Final = 7 * 86_400.0
 """The longest time that new limits may take to be in force."""
 MAX_TEXT: Final = 256
 """Most characters of a caller's name, its request and its machine."""
+TRY_AGAIN_SECONDS: Final = 60.0
+"""The time after which a lease on a sick card is tried again."""
 MAX_NAMED: Final = 8
 """Most leases that one log line names."""
-EXECUTOR_SOCKET: Final = "lease.sock"
+
+
+class Holder(NamedTuple):
+    """The connection of a lease's program. `on_end` gets the lease and the reason; `on_moved` is None for a program
+    that does not follow moves. `places`: what it knows."""
+
+    on_end: Callable[[str, str], None]
+    on_moved: Callable[[messages.Moved], None] | None = None
+    places: tuple[tuple[str, int], ...] = ()
 
 
 class LeaseService:
@@ -54,26 +66,29 @@ class LeaseService:
         self._gathered = clock() + gather_seconds
         self._told_settled = False
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-        self._holding: dict[str, Callable[[str, str], None]] = {}
+        self._holding: dict[str, Holder] = {}
         self.push: Callable[[set[str]], None] = lambda _: None
         self.acquisitions = Acquisitions()
+        self.moves = Moves(self.acquisitions.registry)
+        self._moved: dict[str, int] = {}
+        """The last move of each lease that was counted."""
+        self._tried: dict[str, float] = {}
+        """When each lease on a sick card was last ordered to move."""
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, asked: messages.Acquire, peer: str, on_end: Callable[[str, str], None]) -> messages.Granted:
+    async def acquire(self, asked: messages.Acquire, peer: str, holder: Holder) -> messages.Granted:
         """Reserve a lease, and wait until its executors run; an error meanwhile ends it.
 
         Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable."""
         with self.acquisitions.one():
-            return await self._acquired(asked, peer, on_end)
+            return await self._acquired(asked, peer, holder)
 
-    async def _acquired(
-        self, asked: messages.Acquire, peer: str, on_end: Callable[[str, str], None]
-    ) -> messages.Granted:
+    async def _acquired(self, asked: messages.Acquire, peer: str, holder: Holder) -> messages.Granted:
         for what, text in (("holder", asked.holder), ("request", asked.request), ("host", asked.host)):
             check_plain(what, text, at_most=MAX_TEXT, empty=what == "host")
         lease = self._grant(asked, peer)
-        self._holding[lease.id] = on_end
+        self._holding[lease.id] = holder._replace(places=lease.places)
         self.step()
         try:
             await self._until(lease.id, lambda one: one.state == "active", START_SECONDS, "start its executors")
@@ -101,23 +116,23 @@ class LeaseService:
                 raise Unavailable(f"{error}; this broker started a moment ago; servers may still connect") from error
             raise
 
-    def attach(self, number: int, lease: str, peer: str, on_end: Callable[[str, str], None]) -> messages.Granted:
+    def attach(self, number: int, lease: str, peer: str, holder: Holder) -> messages.Granted:
         """Attach to a lease. Raises NotFound, Unavailable."""
-        self._owned(lease, peer)
-        self.pool.attach(lease, peer, self._clock())
-        self._holding[lease] = on_end
+        self.owned(lease, peer)
+        found = self.pool.attach(lease, peer, self._clock())
+        self._holding[lease] = holder._replace(places=found.places)
         self.step()
         return self.granted(number, lease)
 
     def renew(self, number: int, lease: str, peer: str) -> messages.Granted:
         """Renew a lease. Raises NotFound, Unavailable."""
-        self._owned(lease, peer)
+        self.owned(lease, peer)
         self.pool.renew(lease, self._clock())
         return self.granted(number, lease)
 
     async def resize(self, asked: messages.Resize, peer: str) -> messages.Granted:
         """Resize a lease. Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
-        self._owned(asked.lease, peer)
+        self.owned(asked.lease, peer)
         within = asked.within_seconds
         if within is not None and not 0 <= within <= MAX_WITHIN_SECONDS:
             raise InvalidInput("within", f"{within:g} s is not between 0 and {MAX_WITHIN_SECONDS:g}")
@@ -128,15 +143,73 @@ class LeaseService:
         log.info("resized", lease=asked.lease, core=asked.core, memory_mib=asked.memory_mib, peer=peer)
         return self.granted(asked.number, asked.lease)
 
+    async def move(self, asked: messages.Move, peer: str) -> messages.Arrived:
+        """Move a lease of the caller. Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
+        with self.moves.asked():
+            self.owned(asked.lease, peer)
+            for what, text in (("from", asked.source), ("to", asked.server), ("card", asked.card)):
+                check_plain(what, text, at_most=MAX_TEXT, empty=True)
+            place = self._begin_move(asked.lease, source=asked.source, server=asked.server, card=asked.card)
+        found = await self._until(
+            asked.lease, lambda one: one.moved is not None and one.moved.place == place,
+            moves.MOVE_SECONDS + START_SECONDS, "move it",
+        )  # fmt: skip
+        moved = found.moved
+        assert moved is not None
+        if moved.why:
+            raise Refused(f"lease {asked.lease} stays where it is: {moved.why}")
+        view = self.granted(asked.number, asked.lease).lease
+        return messages.Arrived(number=asked.number, lease=view, bytes=moved.bytes, paused_ns=moved.paused_ns)
+
+    def _begin_move(self, lease: str, *, source: str = "", server: str = "", card: str = "") -> int:
+        """Order a move, and return the number of the new place. Raises as `move`."""
+        self.pool.live(lease)
+        if not (known := self._holding.get(lease)) or known.on_moved is None:
+            raise Refused(
+                f"the program with lease {lease} does not follow moves: "
+                + ("its `egpu run` is of an earlier version" if known else "it is not connected to the broker now")
+            )
+        moving = self.pool.move(
+            lease, token=secrets.token_hex(32), now=self._clock(), source=source, server=server, card=card
+        )
+        self.step()
+        assert moving.second is not None
+        return moving.second.part.place
+
+    async def movable(self, asked: messages.Move, peer: str) -> messages.Movable:
+        """Return what prevents a move of a lease of the caller. Raises as `move`."""
+        self.owned(asked.lease, peer)
+        found, source = self.pool.ask_about(asked.lease, asked.source)
+        number = found.looks
+        self.step()
+
+        def answer(one: Lease) -> Look | None:
+            part = one.parts.get(source)
+            look = None if part is None or part.running is None else part.running.look
+            return look if look is not None and look.number >= number else None
+
+        found = await self._until(
+            asked.lease, lambda one: answer(one) is not None or source not in one.parts, APPLY_SECONDS, "answer",
+        )  # fmt: skip
+        if (look := answer(found)) is None:
+            raise Unavailable(f"lease {asked.lease} has moved meanwhile; ask again")
+        return messages.Movable(number=asked.number, look=look)
+
+    def cordon(self, server: str, *, cordoned: bool) -> None:
+        """Keep new leases off a server's cards, or allow them again. Raises NotFound."""
+        self.pool.cordon(server, cordoned=cordoned)
+        log.info("cordoned" if cordoned else "uncordoned", server=server)
+        self.step()
+
     def release(self, lease: str, peer: str, reason: str) -> None:
         """Release a lease. Raises NotFound, Unavailable."""
-        self._owned(lease, peer)
+        self.owned(lease, peer)
         self._holding.pop(lease, None)
         self.end(lease, reason)
 
     def let_go(self, lease: str, on_end: Callable[[str, str], None]) -> None:
         """Handle the end of the connection for `lease`, unless another connection has taken over."""
-        if self._holding.get(lease) == on_end:
+        if (known := self._holding.get(lease)) is not None and known.on_end == on_end:
             del self._holding[lease]
             self.pool.let_go(lease, self._clock())
 
@@ -148,7 +221,9 @@ class LeaseService:
         claims = tokens.Claims(
             lease=lease, holder=found.holder, peer=found.peer, expires=time.time() + tokens.LIFETIME_SECONDS
         )
-        return messages.Granted(number=number, lease=self.view(found), token=tokens.issue(claims, found.key))
+        return messages.Granted(
+            number=number, lease=lease_view(self.pool, found), token=tokens.issue(claims, found.key)
+        )
 
     # --- servers ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +244,8 @@ class LeaseService:
         version, records = self.pool.orders(server)
         return messages.Orders(
             epoch=self.pool.epoch, version=version, leases=records, links=self.pool.links(server),
-            settled=self._clock() >= self._settled,
+            settled=self._clock() >= self._settled, moves=self.pool.moves(server), looks=self.pool.looks(server),
+            cordon=self.pool.servers[server].to_cordon,
         )  # fmt: skip
 
     def cards(self) -> messages.Cards:
@@ -192,6 +268,7 @@ class LeaseService:
         if not self._told_settled and self._clock() >= self._settled:
             self._told_settled = True
             self.pool.changed.update(self.pool.servers)
+        self._empty_sick_cards()
         self.step()
 
     def step(self) -> None:
@@ -205,41 +282,58 @@ class LeaseService:
         touched = set(self.pool.touched)
         self.pool.touched.clear()
         for lease in touched:
-            if lease in self._holding and self._ending(lease):
-                on_end = self._holding.pop(lease)
-                on_end(lease, self.pool.why_ended(lease) or "its servers are gone")
+            self._count_move(lease)
+            if lease in self._holding:
+                self._tell(lease, self._holding[lease])
             for future in self._waiting.pop(lease, ()):
                 if not future.done():
                     future.set_result(None)
 
-    def views(self) -> tuple[messages.LeaseView, ...]:
-        return tuple(self.view(lease) for lease in self.pool.leases.values())
+    def _count_move(self, lease: str) -> None:
+        found = self.pool.leases.get(lease)
+        if found is None:
+            self._moved.pop(lease, None)
+        elif found.moved is not None and found.moved.place != self._moved.get(lease):
+            self._moved[lease] = found.moved.place
+            self.moves.ended(found.moved)
+            log.info(
+                "not moved" if found.moved.why else "moved",
+                lease=lease,
+                servers=list(found.servers),
+                bytes=found.moved.bytes,
+                paused_ms=found.moved.paused_ns // 10**6,
+                reason=found.moved.why,
+            )
 
-    def view(self, lease: Lease) -> messages.LeaseView:
-        cards: list[messages.CardView] = []
-        parts: list[messages.PartView] = []
-        for name, part in lease.parts.items():
-            running, server = part.running, self.pool.servers.get(name)
-            shares = part.wanted or (running.record.cards if running is not None else ())
-            used = running.used_mib if running is not None and len(running.used_mib) == len(shares) else None
-            cards += [
-                messages.CardView(server=name, share=share, used_mib=None if used is None else used[place])
-                for place, share in enumerate(shares)
-            ]
-            if server is not None:
-                socket = f"{server.directory}/{lease.id}/{EXECUTOR_SOCKET}" if server.directory else ""
-                view = messages.PartView(
-                    server=name, address=server.address, host=server.host, socket=socket, cards=len(shares),
-                    libraries=server.libraries,
-                )  # fmt: skip
-                parts.append(view)
-        running_parts = [part.running for part in lease.parts.values() if part.running is not None]
-        return messages.LeaseView(
-            lease=lease.id, holder=lease.holder, peer=lease.peer, state=lease.state, cards=tuple(cards),
-            parts=tuple(parts), over_limit=lease.over_limit,
-            gpu_seconds=sum(one.gpu_seconds for one in running_parts),
-            sessions=sum(one.sessions for one in running_parts),
-        )  # fmt: skip
+    def _empty_sick_cards(self) -> None:
+        """Begin to move a lease off a card that does not work any more, if there is one to move."""
+        now = self._clock()
+        self._tried = {lease: at for lease, at in self._tried.items() if now - at < TRY_AGAIN_SECONDS}
+        for lease, source in on_sick_cards(self.pool):
+            if lease.id not in self._tried:
+                self._tried[lease.id] = now
+                try:
+                    with self.moves.asked():
+                        self._begin_move(lease.id, source=source)
+                except ElasticGPUError as error:
+                    log.warning("a lease stays on a sick card", lease=lease.id, server=source, reason=str(error))
+                return
+
+    def _tell(self, lease: str, holder: Holder) -> None:
+        """Tell the holder of a lease that it has ended, or is elsewhere."""
+        if self._ending(lease):
+            del self._holding[lease]
+            holder.on_end(lease, self.pool.why_ended(lease) or "its servers are gone")
+            return
+        found = self.pool.leases[lease]
+        if len(found.parts) == found.expected_parts and found.places != holder.places:
+            self._holding[lease] = holder._replace(places=found.places)
+            if holder.on_moved is not None and holder.places:
+                granted = self.granted(0, lease)
+                holder.on_moved(messages.Moved(lease=granted.lease, token=granted.token))
+
+    def views(self) -> tuple[messages.LeaseView, ...]:
+        return tuple(lease_view(self.pool, lease) for lease in self.pool.leases.values())
 
     def lease_ages(self) -> Iterator[tuple[Lease, float]]:
         """Return the seconds for which this broker has known each lease."""
@@ -247,22 +341,9 @@ class LeaseService:
         return ((lease, now - lease.since) for lease in self.pool.leases.values())
 
     def server_views(self) -> tuple[messages.ServerView, ...]:
-        views: list[messages.ServerView] = []
-        for server in self.pool.servers.values():
-            row = self.pool.ledger.row(server.name)
-            ledger = self.pool.ledger
-            view = messages.ServerView(
-                server=server.name, address=server.address, host=server.host, link_mbps=server.link_mbps,
-                connected=server.away_since is None, cards=len(server.cards), leases=len(server.leases),
-                core=100 * len(server.cards), core_free=0 if row is None else int(ledger.core_free[row].sum()),
-                memory_mib=sum(card.memory_mib for card in server.cards),
-                memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
-                confinement=server.confinement, libraries=server.libraries,
-            )  # fmt: skip
-            views.append(view)
-        return tuple(views)
+        return server_views(self.pool)
 
-    def _owned(self, lease: str, peer: str) -> None:
+    def owned(self, lease: str, peer: str) -> None:
         """Return the caller's lease. Raises Refused for other callers' leases, in the words for a missing one: names
         are not revealed."""
         found = self.pool.leases.get(lease)
@@ -275,15 +356,16 @@ class LeaseService:
         found = self.pool.leases.get(lease)
         return found is None or found.state == "ending"
 
-    async def _until(self, lease: str, holds: Callable[[Lease], bool], seconds: float, what: str) -> None:
-        """Wait for a condition. Raises DoesNotFit if the lease ends meanwhile, Unavailable after `seconds`."""
+    async def _until(self, lease: str, holds: Callable[[Lease], bool], seconds: float, what: str) -> Lease:
+        """Wait for a condition, and return the lease. Raises DoesNotFit if the lease ends meanwhile, Unavailable after
+        `seconds`."""
         deadline = self._clock() + seconds
         while True:
             found = self.pool.leases.get(lease)
             if found is None or found.state == "ending":
                 raise DoesNotFit(f"lease {lease} ended: {self.pool.why_ended(lease)}")
             if holds(found):
-                return
+                return found
             if self._clock() >= deadline:
                 raise Unavailable(f"{', '.join(found.servers)} did not {what} within {seconds:g} s")
             future = asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import check_role, may_speak_for
 from egpu.api.text import check_plain, escaped
-from egpu.apps.broker.service import LeaseService
+from egpu.apps.broker.service import Holder, LeaseService
 from egpu_base.errors import AlreadyExists, ElasticGPUError, InvalidInput, Refused
 
 log = structlog.get_logger(__name__)
@@ -32,8 +32,10 @@ GATHER_SECONDS: Final = 0.002
 class ClientSession:
     """One program's or person's connection. Its leases are let go when it ends."""
 
-    def __init__(self, service: LeaseService, connection: Connection) -> None:
+    def __init__(self, service: LeaseService, connection: Connection, *, follows: bool = False) -> None:
+        """`follows`: the program follows moves."""
         self._service = service
+        self._holder = Holder(self._ended, self._moved if follows else None)
         self._connection = connection
         self._peer = connection.peer
         self._leases: set[str] = set()
@@ -58,8 +60,14 @@ class ClientSession:
 
     def _ended(self, lease: str, reason: str) -> None:
         self._leases.discard(lease)
+        self._notify(messages.Ended(lease=lease, reason=reason))
+
+    def _moved(self, moved: messages.Moved) -> None:
+        self._notify(moved)
+
+    def _notify(self, notice: messages.AnyMessage) -> None:
         if self._outgoing.qsize() < MAX_UNTOLD:
-            self._outgoing.put_nowait(messages.Ended(lease=lease, reason=reason))
+            self._outgoing.put_nowait(notice)
         else:
             self._connection.writer.transport.abort()
 
@@ -73,7 +81,7 @@ class ClientSession:
             elif isinstance(said, messages.ListServers):
                 said = messages.Servers(number=said.number, servers=self._service.server_views())
             await self._connection.send(said)
-            if not isinstance(said, messages.Ended):
+            if not isinstance(said, messages.Ended | messages.Moved):
                 self._pending.release()
 
     async def _answer(self, asked: messages.AnyMessage) -> None:
@@ -88,17 +96,24 @@ class ClientSession:
         match asked:
             case messages.Acquire():
                 check_role(self._peer, "client", "admin")
-                granted = await self._service.acquire(asked, self._peer, self._ended)
+                granted = await self._service.acquire(asked, self._peer, self._holder)
                 self._leases.add(granted.lease.lease)
                 return granted
             case messages.Attach():
-                granted = self._service.attach(asked.number, asked.lease, self._peer, self._ended)
+                granted = self._service.attach(asked.number, asked.lease, self._peer, self._holder)
                 self._leases.add(asked.lease)
                 return granted
             case messages.Renew():
                 return self._service.renew(asked.number, asked.lease, self._peer)
             case messages.Resize():
                 return await self._service.resize(asked, self._peer)
+            case messages.Move():
+                work = self._service.movable if asked.check else self._service.move
+                return await work(asked, self._peer)
+            case messages.Cordon():
+                check_role(self._peer, "admin")
+                self._service.cordon(asked.server, cordoned=asked.cordoned)
+                return messages.Done(number=asked.number)
             case messages.Release():
                 self._leases.discard(asked.lease)
                 self._service.release(asked.lease, self._peer, escaped(asked.reason[:MAX_REASON]))

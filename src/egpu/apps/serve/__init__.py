@@ -3,6 +3,9 @@
     app           assembles the daemon: reads the cards, keeps the connection to the broker, connects programs with a
                   lease token to their executor
     supervisor    compares running executors with the orders: starts, resizes, ends and watches them
+    owners        leases as they are stored beside their executors
+    arrivals      leases that move to this server
+    departures    leases that move away from it
     links         networks of executors, linked with those of the same caller on other servers
     config        its settings
 

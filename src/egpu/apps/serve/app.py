@@ -30,9 +30,12 @@ from egpu.adapters.pool.data import connect_program, fastest_link_mbps
 from egpu.adapters.pool.listener import Listener
 from egpu.adapters.slices.overruns import MemoryWatch
 from egpu.adapters.slices.sharing import TimeSlice
+from egpu.apps.serve.arrivals import Arrivals
 from egpu.apps.serve.config import ServeConfig
+from egpu.apps.serve.departures import Departures
 from egpu.apps.serve.links import Links
-from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
+from egpu.apps.serve.owners import LeaseOwner
+from egpu.apps.serve.supervisor import READY_SECONDS, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
 from egpu_base.errors import AlreadyExists, ElasticGPUError, NotFound, Refused
@@ -67,7 +70,14 @@ class Server:
             config.leases_dir, LeaseOwner, ready_seconds=READY_SECONDS,
             parent=ThisProcess(config.driver_dir, self.confinement, self.images, libraries=folders),
         )  # fmt: skip
-        self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
+        self.movable = bool(self.confinement.holds.movable)
+        self.arrivals = Arrivals(config.name)
+        self.leases = LeaseSupervisor(
+            executors, self.arrivals, watch_seconds=config.watch_seconds, movable=self.movable
+        )  # fmt: skip
+        self.departures = Departures(
+            config.name, config.credentials, self.leases, self.arrivals, lambda: self.connected
+        )  # fmt: skip
         self.links: Links | None = None
         if self.confinement.has_networks and can_be_linked():
             self.links = Links(config.name, config.credentials, self.leases.networks)
@@ -88,6 +98,7 @@ class Server:
         name."""
         self._set_cards(await asyncio.to_thread(self._inventory.read))
         await self.leases.adopt()
+        self.departures.adopt()
         await self.listener.open()
         log.info(
             "serving",
@@ -102,6 +113,7 @@ class Server:
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())
         supervisor.add("leases", self.leases.watch())
+        supervisor.add("moves", self.departures.run())
         supervisor.add("memory", self._watch_memory())
         supervisor.add("sharing", self._share_time())
         if self.links is not None:
@@ -186,11 +198,22 @@ class Server:
                 group.create_task(self._report(connection))
                 while True:
                     orders = await connection.expect(messages.Orders)
-                    self.leases.order(orders)
+                    self._order(orders)
                     if self.links is not None:
                         self.links.order(orders)
         finally:
             await connection.close()
+
+    def _order(self, orders: messages.Orders) -> None:
+        self.arrivals.order(orders)
+        self.leases.order(orders)
+        self.departures.order(orders)
+        if orders.cordon is not None:
+            if orders.cordon:
+                self.config.cordoned_file.touch()
+            else:
+                self.config.cordoned_file.unlink(missing_ok=True)
+            self.leases.changed.set()
 
     async def _report(self, connection: Connection) -> None:
         took_seconds, sent_at, sent, frame = 0.0, -math.inf, None, b""
@@ -221,12 +244,14 @@ class Server:
             link_mbps=self._link_mbps,
             instance=self.instance,
             cards=tuple(_for_core(card) for card in self.leases.cards.values()),
-            leases=self.leases.report(),
+            leases=tuple(map(self.departures.noted, self.leases.report())),
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
             collectives=self.links is not None,
             simulated=is_simulated(self.config.driver_dir),
             libraries=self.libraries,
+            movable=self.movable,
+            cordoned=self.config.cordoned_file.exists(),
             epoch=epoch,
             version=version,
         )
@@ -240,15 +265,20 @@ class Server:
                 raise Refused(f"{self.config.name} has no networks to link; start it with --collectives")
             await self.links.come_in(connection, hello)
             return
+        if hello.role == "move":
+            with contextlib.closing(self.arrivals.claim(connection.peer, hello)) as stream:
+                await connection.hand_over(stream, last=messages.Welcome(name=connection.peer))
+            return
         if hello.role != "data":
             raise Refused(
-                f"a server does not accept the role {hello.role!r}: programs connect for data, servers for links, "
-                "all others to the broker"
+                f"a server does not accept the role {hello.role!r}: programs connect for data, servers for links and "
+                "moves, all others to the broker"
             )
-        executor = self.leases.executor(hello.lease)
+        executor = self.leases.executor(hello.lease, hello.place)
         if executor is None:
             raise NotFound(f"lease {hello.lease[:64]} does not run on {self.config.name}")
-        await connect_program(connection, hello, executor, key=executor.record.owner.lease.key)
+        owner = executor.record.owner.lease
+        await connect_program(connection, hello, executor, key=owner.key, lease=owner.lease)
 
 
 def _for_core(card: CardReading) -> ledger.Card:

@@ -40,5 +40,10 @@ class ServeConfig:
         return self.state_dir.absolute() / "leases"
 
     @property
+    def cordoned_file(self) -> Path:
+        """Exists while an administrator keeps new leases off this server's cards."""
+        return self.state_dir.absolute() / "cordoned"
+
+    @property
     def images_dir(self) -> Path:
         return self.state_dir.absolute() / "images"

@@ -12,14 +12,15 @@ import msgspec
 import structlog
 
 from egpu.adapters.cards.nvml import CardReading
-from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
-from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.executors.supervisor import POLL_SECONDS, ExecutorSupervisor
 from egpu.adapters.pool import messages
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Overrun
-from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
-from egpu_base.errors import ElasticGPUError
+from egpu.apps.serve.arrivals import Arrivals
+from egpu.apps.serve.owners import LeaseExecutor, LeaseOwner, has_moved, lease_record, running_lease, set_owner
+from egpu.core.leasing.records import LeaseRecord, RunningLease, executor_name
+from egpu_base.errors import ElasticGPUError, TerminalError
 from egpu_base.system.inotify import FileWatch
 from egpu_base.system.processes import Process
 
@@ -38,18 +39,6 @@ END_ALL_SECONDS = 10.0
 END_ALL_POLL_SECONDS = 0.05
 
 
-class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The data stored beside a lease's executor; its cards and limits are the executor's own."""
-
-    lease: LeaseIdentity
-    fit_by: float | None = None
-
-    @classmethod
-    def of(cls, record: LeaseRecord) -> LeaseOwner:
-        return cls(lease=msgspec.convert(record, LeaseIdentity, from_attributes=True), fit_by=record.fit_by)
-
-
-LeaseExecutor = Executor[LeaseOwner]
 _State = tuple[LeaseExecutor, ExecutorRecord[LeaseOwner], int]
 """An executor, its order, and its progress."""
 
@@ -58,8 +47,18 @@ class LeaseSupervisor:
     """Runs the leases' executors. `changed` is set when there is something new to report. `read` is the order that was
     read last."""
 
-    def __init__(self, executors: ExecutorSupervisor[LeaseOwner], *, watch_seconds: float) -> None:
+    def __init__(
+        self,
+        executors: ExecutorSupervisor[LeaseOwner],
+        arrivals: Arrivals,
+        *,
+        watch_seconds: float,
+        movable: bool = False,
+    ) -> None:
+        """`movable`: the sessions of new executors can move."""
         self._executors = executors
+        self._arrivals = arrivals
+        self._movable = movable
         self._watch_seconds = watch_seconds
         self._wanted: dict[str, LeaseRecord] = {}
         self._starting: dict[str, LeaseRecord] = {}
@@ -80,20 +79,37 @@ class LeaseSupervisor:
         await self._executors.adopt()
         self.changed.set()
 
-    def is_unused(self, lease: str) -> bool:
-        """Return whether no program uses a lease whose executor runs here. From any thread."""
-        executor = self._executors.running.get(lease)
-        return executor is not None and executor.sessions == 0
+    @property
+    def running(self) -> dict[str, LeaseExecutor]:
+        """Return by name every executor that may still have a process, or whose sessions have moved."""
+        return self._executors.running
 
-    def executor(self, lease: str) -> LeaseExecutor | None:
-        """Return the executor of a lease that may be used."""
-        return self._executors.usable(lease)
+    def is_unused(self, executor: str) -> bool:
+        """Return whether no program uses an executor that runs here. From any thread."""
+        found = self._executors.running.get(executor)
+        return found is not None and found.sessions == 0
+
+    def executor(self, lease: str, place: int | None = None) -> LeaseExecutor | None:
+        """Return the executor of a lease that may be used, at its place of this number; None for its final place."""
+        if place is not None:
+            return self._executors.usable(executor_name(lease, place))
+        found = [
+            one
+            for one in self._executors.running.values()
+            if one.record.owner.lease.lease == lease and not one.record.owner.arriving
+        ]
+        latest = max(found, key=lambda one: one.record.owner.place, default=None)
+        return None if latest is None else self._executors.usable(latest.name)
 
     def report(self) -> tuple[RunningLease, ...]:
         """Return all running, starting, ending and failed leases. Reads the usage files."""
         running = self._executors.running
         starting = [
-            RunningLease(record=record, occupied_mib=tuple(share.memory_mib for share in record.cards))
+            RunningLease(
+                record=record,
+                occupied_mib=tuple(share.memory_mib for share in record.cards),
+                arriving=self._arrivals.expects(record),
+            )
             for record in self._starting.values()
         ]
         self._idle = {name: idle for name, idle in self._idle.items() if name in running}
@@ -107,7 +123,7 @@ class LeaseSupervisor:
         idle = self._idle.get(executor.name)
         if idle is not None and idle[0] == state:
             return idle[1]
-        report = _running(executor)
+        report = running_lease(executor)
         if not executor.sessions:
             self._idle[executor.name] = state, report
         return report
@@ -126,16 +142,16 @@ class LeaseSupervisor:
 
     def end_over_limit(self, overrun: Overrun) -> None:
         """Begin to end a lease that has more memory than it may."""
-        lease = str(overrun.slice.key)
-        executor = self._executors.running.get(lease)
+        name = str(overrun.slice.key)
+        executor = self._executors.running.get(name)
         # Another executor may have the name by now, and this one may be ending already.
         same = executor is not None and executor.process.pid == overrun.slice.session
-        if executor is not None and same and not self._executors.is_ending(lease):
+        if executor is not None and same and not self._executors.is_ending(name):
             self._spawn(self._end(executor, str(overrun), over_limit=True))
 
     def order(self, orders: messages.Orders) -> None:
         """Begin to make the executors match the orders."""
-        self._wanted = {record.lease: record for record in orders.leases}
+        self._wanted = {record.executor: record for record in orders.leases}
         self.read = (orders.epoch, orders.version)
         for lease in self._failed.keys() - self._wanted.keys():
             del self._failed[lease]
@@ -144,7 +160,7 @@ class LeaseSupervisor:
                 self._spawn(self._end(executor))
         for lease, record in self._wanted.items():
             if executor := self._executors.running.get(lease):
-                self._resize(executor, record)
+                self._apply(executor, record)
             elif lease not in self._starting and lease not in self._failed:
                 self._starting[lease] = record
                 self._spawn(self._start(record))
@@ -226,10 +242,11 @@ class LeaseSupervisor:
         lease = executor.name
         before = (executor.ready, executor.sessions)
         executor.follow()
-        if before != (executor.ready, executor.sessions):
+        if before != (executor.ready, executor.sessions) or executor.moved:
             self.changed.set()
         # If it is still starting, `_start` reports why it died: a second report from here would be wrong.
-        if lease not in self._starting and not self._executors.is_ending(lease) and not executor.is_alive():
+        ignored = lease in self._starting or self._executors.is_ending(lease)
+        if not ignored and not executor.is_alive() and not has_moved(executor):
             self._spawn(self._end(executor, f"its executor is gone: {executor.why_dead()}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -238,53 +255,82 @@ class LeaseSupervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, record: LeaseRecord) -> None:
-        lease = record.lease
-        minors = {uuid: card.minor for uuid, card in self.cards.items()}
-        owner = LeaseOwner.of(record)
+        lease = record.executor
         try:
-            executor = await self._executors.launch(
-                ExecutorRecord(
-                    name=lease,
-                    owner=owner,
-                    cards=record.cards,
-                    minors=minors,
-                    network=owner.lease.peer,
-                    caller=owner.lease.peer,
-                )
-            )
-            if self.prepare is not None:
-                await self.prepare(owner.lease.peer, executor.process)
-            await self._executors.until_ready(executor)
+            executor = await self._launched(record)
+            if record.executor in self._wanted and self._arrivals.expects(record):
+                await self._until_restored(executor)
+            else:
+                await self._executors.until_ready(executor)
         except ElasticGPUError as error:
+            arriving = self._arrivals.expects(record)
             if executor := self._executors.running.get(lease):
                 await self._end(executor)
-            self._fail(record, str(error))
+            self._fail(record, str(error), arriving=arriving)
             return
         finally:
             del self._starting[lease]
+            self._arrivals.close(lease)
             self._wake.set()
         # Orders that came while it started.
         if wanted := self._wanted.get(lease):
-            self._resize(executor, wanted)
+            self._apply(executor, wanted)
         else:
             self._spawn(self._end(executor))
         self.changed.set()
 
-    def _fail(self, record: LeaseRecord, reason: str, *, over_limit: bool = False) -> None:
+    async def _launched(self, record: LeaseRecord) -> LeaseExecutor:
+        """Start the process of a lease's executor; the target of a move has a stream to restore from."""
+        arriving = self._arrivals.expects(record)
+        minors = {uuid: card.minor for uuid, card in self.cards.items()}
+        started = ExecutorRecord(
+            name=record.executor, owner=LeaseOwner.of(record, arriving=arriving), cards=record.cards, minors=minors,
+            network=record.peer, caller=record.peer, movable=self._movable,
+        )  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(contextlib.closing(self._arrivals.open(record))) if arriving else None
+            executor = await self._executors.launch(started, restore=None if stream is None else stream.fileno())
+        if self.prepare is not None:
+            await self.prepare(record.peer, executor.process)
+        return executor
+
+    async def _until_restored(self, executor: LeaseExecutor) -> None:
+        """Wait until the sessions are there, however long they take, or are not wanted any more. Raises
+        TerminalError."""
+        while not executor.ready and executor.name in self._wanted:
+            executor.follow()
+            if executor.waiting:
+                self._arrivals.is_ready(executor.name)
+            if not executor.is_alive():
+                raise TerminalError(f"the sessions were not restored: {executor.why_dead()}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _fail(
+        self, record: LeaseRecord, reason: str, *, over_limit: bool = False, arriving: bool = False
+    ) -> None:  # fmt: skip
         """Report the reason to the broker until it has ended the lease; nothing of it runs."""
         log.warning("lease has no executor", lease=record.lease, reason=reason)
-        if record.lease in self._wanted:
+        if record.executor in self._wanted:
             nothing = tuple(0 for _ in record.cards)
-            self._failed[record.lease] = RunningLease(
-                record=record, occupied_mib=nothing, failure=reason, over_limit=over_limit
+            self._failed[record.executor] = RunningLease(
+                record=record, occupied_mib=nothing, failure=reason, over_limit=over_limit, arriving=arriving
             )
         self.changed.set()
 
-    def _resize(self, executor: LeaseExecutor, record: LeaseRecord) -> None:
-        if _record(executor) == record or self._executors.is_ending(record.lease):
+    def _apply(self, executor: LeaseExecutor, record: LeaseRecord) -> None:
+        """Carry out a changed order: other limits, or a place that is final now."""
+        known = executor.record.owner
+        arriving = known.arriving and self._arrivals.expects(record)
+        if self._executors.is_ending(executor.name) or executor.moved:
             return
+        if known.arriving != arriving:
+            set_owner(executor, msgspec.structs.replace(known, arriving=arriving))
+        if lease_record(executor) != record:
+            self._resize(executor, record, LeaseOwner.of(record, arriving=arriving, leaving=known.leaving))
+
+    def _resize(self, executor: LeaseExecutor, record: LeaseRecord, owner: LeaseOwner) -> None:
         try:
-            executor.resize(record.cards, LeaseOwner.of(record))
+            executor.resize(record.cards, owner)
         except (ElasticGPUError, OSError) as error:
             log.warning("limits not changed", lease=record.lease, reason=str(error))
             return
@@ -302,24 +348,6 @@ class LeaseSupervisor:
                 log.warning("executor does not end", lease=executor.name, reason=str(error))
                 await asyncio.sleep(END_AGAIN_SECONDS)
         if failure:
-            self._fail(_record(executor), failure, over_limit=over_limit)
+            arriving = executor.record.owner.arriving
+            self._fail(lease_record(executor), failure, over_limit=over_limit, arriving=arriving)
         self.changed.set()
-
-
-def _record(executor: LeaseExecutor) -> LeaseRecord:
-    """Return the lease as its server reports it."""
-    owner = executor.record.owner
-    return LeaseRecord(**msgspec.structs.asdict(owner.lease), cards=executor.record.cards, fit_by=owner.fit_by)
-
-
-def _running(executor: LeaseExecutor) -> RunningLease:
-    """Return the report of a running executor."""
-    used = executor.usage()
-    return RunningLease(
-        record=_record(executor),
-        occupied_mib=executor.allowed_mib(used),
-        used_mib=used.memory_mib,
-        gpu_seconds=used.gpu_seconds,
-        ready=executor.ready,
-        sessions=executor.sessions,
-    )

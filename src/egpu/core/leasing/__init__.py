@@ -6,6 +6,8 @@
     belief     which parts of a server's report are accepted
     reports    the changes by a server's report
     pool       the decisions: grant, resize, end, expiry
+    moves      a lease at two places until one is final; why it is never two, and never none
+    targets    the places that a lease can move to
     links      which networks on which servers are linked
     tokens     the signed credential with which a program reaches a lease's executor
 

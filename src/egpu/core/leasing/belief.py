@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.text import check_plain, escaped
+from egpu.core.leasing.moves import is_second
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.leasing.table import LeaseTable
@@ -27,6 +28,8 @@ MAX_PARTS: Final = 8
 MAX_TEXT: Final = 512
 MAX_PRECISIONS: Final = 16
 MAX_LIBRARIES: Final = 32
+MAX_PREVENTS: Final = 16
+"""Things of a program that prevent a move, as one answer names them."""
 MAX_NUMBER: Final = 2**31
 
 
@@ -41,41 +44,51 @@ def believed(report: Report, table: LeaseTable, *, max_leases: int) -> tuple[Rep
     granted = [one for one in possible if _was_granted(one.record, report.server, table)]
     for one in granted:
         _take(free, one.record)  # the pool granted it, whatever the room is now
-    accepted = {one.record.lease: one for one in granted}
+    accepted = {(one.record.lease, one.record.place): one for one in granted}
     room = max_leases - len(table.leases)
     for one in possible:
         record, found = one.record, table.leases.get(one.record.lease)
-        if record.lease in accepted or not _may_be_granted(record, found) or not _fits(free, record):
+        if (record.lease, record.place) in accepted or not _may_be_granted(one, found) or not _fits(free, record):
             continue
         if found is None:
             if room <= 0:
                 continue
             room -= 1
         _take(free, record)
-        accepted[record.lease] = one
-    doubted = tuple(escaped(one.record.lease[:MAX_TEXT]) for one in report.leases if one.record.lease not in accepted)
-    leases = tuple(replace(one, failure=escaped(one.failure[:MAX_TEXT])) for one in accepted.values())
+        accepted[record.lease, record.place] = one
+    doubted = tuple(
+        escaped(one.record.lease[:MAX_TEXT])
+        for one in report.leases
+        if (one.record.lease, one.record.place) not in accepted
+    )
+    leases = tuple(_plain(one) for one in accepted.values())
     return dataclasses.replace(report, leases=leases), doubted
 
 
 def _was_granted(record: LeaseRecord, server: str, table: LeaseTable) -> bool:
     found = table.leases.get(record.lease)
-    return found is not None and server in found.parts and found.key == record.key
+    if found is None or found.key != record.key:
+        return False
+    part = found.parts.get(server)
+    return (part is not None and part.place == record.place) or is_second(found, server, record.place)
 
 
-def _may_be_granted(record: LeaseRecord, found: Lease | None) -> bool:
+def _may_be_granted(one: RunningLease, found: Lease | None) -> bool:
     """Return whether the broker may have granted this lease: the key fits, and no other server reports this part."""
+    record = one.record
     if record.lease != lease_name(record.key) or not 0 <= record.part < record.parts <= MAX_PARTS:
         return False
     if found is None:
         return True
+    if (found.key, found.peer, found.holder, found.request, found.expected_parts) != (
+        record.key, record.peer, record.holder, record.request, record.parts
+    ):  # fmt: skip
+        return False
+    if one.arriving or one.left:  # a second place, which another broker ordered
+        second = found.second
+        return found.is_learned and (second is None or (second.state == "left") == one.arriving)
     others = [part.running.record.part for part in found.parts.values() if part.running is not None]
-    return (
-        (found.key, found.peer, found.holder, found.request, found.expected_parts)
-        == (record.key, record.peer, record.holder, record.request, record.parts)
-        and len(found.parts) < record.parts
-        and record.part not in others
-    )  # fmt: skip
+    return len(found.parts) < record.parts and record.part not in others
 
 
 def _fits(free: dict[str, tuple[int, int]], record: LeaseRecord) -> bool:
@@ -92,6 +105,16 @@ def _take(free: dict[str, tuple[int, int]], record: LeaseRecord) -> None:
     for share in record.cards:
         core, memory_mib = free.get(share.uuid, (0, 0))
         free[share.uuid] = (core - share.core, memory_mib - share.memory_mib)
+
+
+def _plain(one: RunningLease) -> RunningLease:
+    """Return it with its words as people may see them."""
+    departure, look = one.departure, one.look
+    if departure is not None:
+        departure = replace(departure, why=escaped(departure.why[:MAX_TEXT]))
+    if look is not None:
+        look = replace(look, prevents=tuple(escaped(word[:MAX_TEXT]) for word in look.prevents[:MAX_PREVENTS]))
+    return replace(one, failure=escaped(one.failure[:MAX_TEXT]), departure=departure, look=look)
 
 
 # --- what no server of ours says --------------------------------------------------------------------------------------
@@ -130,7 +153,11 @@ def _check_card(card: Card) -> None:
 def _is_possible(one: RunningLease) -> bool:
     """Return whether its texts and numbers are valid for a lease."""
     record = one.record
-    numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts]
+    numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts, record.place]
+    if one.departure is not None:
+        numbers.append(one.departure.place)
+    if one.look is not None:
+        numbers += [one.look.number, len(one.look.prevents)]
     texts = [record.lease, record.holder, record.peer, record.request, record.key]
     for share in record.cards:
         numbers += [share.index, share.minor, share.core, share.memory_mib, share.card_memory_mib]

@@ -17,12 +17,13 @@ import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerDemand, PodDemand
-from egpu.core.leasing import reports
+from egpu.core.leasing import moves, reports
 from egpu.core.leasing.belief import MAX_PARTS
 from egpu.core.leasing.links import LinkRecord, links
-from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
+from egpu.core.leasing.records import LeaseRecord, LeaseRequest, LookRecord, MoveRecord, Report, check_amounts
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import CONTAINER, LeaseTable
+from egpu.core.leasing.targets import Targets
 from egpu.core.placement.cards import NodeCards
 from egpu.core.placement.fit import fits
 from egpu.core.placement.hosts import Hosts
@@ -30,7 +31,7 @@ from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu_base.errors import DoesNotFit, Refused, TooSoon, Unavailable
+from egpu_base.errors import DoesNotFit, NotFound, Refused, TooSoon, Unavailable
 
 TTL_SECONDS: Final = 30.0
 """The life of a lease without a renewal: a network may be silent for this long."""
@@ -64,6 +65,7 @@ class Pool(LeaseTable):
         self.ranking = Ranking(self.ledger, Hosts())
         self._links: dict[str, tuple[LinkRecord, ...]] = {}
         self._policies = policies or Policies.named()
+        self._targets = Targets(self, self.ranking, self._policies)
 
     # --- what holders ask ---------------------------------------------------------------------------------------------
 
@@ -142,8 +144,11 @@ class Pool(LeaseTable):
             NotFound: no such lease.
             InvalidInput: no card can have that.
             DoesNotFit: a card has too little free; nothing was changed.
+            Unavailable: the lease is moving.
         """
         found = self.live(lease)
+        if found.second is not None and found.second.may_arrive:
+            raise Unavailable(f"lease {lease} is moving; resize it when it has arrived")
         wanted = {
             server: tuple(_resized(share, core, memory_mib) for share in part.wanted)
             for server, part in found.parts.items()
@@ -159,6 +164,40 @@ class Pool(LeaseTable):
         self.leases[lease] = found
         return found
 
+    def move(self, lease: str, *, token: str, now: float, source: str = "", server: str = "", card: str = "") -> Lease:
+        """Order a move of the lease's part on `source` (if it has several) to `server` and `card`, or to the best
+        place.
+
+        Raises:
+            NotFound: no such lease, server or card.
+            DoesNotFit: no other card has room.
+            Refused, InvalidInput: it can never move so.
+            Unavailable: not now.
+        """
+        found = self.live(lease)
+        source = moves.source_of(found, source, self.servers)
+        target, shares = self._targets.choose(found, source, server=server, card=card)
+        return moves.begin(self, found, source, target, shares, token=token, now=now)
+
+    def ask_about(self, lease: str, source: str = "") -> tuple[Lease, str]:
+        """Ask whether the part of the lease on `source` can move; return the server that answers. Raises as `move`."""
+        found = self.live(lease)
+        source = moves.source_of(found, source, self.servers)
+        self.next_version(source)
+        found = self.leases[lease] = replace(found, looks=found.looks + 1)
+        return found, source
+
+    def cordon(self, server: str, *, cordoned: bool) -> Server:
+        """Keep new leases off the cards of a server, or allow them again; the server remembers it. Raises NotFound."""
+        known = self.servers.get(server)
+        if known is None:
+            raise NotFound(f"there is no server {server}")
+        known.to_cordon = None if cordoned == known.cordoned else cordoned
+        self.next_version(server)
+        if known.away_since is None:
+            self.ledger.set_node(NodeCards(server, known.offered))
+        return known
+
     # --- what servers say ---------------------------------------------------------------------------------------------
 
     def report(self, report: Report, now: float) -> None:
@@ -171,12 +210,23 @@ class Pool(LeaseTable):
         if server is not None and server.away_since is None:
             server.away_since = now
             self.ledger.set_node(NodeCards(name, tuple(replace(card, healthy=False) for card in server.cards)))
+            moves.away(self, name)
 
     def orders(self, server: str) -> tuple[int, tuple[LeaseRecord, ...]]:
         """Return (version, everything that has to run on `server`): the server ends everything else."""
         known = self.servers[server]
-        wanted = [self.leases[lease] for lease in sorted(known.leases) if self.leases[lease].parts[server].wanted]
-        return known.version, tuple(lease.record(server) for lease in wanted)
+        leases = [self.leases[lease] for lease in sorted(known.leases)]
+        return known.version, tuple(record for lease in leases for record in lease.records(server))
+
+    def moves(self, server: str) -> tuple[MoveRecord, ...]:
+        """Return the moves from and to `server`."""
+        leases = [self.leases[lease] for lease in sorted(self.servers[server].leases)]
+        return tuple(record for lease in leases for record in moves.records(lease, server, self.servers))
+
+    def looks(self, server: str) -> tuple[LookRecord, ...]:
+        """Return the questions to `server` whether leases can move."""
+        leases = [self.leases[lease] for lease in sorted(self.servers[server].leases)]
+        return tuple(record for lease in leases for record in moves.look(lease, server))
 
     def links(self, server: str) -> tuple[LinkRecord, ...]:
         """Return the links of the networks on `server`, as of the last `relink`."""
@@ -202,6 +252,7 @@ class Pool(LeaseTable):
                 self.end(found.id, OVER_LIMIT)
             elif found.shrunk and found.state == "active":
                 self._kept_its_deadline(found)
+        moves.tick(self, now)
         for server in list(self.servers.values()):
             if server.away_since is not None and now - server.away_since >= SERVER_GRACE_SECONDS:
                 self._forget_server(server)
@@ -215,9 +266,10 @@ class Pool(LeaseTable):
 
     def _forget_server(self, server: Server) -> None:
         for lease in list(server.leases):
-            self.end(lease, f"server {server.name} was away for {SERVER_GRACE_SECONDS:g} s")
-            if lease in self.leases:
+            if server.name in self.leases[lease].parts:
+                self.end(lease, f"server {server.name} was away for {SERVER_GRACE_SECONDS:g} s")
                 self.drop_part(self.leases[lease], server)
+            moves.forget(self, lease, server)
         del self.servers[server.name]
         self.ledger.remove_node(server.name)
         self.changed.discard(server.name)

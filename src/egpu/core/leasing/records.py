@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -62,19 +62,76 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: int
 
 
-class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel"):
+class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A lease on one server: enough for a restarted pool to know it again."""
 
     cards: tuple[CardShare, ...]
     """The limits in force; in an order, the new limits."""
     fit_by: float | None = None
     """Until when its program may use more than these (Unix time, seconds). The server only stores it."""
+    place: int = 0
+    """How often this part had moved when it came here: each place of a part has a number of its own."""
+    gpu_seconds: float = 0.0
+    """GPU time that it used at its earlier places."""
+
+    @property
+    def executor(self) -> str:
+        """The name of its executor on its server, which may run those of two places at once."""
+        return executor_name(self.lease, self.place)
+
+
+def executor_name(lease: str, place: int) -> str:
+    """Return the name of the executor of a lease at its place of this number."""
+    return f"{lease}-{place}" if place else lease
+
+
+class MoveRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An order to two servers: the sessions of a lease leave `source` for its executor of number `place` on `target`,
+    whose listener is at `address`. The source shows the `token` there, once; "": nothing may arrive any more."""
+
+    lease: str
+    place: int
+    source: str
+    target: str
+    address: str
+    token: str
+
+
+class LookRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An order to find out, without stopping anything, whether a lease can move. `number` identifies the question."""
+
+    lease: str
+    number: int
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The progress of a move, from its source. `place`: the number of the new place.
+
+    "unsure": a daemon that has just started does not know yet. "refused": the program goes on here, and nothing will
+    leave for that place any more. "left": it runs here no more. `hindrance`: True if something in the program prevents
+    it. `paused_ns`: from the order to stop until all was restored elsewhere.
+    """
+
+    place: int
+    state: Literal["unsure", "going", "refused", "left"]
+    why: str = ""
+    hindrance: bool = False
+    bytes: int = 0
+    paused_ns: int = 0
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer to a LookRecord. `prevents`: what prevents a move, in words."""
+
+    number: int
+    bytes: int = 0
+    prevents: tuple[str, ...] = ()
 
 
 class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A lease in a server's report. `occupied_mib` per card, in the record's order: the larger of limit and usage.
     `failure`: why its executor does not run (then the server has removed it). `over_limit`: it was terminated for
-    exceeding its memory limit."""
+    exceeding its memory limit. `arriving`: by the server's orders this place is the target of a move, and not final."""
 
     record: LeaseRecord
     occupied_mib: tuple[int, ...]
@@ -84,6 +141,19 @@ class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     used_mib: tuple[int, ...] = ()
     gpu_seconds: float = 0.0
     sessions: int = 0
+    arriving: bool = False
+    departure: Departure | None = None
+    look: Look | None = None
+
+    @property
+    def left(self) -> bool:
+        """True if its sessions have left this place for another."""
+        return self.departure is not None and self.departure.state == "left"
+
+    @property
+    def departure_place(self) -> int:
+        """The number of the place that it leaves for, or has left for; 0: none."""
+        return 0 if self.departure is None else self.departure.place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +182,7 @@ class Report:
     """True if its cards are simulated, and so take kernels only as PTX."""
     libraries: Mapping[str, str] = field(default_factory=dict[str, str])
     """NVIDIA's libraries that its executors find, name → version; "" where the version is not known."""
+    movable: bool = False
+    """True if leases can move from and to its cards."""
+    cordoned: bool = False
+    """True if an administrator keeps new leases off its cards."""

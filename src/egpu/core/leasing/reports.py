@@ -5,9 +5,11 @@ start it. Cards and the leases on them arrive in the same report, so a pool that
 anything twice.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from egpu.core.leasing import moves
 from egpu.core.leasing.links import network_address
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.leasing.state import Lease, Part, Server
@@ -24,13 +26,13 @@ def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadli
     `now` on. Raises Refused beyond MAX_SERVERS, and for a server whose networks would have another's address."""
     server = _server(report, table)
     read = report.version if report.epoch == epoch else 0
-    running = {one.record.lease: one for one in report.leases}
+    running = {(one.record.lease, one.record.place): one for one in report.leases}
     # Leases come before cards, so that no card is known without its leases.
     for one in running.values():
-        _running(table, server, one, now=now, deadline=deadline)
-    for lease in server.leases - running.keys():
-        _absent(table, server, lease, read)
-    table.ledger.set_node(NodeCards(server.name, server.cards))
+        _running(table, server, one, read=read, now=now, deadline=deadline)
+    for lease in list(server.leases):
+        _absent(table, server, lease, read, running)
+    table.ledger.set_node(NodeCards(server.name, server.offered))
 
 
 def _server(report: Report, table: LeaseTable) -> Server:
@@ -57,19 +59,35 @@ def _check_network(name: str, table: LeaseTable) -> None:
             )
 
 
-def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float, deadline: float) -> None:
-    lease = one.record.lease
+def _running(
+    table: LeaseTable, server: Server, one: RunningLease, *, read: int, now: float, deadline: float
+) -> None:  # fmt: skip
+    lease, place = one.record.lease, one.record.place
     found = table.leases.get(lease) or _adopted(table, one.record, now=now, deadline=deadline)
     part = found.parts.get(server.name)
-    if part is not None and part.running == one:
+    if part is not None and part.running == one and found.second is None:
         return
-    table.touched.add(lease)
-    if part is None:
-        part = Part((), table.next_version(server.name))
+    if part is None or part.running != one:
+        table.touched.add(lease)
+    if moves.is_second(found, server.name, place):
+        table.leases[lease] = moves.at_second(table, found, one)
+        return
+    if part is None or part.place != place:
+        if found.state != "ending" and (one.arriving or one.left):
+            table.leases[lease] = moves.found(table, found, server, one, now)
+            return
+        if part is not None:  # none of an honest server's
+            return
+        part = Part((), table.next_version(server.name), place=place, gpu_seconds=one.record.gpu_seconds)
         if found.state != "ending":
             part = replace(part, wanted=one.record.cards)
             found = replace(found, fit_by=_sooner(found.fit_by, one.record.fit_by))
     found = table.with_part(found, server.name, replace(part, running=one))
+    table.leases[lease] = found
+    if found.state != "ending":
+        found = table.leases[lease] = moves.at_first(table, found, server, one, read=read, now=now)
+    if server.name not in found.parts or found.parts[server.name].place != place:
+        return  # it has left
     if (
         found.state == "granted"
         and len(found.parts) == found.expected_parts
@@ -89,17 +107,25 @@ def _adopted(table: LeaseTable, record: LeaseRecord, *, now: float, deadline: fl
     adopted = Lease(
         id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
         state="granted" if ended is None else "ending", parts={}, expected_parts=record.parts, deadline=deadline,
-        since=now, reason=ended or "", is_adopted=True,
+        since=now, reason=ended or "", is_adopted=True, is_learned=True,
     )  # fmt: skip
     table.add(adopted)
     return adopted
 
 
-def _absent(table: LeaseTable, server: Server, lease: str, read: int) -> None:
-    """Process that the server does not run a part (any more), if it had read the part's latest order."""
-    found = table.leases[lease]
-    part = found.parts[server.name]
-    if read < part.ordered:
+def _absent(
+    table: LeaseTable, server: Server, lease: str, read: int, running: Mapping[tuple[str, int], RunningLease]
+) -> None:
+    """Process that the server does not run a place of a lease (any more), if it had read the latest order of it."""
+    found, second = table.leases[lease], table.leases[lease].second
+    if second is not None and second.server == server.name and (lease, second.part.place) not in running:
+        if read >= second.part.ordered and not second.part.wanted:
+            table.drop_second(found, server)
+        elif read >= second.part.ordered:
+            table.leases[lease] = moves.at_second(table, found, None)
+    found = table.leases.get(lease, found)
+    part = found.parts.get(server.name)
+    if part is None or (lease, part.place) in running or read < part.ordered:
         return
     if part.wanted:
         # This changes the order: only a later report can prove that nothing runs.

@@ -7,7 +7,7 @@ from typing import Final
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.backoff import Backoffs
-from egpu.core.leasing.state import Lease, Part, Server
+from egpu.core.leasing.state import Lease, Part, Second, Server
 from egpu.core.placement.ledger import Holder, Ledger
 from egpu_base.errors import NotFound
 
@@ -60,14 +60,23 @@ class LeaseTable:
         for holder in _counted(lease):
             self._per_holder[holder] += 1
         for server, part in lease.parts.items():
-            self._hold(lease, server, part)
+            self.hold(lease, server, part)
 
     def with_part(self, lease: Lease, server: str, part: Part, *, order: bool = False) -> Lease:
         """Return `lease` with this part, which the ledger holds. `order`: tell the server."""
         if order:
             part = replace(part, ordered=self.next_version(server))
-        self._hold(lease, server, part)
+        self.hold(lease, server, part)
         return lease.with_part(server, part)
+
+    def with_second(self, lease: Lease, second: Second, *, order: bool = False) -> Lease:
+        """Return `lease` with this second place, which the ledger holds. `order`: tell its server."""
+        if second.server not in self.servers:
+            return replace(lease, second=second)
+        if order:
+            second = replace(second, part=replace(second.part, ordered=self.next_version(second.server)))
+        self.hold(lease, second.server, second.part)
+        return replace(lease, second=second)
 
     def next_version(self, server: str) -> int:
         """Return the version of the server's next order, and mark the server as changed."""
@@ -84,6 +93,11 @@ class LeaseTable:
         ending = replace(found, state="ending", reason=reason)
         for server, part in found.parts.items():
             ending = self.with_part(ending, server, replace(part, wanted=()), order=True)
+        if ending.second is not None:
+            second = replace(ending.second, state="gone", part=replace(ending.second.part, wanted=()))
+            ending = self.with_second(ending, second, order=True)
+            if second.server not in self.servers:
+                ending = replace(ending, second=None)
         self.leases[lease] = ending
         self.touched.add(lease)
         self.ended[lease] = reason
@@ -93,13 +107,23 @@ class LeaseTable:
 
     def drop_part(self, lease: Lease, server: Server) -> None:
         """Remove a part that does not run on the server any more; the last part takes the lease with it."""
-        self.touched.add(lease.id)
-        self.ledger.release(_holder(lease.id, server.name))
-        server.leases.discard(lease.id)
         parts = {name: part for name, part in lease.parts.items() if name != server.name}
-        if parts:
-            self.leases[lease.id] = replace(lease, parts=parts)
-            return
+        self._drop(lease, server, lease.parts[server.name], replace(lease, parts=parts))
+
+    def drop_second(self, lease: Lease, server: Server) -> None:
+        """Remove a second place that does not run on the server any more."""
+        assert lease.second is not None
+        self._drop(lease, server, lease.second.part, replace(lease, second=None))
+
+    def release_second(self, lease: Lease, server: Server) -> None:
+        """Release a second place, which the lease still remembers."""
+        assert lease.second is not None
+        self.ledger.release(_holder(lease.id, server.name, lease.second.part.place))
+        server.leases.discard(lease.id)
+
+    def forget(self, lease: Lease) -> None:
+        """Remove a lease without any place."""
+        self.touched.add(lease.id)
         del self.leases[lease.id]
         if self._by_request.get((lease.peer, lease.request)) == lease.id:
             del self._by_request[lease.peer, lease.request]
@@ -108,16 +132,28 @@ class LeaseTable:
             if not self._per_holder[holder]:
                 del self._per_holder[holder]
 
-    def _hold(self, lease: Lease, server: str, part: Part) -> None:
+    def _drop(self, lease: Lease, server: Server, part: Part, without: Lease) -> None:
+        self.touched.add(lease.id)
+        self.ledger.release(_holder(lease.id, server.name, part.place))
+        self.leases[lease.id] = without
+        if not without.is_at(server.name):
+            server.leases.discard(lease.id)
+        if not without.parts and without.second is None:
+            self.forget(without)
+
+    def hold(self, lease: Lease, server: str, part: Part) -> None:
+        """Count a part of a lease on its server's cards."""
         self.servers[server].leases.add(lease.id)
         if shares := part.held:
             granted = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=shares)
-            self.ledger.hold(_holder(lease.id, server), PodAllocation(node=server, containers={CONTAINER: granted}))
+            self.ledger.hold(
+                _holder(lease.id, server, part.place), PodAllocation(node=server, containers={CONTAINER: granted})
+            )
 
 
 def _counted(lease: Lease) -> tuple[tuple[str, str], tuple[str, str]]:
     return (lease.peer, lease.holder), (lease.peer, "")
 
 
-def _holder(lease: str, server: str) -> Holder:
-    return Holder("lease", f"{lease}@{server}")
+def _holder(lease: str, server: str, place: int) -> Holder:
+    return Holder("lease", f"{lease}@{server}" + (f"#{place}" if place else ""))

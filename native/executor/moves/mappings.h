@@ -1,0 +1,34 @@
+/* The mappings that hold a session's memory: all by address, under the lock of arena.c. */
+#ifndef EGPU_EXECUTOR_MAPPINGS_H
+#define EGPU_EXECUTOR_MAPPINGS_H
+
+#include "executor/moves/moves.h"
+
+struct mapping {
+    struct arena_mapping is;
+    CUmemGenericAllocationHandle handle;
+    uint64_t free_units;
+    uint64_t used[ARENA_UNITS / 64]; /* of a shared one */
+};
+extern struct mapping **mappings;
+extern uint32_t mapping_count;
+extern uint64_t mapping_bytes;
+
+/* Room for one more in a list; false: there is no memory. */
+bool moves_grow(void **list, uint32_t count, uint32_t *room, size_t size);
+
+CUmemAllocationProp mapping_properties(int32_t device);
+CUresult mapping_add(const struct arena_mapping *is, struct mapping **added);
+CUresult mapping_remove(uint32_t index);
+uint32_t mapping_index(uint64_t base);        /* of the first one that does not begin below */
+struct mapping *mapping_of(uint64_t address); /* that has the address, or NULL */
+/* The first addresses of the range that are free; 0: there are none. */
+uint64_t mapping_place(uint64_t range_base, uint64_t range_bytes, uint64_t bytes);
+
+uint64_t mapping_units(uint64_t bytes);
+bool mapping_unit_used(const struct mapping *mapping, uint64_t unit);
+void mapping_mark(struct mapping *mapping, uint64_t address, uint64_t bytes, bool used);
+/* So many free units in a row; ARENA_UNITS: there are none. */
+uint64_t mapping_find_units(const struct mapping *mapping, uint64_t count);
+
+#endif

@@ -1,0 +1,70 @@
+/* The target's parent: all sessions are rebuilt before the first client is let in. */
+#include "executor/moves/mover.h"
+
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "common/descriptor.h"
+#include "executor/moves/moves.h"
+#include "executor/parent.h"
+#include "executor/session/greeting.h"
+
+#define HEAD_MS 60000
+#define LIST_MS 5000
+
+/* A session's next report. */
+static bool told(const struct session *session, struct moves_report *report) {
+    bool came = descriptor_receive_all(session->control, report, sizeof *report, NULL,
+                                       DESCRIPTOR_NO_DEADLINE);
+    report->why[sizeof report->why - 1] = 0;
+    if (!came) snprintf(report->why, sizeof report->why, "a session ended at the target");
+    return came && report->good;
+}
+
+/* Processes, drivers and contexts are made while the program still runs at the source. */
+static bool prepare(const struct moved_client *clients, uint32_t count, struct session **made,
+                    struct moves_report *report) {
+    struct greeting greeting = {.order = ORDER_PREPARE};
+    for (uint32_t i = 0; i < count; i++) {
+        made[i] = session_find(clients[i].id) == NULL
+                      ? session_start(clients[i].id, clients[i].client)
+                      : NULL;
+        snprintf(report->why, sizeof report->why, "the target has no room for the sessions");
+        if (made[i] == NULL || !greeting_pass(made[i]->control, &greeting, -1)) return false;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (!told(made[i], report)) return false;
+    return true;
+}
+
+static bool answer_source(int from, struct moves_report *report, bool good) {
+    struct iovec part = {report, sizeof *report};
+    report->good = good;
+    return descriptor_send_all(from, &part, 1, -1, 0) && good;
+}
+
+bool mover_restore(int from) {
+    struct moved_head head;
+    struct moved_client clients[MAX_SESSIONS];
+    struct session *made[MAX_SESSIONS];
+    struct moves_report report = {.why = "what was written down is malformed"};
+    struct greeting greeting = {.order = ORDER_REBUILD};
+    printf("{\"event\": \"waiting\"}\n");
+    fflush(stdout);
+    bool good = descriptor_receive_all(from, &head, sizeof head, NULL, clock_now_ms() + HEAD_MS) &&
+                memcmp(head.magic, MOVED_MAGIC, sizeof head.magic) == 0 &&
+                head.version == MOVED_VERSION && head.sessions <= (uint32_t)options.sessions &&
+                descriptor_receive_all(from, clients, head.sessions * sizeof *clients, NULL,
+                                       clock_now_ms() + LIST_MS);
+    good = answer_source(from, &report, good && prepare(clients, head.sessions, made, &report));
+    bool prepared = good;
+    for (uint32_t i = 0; good && i < head.sessions; i++)
+        good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], &report);
+    if (prepared) good = answer_source(from, &report, good);
+    if (good)
+        printf("{\"event\": \"restored\", \"sessions\": %u}\n", head.sessions);
+    else
+        fprintf(stderr, "egpu-executor: nothing is restored: %s\n", report.why);
+    fflush(stdout);
+    return good; /* `from` stays open: its end tells the source of ours */
+}
