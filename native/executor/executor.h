@@ -238,6 +238,7 @@ const struct image *image_known(const uint8_t digest[32], uint64_t total);
 /* A fat binary says how long it is, and a driver believes it: it has no other word. */
 bool image_is_whole(const struct image *image);
 CUresult image_part(struct task *task);
+bool images_are_coming(void); /* of one at least not all parts have come */
 
 /* ---- graphs.c ---- */
 

@@ -55,36 +55,37 @@ struct given {
     bool probe;
 };
 
+static const struct option flags[] = {
+    {"slice", required_argument, NULL, 's'},
+    {"driver", required_argument, NULL, 'd'},
+    {"listen", required_argument, NULL, 'l'},
+    {"listen-fd", required_argument, NULL, 'f'},
+    {"listen-tcp", required_argument, NULL, 'p'},
+    {"token-file", required_argument, NULL, 't'},
+    {"grace", required_argument, NULL, 'g'},
+    {"lease", required_argument, NULL, 'n'},
+    {"sessions", required_argument, NULL, 'm'},
+    {"cgroup", required_argument, NULL, 'c'},
+    {"user", required_argument, NULL, 'u'},
+    {"view", no_argument, NULL, 'v'},
+    {"landlock", no_argument, NULL, 'k'},
+    {"show", required_argument, NULL, 'h'},
+    {"device", required_argument, NULL, 'D'},
+    {"probe", no_argument, NULL, 'P'},
+    {"session", required_argument, NULL, 'S'},
+    {"roster", required_argument, NULL, 'R'},
+    {"rules", required_argument, NULL, 'L'},
+    {"images", required_argument, NULL, 'i'},
+    {"network", optional_argument, NULL, 'N'},
+    {"movable", no_argument, NULL, 'M'},
+    {"fixed", no_argument, NULL, 'F'},
+    {"moves-fd", required_argument, NULL, 'o'},
+    {"restore-fd", required_argument, NULL, 'r'},
+    {NULL, 0, NULL, 0},
+};
+
 /* Return false for an unknown flag. */
 static bool parse(int argc, char **argv, struct given *given) {
-    static const struct option flags[] = {
-        {"slice", required_argument, NULL, 's'},
-        {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},
-        {"listen-fd", required_argument, NULL, 'f'},
-        {"listen-tcp", required_argument, NULL, 'p'},
-        {"token-file", required_argument, NULL, 't'},
-        {"grace", required_argument, NULL, 'g'},
-        {"lease", required_argument, NULL, 'n'},
-        {"sessions", required_argument, NULL, 'm'},
-        {"cgroup", required_argument, NULL, 'c'},
-        {"user", required_argument, NULL, 'u'},
-        {"view", no_argument, NULL, 'v'},
-        {"landlock", no_argument, NULL, 'k'},
-        {"show", required_argument, NULL, 'h'},
-        {"device", required_argument, NULL, 'D'},
-        {"probe", no_argument, NULL, 'P'},
-        {"session", required_argument, NULL, 'S'},
-        {"roster", required_argument, NULL, 'R'},
-        {"rules", required_argument, NULL, 'L'},
-        {"images", required_argument, NULL, 'i'},
-        {"network", optional_argument, NULL, 'N'},
-        {"movable", no_argument, NULL, 'M'},
-        {"fixed", no_argument, NULL, 'F'},
-        {"moves-fd", required_argument, NULL, 'o'},
-        {"restore-fd", required_argument, NULL, 'r'},
-        {NULL, 0, NULL, 0},
-    };
     for (int flag; (flag = getopt_long(argc, argv, "", flags, NULL)) != -1;) switch (flag) {
         case 's': options.slice = optarg; break;
         case 'd': options.driver = optarg; break;

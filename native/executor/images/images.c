@@ -144,6 +144,12 @@ CUresult image_part(struct task *task) {
     return CUDA_SUCCESS;
 }
 
+bool images_are_coming(void) {
+    for (unsigned i = 0; i < IMAGES; i++)
+        if (images[i].bytes != NULL && !images[i].complete) return true;
+    return false;
+}
+
 const struct image *image_known(const uint8_t digest[32], uint64_t total) {
     struct image *image = image_find(digest);
     if (image == NULL) image = image_stored(digest, total);

@@ -2,8 +2,8 @@
  * out, and has left it while it waits for more; so whoever has closed it knows that no call runs.
  * Calls in threads of their own, the work of the card and functions of the program are waited for.
  *
- * A function of the program that runs, and a stream that captures, need further calls to come to
- * their end: then the gate is opened for a while.
+ * A function of the program that runs, a stream that captures and an image of which parts have come
+ * need further calls to come to their end: then the gate is opened for a while.
  */
 #define _GNU_SOURCE
 #include "executor/session/session.h"
@@ -80,9 +80,12 @@ static void found(struct looked *looked, CUresult result) {
 static bool see_capture(const struct handle_seen *seen, void *data) {
     struct looked *looked = data;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (wire_kind_of(seen->id) == KIND_context &&
-        looked->context_count < sizeof looked->contexts / sizeof *looked->contexts)
-        looked->contexts[looked->context_count++] = seen->id;
+    if (wire_kind_of(seen->id) == KIND_context) {
+        if (looked->context_count == sizeof looked->contexts / sizeof *looked->contexts)
+            found(looked, CUDA_ERROR_NOT_SUPPORTED); /* more than are waited for */
+        else
+            looked->contexts[looked->context_count++] = seen->id;
+    }
     if (wire_kind_of(seen->id) != KIND_stream) return true;
     driver_enter(seen->parent);
     if (DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(
@@ -104,7 +107,7 @@ static bool see_stream(const struct handle_seen *seen, void *data) {
 static struct looked look(void) {
     struct looked looked = {.work = session_waits() ? WORK_GOES_ON : WORK_DONE};
     handles_each(see_capture, &looked);
-    if (callbacks_run()) looked.work = WORK_NEEDS_CALLS;
+    if (callbacks_run() || images_are_coming()) looked.work = WORK_NEEDS_CALLS;
     if (looked.work == WORK_DONE) handles_each(see_stream, &looked);
     for (unsigned i = 0; i < looked.context_count && looked.work == WORK_DONE; i++) {
         driver_enter(looked.contexts[i]);
@@ -133,10 +136,11 @@ bool gate_close(char *why) {
         usleep(AGAIN_US);
     }
     gate_open();
-    snprintf(why, MOVES_WHY_BYTES,
-             looked.work == WORK_NEEDS_CALLS
-                 ? "a stream captures, or a function of the program runs, all the time"
-                 : "the work on the card does not end within %d s",
-             STOP_MS / 1000);
+    snprintf(
+        why, MOVES_WHY_BYTES,
+        looked.work == WORK_NEEDS_CALLS
+            ? "a stream captures, an image comes, or a function of the program runs, all the time"
+            : "the work on the card does not end within %d s",
+        STOP_MS / 1000);
     return false;
 }

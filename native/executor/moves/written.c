@@ -38,7 +38,9 @@ static bool see_prevention(const struct handle_seen *seen, void *data) {
 bool session_moves(char *why, uint64_t *bytes) {
     why[0] = 0;
     *bytes = arena_bytes();
-    if (session.transport == &transport_shared)
+    if (session.transport == NULL)
+        snprintf(why, MOVES_WHY_BYTES, "the session is just beginning");
+    else if (session.transport == &transport_shared)
         snprintf(why, MOVES_WHY_BYTES, "shared memory: not carried");
     else if (kept_overflowed())
         snprintf(why, MOVES_WHY_BYTES, "the session has more objects and settings than are kept");
