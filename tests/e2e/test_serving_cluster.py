@@ -22,7 +22,8 @@ from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Json = dict[str, Any]
-PODS = "/api/v1/namespaces/default/pods"
+NAMESPACE = "/api/v1/namespaces/default"
+PODS = f"{NAMESPACE}/pods"
 PROBE = (Path(__file__).parents[1] / "cluster" / "probe.py").read_text()
 SAY = """
 import os, sys, time
@@ -103,22 +104,41 @@ def assert_slice(share: CardShare, seen: Sequence[Json]) -> None:
 
 
 async def test_kserve_predictor(client: Client):
-    """An InferenceService without Knative: the model is fetched first, into a volume that the server reads."""
+    """An InferenceService without Knative: the model is fetched first, into a volume that the server reads.
+    Configuration and credentials are files."""
+    meta = {"name": "files"}
+    await client.raw("POST", f"{NAMESPACE}/configmaps", body={"metadata": meta, "data": {"server.yaml": "batch: 8"}})
+    await client.raw("POST", f"{NAMESPACE}/secrets", body={"metadata": meta, "stringData": {"token": "t"}})
+    files = [{"name": "config", "mountPath": "/etc/server"}, {"name": "credentials", "mountPath": "/etc/credentials"}]
     mount = [{"name": "kserve-provision-location", "mountPath": "/mnt/models"}]
     variables = {"PROTOCOL": "v1", "LMCACHE_USE_EXPERIMENTAL": "True"}
     shared = [{"name": "devshm", "mountPath": "/dev/shm"}]
     spec = {
         "initContainers": [helper("storage-initializer", "touch /mnt/models/config.json", volumeMounts=mount)],
         "containers": [
-            server("kserve-container", "/mnt/models", environment=variables, volumeMounts=[*mount, *shared])
+            server(
+                "kserve-container",
+                "/mnt/models",
+                "/etc/server",
+                "/etc/credentials",
+                environment=variables,
+                volumeMounts=[*mount, *shared, *files],
+            )
         ],
-        "volumes": [{"name": "kserve-provision-location", "emptyDir": {}}, {"name": "devshm", **SHARED_MEMORY}],
+        "volumes": [
+            {"name": "kserve-provision-location", "emptyDir": {}},
+            {"name": "devshm", **SHARED_MEMORY},
+            {"name": "config", "configMap": {"name": "files"}},
+            {"name": "credentials", "secret": {"secretName": "files"}},
+        ],
         "hostIPC": False,
     }
     pod = body("llm-predictor", spec, labels={"serving.kserve.io/inferenceservice": "llm"})
     share, seen, said = await run(client, pod, "kserve-container")
     assert_slice(share, seen)
-    assert said["paths"] == {"/mnt/models": ["config.json"]}
+    assert said["paths"] == {
+        "/mnt/models": ["config.json"], "/etc/server": ["server.yaml"], "/etc/credentials": ["token"],
+    }  # fmt: skip
     assert variables.items() <= said["environment"].items()
     assert said["environment"]["NVIDIA_VISIBLE_DEVICES"] == share.uuid
 

@@ -13,9 +13,10 @@ from egpu_base.errors import NotSupported
 from egpu_base.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount
 from egpu_sim.cluster.kubelet.config import KubeletConfig
 from egpu_sim.cluster.kubelet.environment import Sources
-from egpu_sim.cluster.kubelet.launch import run_spec, volumes
+from egpu_sim.cluster.kubelet.launch import run_spec
 from egpu_sim.cluster.kubelet.objects import Pod
 from egpu_sim.cluster.kubelet.runtime import Bind, RunSpec
+from egpu_sim.cluster.kubelet.volumes import mounts
 from egpu_sim.machines.machine import PRELOADED
 from support.simulated_gpu import machine
 
@@ -49,7 +50,7 @@ def launch(
         answers=answers,
         edits=edits or ContainerDevices(),
         sources=Sources(),
-        volumes=volumes(config, pod, pod.containers[0]),
+        volumes=mounts(config, pod, pod.containers[0], Sources()),
         private_mounts=private_mounts,
     )
 
@@ -135,7 +136,7 @@ def test_without_simulated_cards_or_a_slice_nothing_is_said_to_compilers(
 
 
 def test_a_volume_that_is_not_supported_says_so(tmp_path: Path) -> None:
-    unknown = [{"name": "v", "configMap": {"name": "c"}}]
-    mounts = [{"name": "main", "command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
-    with pytest.raises(NotSupported, match=r"'v'.*only emptyDir and hostPath"):
-        launch(tmp_path, private_mounts=True, volumes=unknown, containers=mounts)
+    unknown = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    mounted = [{"name": "main", "command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
+    with pytest.raises(NotSupported, match=r"'v'.*only emptyDir, hostPath, configMap"):
+        launch(tmp_path, private_mounts=True, volumes=unknown, containers=mounted)

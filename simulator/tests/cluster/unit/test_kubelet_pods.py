@@ -170,17 +170,18 @@ def test_environment() -> None:
             {"name": "MAYBE", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k", "optional": True}}},
             {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
             {"name": "LIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+            {"name": "MIB", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
         ],
         envFrom=[{"prefix": "P_", "configMapRef": {"name": "c"}}],
-        resources={"limits": {"cpu": "2"}},
+        resources={"limits": {"cpu": "1500m", "memory": "1Gi"}},
     )
-    sources = Sources(config_maps={"c": {"x": "1"}}, secrets={"s": {"k": "v"}})
+    sources = Sources(config_maps={"c": {"x": b"1"}}, secrets={"s": {"k": b"v"}})
     env = environment(pod(), one, node_ip="1.2.3.4", devices={"D": "d"}, sources=sources)
     assert env["CARDS"] == "GPU-1,GPU-2"
     assert env["ABSENT"] == ""
     assert env["BOTH"] == "n/1.2.3.4 $(WHERE) $(UNKNOWN)"
     assert "MAYBE" not in env
-    assert (env["KEY"], env["LIMIT"], env["P_x"], env["D"]) == ("v", "2", "1", "d")
+    assert (env["KEY"], env["LIMIT"], env["MIB"], env["P_x"], env["D"]) == ("v", "2", "1024", "1", "d")
     assert shutil.which("nvidia-smi", path=env["PATH"]) == str(native.path("tools/nvidia-smi"))
 
 

@@ -15,6 +15,7 @@
     launch       needs of a start: paths, libraries, environment
     covered      paths that volumes cover, shown elsewhere
     environment  variables
+    volumes      directories and files for containers
     images       the program of an image
     runtime      containers as processes
     streaming    the socket where the API server asks for the next three

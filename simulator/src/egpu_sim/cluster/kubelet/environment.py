@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from egpu_base.api.quantities import parse_quantity
 from egpu_base.errors import InvalidInput
 from egpu_sim import native
-from egpu_sim.cluster.kubelet.objects import Container, EnvVar, Pod, SourceRef, ValueFrom
+from egpu_sim.cluster.kubelet.objects import Container, EnvVar, Pod, ResourceSelector, SourceRef, ValueFrom
 
 TERMINAL = "xterm"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,8 +23,8 @@ _KEYED = re.compile(r"^metadata\.(annotations|labels)\['(.+)'\]$")
 class Sources:
     """The ConfigMaps and Secrets that a pod names, already read; absent ones are not in the mappings."""
 
-    config_maps: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    config_maps: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict[str, Mapping[str, bytes]])
+    secrets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict[str, Mapping[str, bytes]])
 
 
 def environment(
@@ -77,14 +80,21 @@ def named_sources(pod: Pod) -> tuple[set[str], set[str]]:
     return maps, secrets
 
 
-def _whole(prefix: str, ref: SourceRef | None, found: Mapping[str, Mapping[str, str]], kind: str) -> dict[str, str]:
+def _whole(prefix: str, ref: SourceRef | None, found: Mapping[str, Mapping[str, bytes]], kind: str) -> dict[str, str]:
     if ref is None:
         return {}
     if ref.name not in found:
         if ref.optional:
             return {}
         raise InvalidInput(f"envFrom.{kind}", f"{ref.name!r} was not found")
-    return {prefix + key: value for key, value in found[ref.name].items()}
+    return {prefix + key: _text(value, f"envFrom.{kind}") for key, value in found[ref.name].items()}
+
+
+def _text(value: bytes, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(where, "a value is no text; mount it as a file") from error
 
 
 def _value(pod: Pod, container: Container, variable: EnvVar, *, node_ip: str, sources: Sources) -> str | None:
@@ -93,15 +103,19 @@ def _value(pod: Pod, container: Container, variable: EnvVar, *, node_ip: str, so
         return variable.value
     where = f"env[{variable.name}].valueFrom"
     if origin.field_ref is not None:
-        return _field(pod, origin.field_ref.field_path, node_ip=node_ip, where=where)
+        return pod_field(pod, origin.field_ref.field_path, node_ip=node_ip, where=where)
     if origin.config_map_key_ref is not None or origin.secret_key_ref is not None:
         return _key(origin, sources, where)
     if origin.resource_field_ref is not None:
-        return _resource(container, origin.resource_field_ref.resource, where)
+        return amount(container, origin.resource_field_ref, where)
     raise InvalidInput(where, "names no source")
 
 
-def _field(pod: Pod, path: str, *, node_ip: str, where: str) -> str:
+def pod_field(pod: Pod, path: str, *, node_ip: str, where: str) -> str:
+    """Return a field of the pod, for a variable or a file. Raises InvalidInput for another field."""
+    if path in ("metadata.annotations", "metadata.labels"):
+        whole = pod.metadata.annotations if path.endswith("annotations") else pod.metadata.labels
+        return "\n".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in sorted((whole or {}).items()))
     keyed = _KEYED.match(path)
     if keyed:
         kind, key = keyed.groups()
@@ -130,13 +144,16 @@ def _key(origin: ValueFrom, sources: Sources, where: str) -> str | None:
     value = found.get(selector.name, {}).get(selector.key)
     if value is None and not selector.optional:
         raise InvalidInput(where, f"key {selector.key!r} of {selector.name!r} was not found")
-    return value
+    return None if value is None else _text(value, where)
 
 
-def _resource(container: Container, resource: str, where: str) -> str:
+def amount(container: Container, selector: ResourceSelector, where: str) -> str:
+    """Return a limit or request in units of the divisor, rounded up. Raises InvalidInput."""
+    resource = selector.resource
     kind, _, name = resource.partition(".")
     requirements = container.resources
     found = None if requirements is None else (requirements.limits if kind == "limits" else requirements.requests)
     if kind not in ("limits", "requests") or found is None or name not in found:
         raise InvalidInput(where, f"resource {resource!r} is not set on container {container.name}")
-    return str(found[name])
+    divisor = parse_quantity(selector.divisor, field=where) if selector.divisor else 0
+    return str(math.ceil(parse_quantity(found[name], field=where) / (divisor or 1)))

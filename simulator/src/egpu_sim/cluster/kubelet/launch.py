@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from egpu_base.errors import InvalidInput, NotSupported, TerminalError
+from egpu_base.errors import TerminalError
 from egpu_base.kubelet.deviceplugin import ContainerDevices, DeviceNode
 from egpu_sim.cluster.kubelet import images
 from egpu_sim.cluster.kubelet.config import KubeletConfig
 from egpu_sim.cluster.kubelet.covered import Covered
 from egpu_sim.cluster.kubelet.environment import Sources, environment, expand_all
-from egpu_sim.cluster.kubelet.objects import Container, Pod, Volume
+from egpu_sim.cluster.kubelet.objects import Container, Pod
 from egpu_sim.cluster.kubelet.runtime import Bind, RunSpec
 from egpu_sim.machines import machine as simulator
 from egpu_sim.machines.environment import making_ptx
@@ -156,43 +156,3 @@ def _without_mounts(env: Mapping[str, str], preload: Sequence[str]) -> dict[str,
     warns."""
     given = [env["LD_PRELOAD"]] if env.get("LD_PRELOAD") else []
     return {**env, "LD_PRELOAD": ":".join([*preload, *given])} if preload else dict(env)
-
-
-def volumes(config: KubeletConfig, pod: Pod, container: Container) -> list[Bind]:
-    """Return the mounts of the container's volumes, whose directories are made.
-
-    Raises:
-        InvalidInput: a volume cannot be resolved.
-        NotSupported: a kind of volume that this kubelet does not support.
-    """
-    known = {volume.name: volume for volume in pod.spec.volumes or []}
-    binds: list[Bind] = []
-    for mount in container.volume_mounts or []:
-        volume = known.get(mount.name)
-        if volume is None:
-            raise InvalidInput("volumeMounts", f"there is no volume {mount.name!r}")
-        source = _source(config, pod, volume)
-        if source is not None:
-            path = source / mount.sub_path if mount.sub_path else source
-            if mount.sub_path:
-                path.mkdir(parents=True, exist_ok=True)
-            binds.append(Bind(str(path), mount.mount_path, mount.read_only))
-    return binds
-
-
-def _source(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
-    """Return the directory or file of this machine; None for a service account's token, which does not exist here."""
-    if volume.host_path is not None:
-        path = Path(volume.host_path.path)
-        if volume.host_path.type == "DirectoryOrCreate":
-            path.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            raise InvalidInput("volumes", f"hostPath {path} does not exist")
-        return path
-    if volume.empty_dir is not None:
-        path = config.volume_dir(pod.uid, volume.name, medium=str(volume.empty_dir.get("medium")))
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-    if volume.projected is not None:
-        return None
-    raise NotSupported(f"volume {volume.name!r}: this kubelet supports only emptyDir and hostPath")

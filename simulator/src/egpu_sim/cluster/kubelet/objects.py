@@ -57,15 +57,60 @@ class HostPath(Wire, frozen=True, kw_only=True):
     type: str = ""
 
 
+class KeyToPath(Wire, frozen=True, kw_only=True):
+    key: str = ""
+    path: str = ""
+    mode: int | None = None
+
+
+class FilesOf(Wire, frozen=True, kw_only=True):
+    """Files of a ConfigMap or Secret: of all its keys, or of `items`."""
+
+    name: str = ""
+    secret_name: str = ""
+    items: list[KeyToPath] | None = None
+    default_mode: int = 0o644
+    optional: bool = False
+
+
+class DownwardFile(Wire, frozen=True, kw_only=True):
+    path: str = ""
+    field_ref: kubernetes.ObjectFieldSelector | None = None
+    resource_field_ref: ResourceSelector | None = None
+    mode: int | None = None
+
+
+class DownwardFiles(Wire, frozen=True, kw_only=True):
+    """Files of what the pod says of itself."""
+
+    items: list[DownwardFile] = field(default_factory=list[DownwardFile])
+    default_mode: int = 0o644
+
+
+class Projection(Wire, frozen=True, kw_only=True):
+    """One source of files."""
+
+    config_map: FilesOf | None = None
+    secret: FilesOf | None = None
+    downward_api: DownwardFiles | None = field(default=None, name="downwardAPI")
+    service_account_token: dict[str, Any] | None = None
+
+
+class Projected(Wire, frozen=True, kw_only=True):
+    sources: list[Projection] = field(default_factory=list[Projection])
+    default_mode: int = 0o644
+
+
 class Volume(Wire, frozen=True, kw_only=True):
-    """`unsupported` kinds are recognised by having neither of the two."""
+    """Kinds that are not supported are recognised by having none of these."""
 
     name: str
     empty_dir: dict[str, Any] | None = None
     host_path: HostPath | None = None
-    config_map: dict[str, Any] | None = None
-    secret: dict[str, Any] | None = None
-    projected: dict[str, Any] | None = None
+    config_map: FilesOf | None = None
+    secret: FilesOf | None = None
+    downward_api: DownwardFiles | None = field(default=None, name="downwardAPI")
+    projected: Projected | None = None
 
 
 class Container(kubernetes.Container, frozen=True, kw_only=True):
@@ -120,3 +165,5 @@ class ConfigMap(Object, frozen=True, kw_only=True, tag_field="kind", tag="Config
 
     api_version: str = field(default_factory=lambda: "v1")
     data: dict[str, str] | None = None
+    binary_data: dict[str, str] | None = None
+    """In base64."""

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import structlog
@@ -14,16 +14,16 @@ import structlog
 from egpu_base.api.kubernetes import Secret
 from egpu_base.errors import ElasticGPUError, InvalidInput, NativeMissing, NotSupported, TerminalError, Unavailable
 from egpu_base.kubernetes import Client
-from egpu_sim.cluster.kubelet import cdi, images
+from egpu_sim.cluster.kubelet import cdi, images, volumes
 from egpu_sim.cluster.kubelet.claims import Claims
 from egpu_sim.cluster.kubelet.config import KubeletConfig
 from egpu_sim.cluster.kubelet.containers import ContainerRecord, Run
 from egpu_sim.cluster.kubelet.devices import DeviceManager
 from egpu_sim.cluster.kubelet.environment import Sources, named_sources
 from egpu_sim.cluster.kubelet.events import Events
-from egpu_sim.cluster.kubelet.launch import run_spec, volumes
+from egpu_sim.cluster.kubelet.launch import run_spec
 from egpu_sim.cluster.kubelet.objects import ConfigMap, Pod
-from egpu_sim.cluster.kubelet.runtime import RunSpec, Runtime, write_start_error
+from egpu_sim.cluster.kubelet.runtime import Bind, RunSpec, Runtime, write_start_error
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +47,10 @@ def _missing_source(spec: RunSpec) -> InvalidInput | None:
     """Return the error of a mount that may come later. Container runtimes find it before they make a container."""
     missing = [bind.source for bind in spec.binds if not os.path.lexists(bind.source)]
     return InvalidInput("mounts", f"{missing[0]} does not exist") if missing else None
+
+
+def _decoded(values: Mapping[str, str] | None) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (values or {}).items()}
 
 
 class Starter:
@@ -109,7 +113,9 @@ class Starter:
             raise _CannotStart("CreateContainerError", error) from error
         try:
             # Except a volume: it may be a directory of a file system that does not answer.
-            given = await asyncio.to_thread(volumes, self._config, pod, container) if container.volume_mounts else ()
+            given: Sequence[Bind] = ()
+            if container.volume_mounts:
+                given = await asyncio.to_thread(volumes.mounts, self._config, pod, container, sources)
             spec = run_spec(
                 self._config,
                 pod,
@@ -161,14 +167,15 @@ class Starter:
             raise InvalidInput("devices", f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
     async def _sources(self, pod: Pod) -> Sources:
-        maps, secrets = named_sources(pod)
+        named, in_volumes = named_sources(pod), volumes.named_by_volumes(pod)
+        maps, secrets = named[0] | in_volumes[0], named[1] | in_volumes[1]
         found_maps = {name: await self._client.find(ConfigMap, name, namespace=pod.namespace) for name in maps}
         found_secrets = {name: await self._client.find(Secret, name, namespace=pod.namespace) for name in secrets}
         return Sources(
-            config_maps={name: found.data or {} for name, found in found_maps.items() if found is not None},
-            secrets={
-                name: {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
-                for name, found in found_secrets.items()
+            config_maps={
+                name: {key: text.encode() for key, text in (found.data or {}).items()} | _decoded(found.binary_data)
+                for name, found in found_maps.items()
                 if found is not None
             },
+            secrets={name: _decoded(found.data) for name, found in found_secrets.items() if found is not None},
         )
