@@ -166,8 +166,8 @@ async def test_jupyterhub_single_user_server(client: Client):
         "automountServiceAccountToken": False,
         "initContainers": [helper("block-cloud-metadata", "true")],
         "containers": [
-            server("notebook", "/home/jovyan", environment=variables,
-                   volumeMounts=[{"name": "home", "mountPath": "/home/jovyan"}])
+            server("notebook", "/srv/jovyan", environment=variables,
+                   volumeMounts=[{"name": "home", "mountPath": "/srv/jovyan"}])
         ],
         "volumes": [{"name": "home", "emptyDir": {}}],
         "restartPolicy": "OnFailure",
@@ -177,15 +177,15 @@ async def test_jupyterhub_single_user_server(client: Client):
     share, seen, said = await run(client, pod, "notebook")
     assert_slice(share, seen)
     assert variables.items() <= said["environment"].items()
-    assert said["paths"] == {"/home/jovyan": []}
+    assert said["paths"] == {"/srv/jovyan": []}
 
 
 async def test_kubeflow_notebook(client: Client):
     """The controller sets NB_PREFIX, and the form adds shared memory."""
-    mounts = [{"name": "dshm", "mountPath": "/dev/shm"}, {"name": "workspace", "mountPath": "/home/jovyan"}]
+    mounts = [{"name": "dshm", "mountPath": "/dev/shm"}, {"name": "workspace", "mountPath": "/srv/jovyan"}]
     spec = {
         "containers": [
-            server("nb", "/home/jovyan", environment={"NB_PREFIX": "/notebook/default/nb"}, volumeMounts=mounts)
+            server("nb", "/srv/jovyan", environment={"NB_PREFIX": "/notebook/default/nb"}, volumeMounts=mounts)
         ],
         "volumes": [{"name": "dshm", "emptyDir": {"medium": "Memory"}}, {"name": "workspace", "emptyDir": {}}],
     }
@@ -193,7 +193,7 @@ async def test_kubeflow_notebook(client: Client):
     share, seen, said = await run(client, pod, "nb")
     assert_slice(share, seen)
     assert said["environment"]["NB_PREFIX"] == "/notebook/default/nb"
-    assert said["paths"] == {"/home/jovyan": []}
+    assert said["paths"] == {"/srv/jovyan": []}
 
 
 async def test_argo_workflow_step(client: Client):

@@ -82,9 +82,8 @@ class DevicePolicy:
     `core_ppm` is 1..1,000,000 of the card's time (not read when `mode` is UNLIMITED); `memory_limit_bytes` may be
     MEMORY_UNLIMITED; `weight` (1..10000) divides idle time in SHARE; `contention_ppm` says how much of a measured GPU
     interval is the container's own work (1,000,000 when alone on the card). In SHARE, `grant_ppm` is what may be used
-    now, others' idle time included (0: `core_ppm`). `spill_limit_bytes` may be used beyond `memory_limit_bytes`, in
-    managed memory; `overhead_bytes` of the limit are held where the container does not count them. `kind` never
-    changes; the process that shares the card's time writes `work`.
+    now, others' idle time included (0: `core_ppm`). `spill_limit_bytes` are managed memory beyond the limit;
+    `overhead_bytes` of the limit are held where the container does not count them. Sharing of time writes `work`.
     """
 
     uuid: str
@@ -123,9 +122,8 @@ class Parking:
     """The memory of the slice's idle programs may leave the card. A new odd `request` asks its processes to park, a new
     even one to wake; `hold_ns`: for how long it may hold calls of a busy program.
 
-    If several slices share the card's room, `room_bytes` of the slice may be on the card at the same time, until
-    `room_until_ns` (CLOCK_MONOTONIC). Then the arbiter is gone, and the driver alone decides. Both are 0 in a slice
-    whose room is its own."""
+    If several slices share the card's room, `room_bytes` of the slice may be on the card until `room_until_ns`
+    (CLOCK_MONOTONIC). Then the arbiter is gone, and the driver decides. Both are 0 in a slice with its own room."""
 
     request: int = 0
     room_bytes: int = 0
