@@ -48,7 +48,7 @@ TIME_OF_DAY: Final = {
 """The simulated cluster and the command line are not looked at: they show ages, as Kubernetes does."""
 
 ASKED_IN_C: Final = re.compile(r"\b(CLOCK_REALTIME|clock_unix_ns|time\(NULL\)|PTHREAD_COND_INITIALIZER)")
-UNTIMED: Final = {"native/executor/session/callback.c", "native/remote/stream.c"}
+UNTIMED: Final = {"native/executor/moves/gate.c", "native/executor/session/callback.c", "native/remote/stream.c"}
 """Whose conditions are waited for without an end, so that they have no clock. One that has an end is made with
 CLOCK_MONOTONIC: a static one has the time of day."""
 

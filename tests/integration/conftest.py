@@ -24,6 +24,14 @@ FAKE_EXECUTOR = Path(__file__).parent / "programs" / "fake_executor.py"
 MOVABLE_EXECUTOR = Path(__file__).parent / "programs" / "movable_executor.py"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nvml_of_this_file() -> Generator[None]:
+    """A process reads one NVML. The next file may have another simulated machine."""
+    yield
+    if (pynvml := sys.modules.get("pynvml")) is not None:
+        pynvml.nvmlLib = None
+
+
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver made for tests, and its programs."""

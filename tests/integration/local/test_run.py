@@ -163,7 +163,7 @@ def run(state: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def leftovers(state: Path) -> list[str]:
-    return [p.name for p in (state / "A100-80G").iterdir() if p.name not in ("lock", "machine")]
+    return [p.name for p in (state / "A100-80G").iterdir() if p.name not in ("lock", "arbiter.lock", "machine")]
 
 
 CLEARED = ("env", "-i", f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}", "/bin/sh", "-c")
