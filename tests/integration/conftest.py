@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -28,8 +29,8 @@ MOVABLE_EXECUTOR = Path(__file__).parent / "programs" / "movable_executor.py"
 def nvml_of_this_file() -> Generator[None]:
     """A process reads one NVML. The next file may have another simulated machine."""
     yield
-    if (pynvml := sys.modules.get("pynvml")) is not None:
-        pynvml.nvmlLib = None
+    if "pynvml" in sys.modules:
+        cast(Any, sys.modules["pynvml"]).nvmlLib = None
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def state_dir() -> Generator[Path]:
     """A directory with a short path, because sockets are made below it. Executors that are left there are ended."""
     path = Path(tempfile.mkdtemp(prefix="egpu-test-", dir="/tmp"))
     yield path
-    for directory in path.glob("*/*"):
+    for directory in (*path.glob("*/*"), *path.glob("*/*/*")):
         for pid in processes_of(directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

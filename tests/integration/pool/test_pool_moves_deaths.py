@@ -85,6 +85,7 @@ async def test_a_broker_that_dies_before_it_hears_that_a_lease_has_left_learns_i
         await made.program.goes_on()
         assert made.where == target
         await until(lambda: made.daemons.places(made.lease) == [f"{target}/{made.lease}-1"])
+        await until(lambda: made.broker.service.pool.leases[made.lease].second is None)
         await made.asker.move(made.lease, server=source)
         await made.program.goes_on()
 
