@@ -30,7 +30,7 @@ from support.waiting import until
 SEEDS = [int(seed) for seed in os.environ.get("EGPU_STORM_SEEDS", "11").split(",")]
 """One in every run of the suite; more by EGPU_STORM_SEEDS=11,12,13."""
 
-ROUNDS = int(os.environ.get("EGPU_STORM_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("EGPU_STORM_ROUNDS", or_long("1", "2")))
 """Rounds with ResourceClaims, each with its own seed."""
 
 STORM_SECONDS = 240.0

@@ -5,6 +5,9 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from egpu.adapters.slices import pages
 from egpu.adapters.slices.host_memory import parking_memory_mib
 from egpu.adapters.slices.pages import (
     SLOT_LIVE,
@@ -123,6 +126,23 @@ def test_no_cards_are_no_work(tmp_path: Path) -> None:
     assert card_rooms(slots, Pods()).cards() == {}
     assert parking_memory_mib(5) == 5
     assert parking_memory_mib(None) > 5
+
+
+def test_slices_that_fill_their_usage_files_are_read_without_an_object_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read 1024 rows as processes took a quarter of a second for each slice, and for each look."""
+    slots = Slots(tmp_path / "slots")
+    for name in ("one", "two"):
+        slot(slots, name, 600, 60)
+        row = USAGE_ROW.pack(SLOT_LIVE, 0, 1, 0, 7, 8, time.monotonic_ns(), *[0] * 9, *[1 << 21] * 8, *[0] * 8)
+        write(slots.usage_file(name), row * 1024, asks=True)
+    monkeypatch.setattr(pages, "ProcessUsage", None)
+    Rooms(card_rooms(slots, Pods()).cards).step()
+    for name in ("one", "two"):
+        parking = read_policy(slots.policy_file(name)).parking
+        assert parking is not None
+        assert parking.is_shared
 
 
 def write(usage: Path, rows: bytes, *, asks: bool, now: float | None = None) -> None:

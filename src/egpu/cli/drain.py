@@ -8,8 +8,8 @@ import typer
 from egpu.adapters.pool import messages
 from egpu.cli import pool
 from egpu.cli.move import Output, moved_table
-from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, fail, note, show
-from egpu_base.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
+from egpu.cli.output import EXIT_FAILED, Format, note, show
+from egpu_base.errors import ElasticGPUError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from egpu.adapters.pool.client import PoolClient
@@ -30,10 +30,7 @@ def drain(
     tls_key: pool.TlsKey = None,
 ) -> None:
     """Move all leases of a server of the pool to other servers while their programs run. It gets no new ones."""
-    try:
-        found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
-    except InvalidInput as error:
-        fail(str(error), code=EXIT_USAGE)
+    found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     if undo:
         pool.ask(address, found, lambda client: client.cordon(server, cordoned=False))
         note(f"{server} gets new leases again")

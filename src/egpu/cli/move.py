@@ -8,7 +8,6 @@ from egpu.adapters.pool import messages
 from egpu.cli import pool
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, Table, fail, note, show
 from egpu_base.api.quantities import MIB_BYTES
-from egpu_base.errors import InvalidInput
 
 Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")]
 
@@ -33,10 +32,7 @@ def move(
     """Move a lease to other cards while its program runs. If that fails, the program continues where it is."""
     if check and (to or card):
         fail("--check excludes --to and --card. It looks at the program, not at other cards", code=EXIT_USAGE)
-    try:
-        found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
-    except InvalidInput as error:
-        fail(str(error), code=EXIT_USAGE)
+    found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     if check:
         answer = pool.ask(address, found, lambda client: client.movable(lease, source=source))
         _show_check(lease, answer, output)

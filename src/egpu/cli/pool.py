@@ -78,6 +78,16 @@ def credentials(
     return Credentials(secret_file=path)
 
 
+def given_credentials(
+    secret_file: Path | None, ca: Path | None, certificate: Path | None, key: Path | None
+) -> Credentials:
+    """Return `credentials`. If the options do not fit together, end the program with the status of a wrong command."""
+    try:
+        return credentials(secret_file, ca, certificate, key)
+    except InvalidInput as error:
+        fail(str(error), code=EXIT_USAGE)
+
+
 def ask(address: str | None, found: Credentials, question: Callable[["PoolClient"], Awaitable[T]]) -> T:
     """Ask the broker one question. On an error, print one line and end the program."""
     from egpu.adapters.pool.client import PoolClient, parse_address

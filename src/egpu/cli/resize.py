@@ -25,8 +25,8 @@ def resize(
     tls_key: pool.TlsKey = None,
 ) -> None:
     """Change the limits of a lease (a program's slice in a pool). While it holds more, its allocations fail."""
+    found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     try:
-        found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
         memory_mib = None if memory is None else parse_memory_mib(memory, field="--memory")
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)

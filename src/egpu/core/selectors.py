@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from egpu.api import names
@@ -46,13 +46,6 @@ def architecture(compute_capability: str) -> str:
 
 def check(expression: str) -> None:
     """Raise NotSupported if the expression cannot be evaluated here."""
-    for token in _tokens(expression):
-        name = token.text.strip("'\"").rpartition("/")[2]
-        if token.kind in ("name", "string") and name in OF_ONE_CARD:
-            raise NotSupported(
-                f"selector {_short(expression)!r}: the extender does not know {name}; "
-                f"select by other attributes, or use a node with {names.ALLOCATOR}={names.DRA}"
-            )
     try:
         _compiled(expression)
     except cel.NotUnderstood as error:
@@ -60,17 +53,24 @@ def check(expression: str) -> None:
             f"selector {_short(expression)!r}: {error}; write it in another way, "
             f"or use a node with {names.ALLOCATOR}={names.DRA}"
         ) from error
+    for token in cel.tokens(expression):
+        name = token.text.strip("'\"").rpartition("/")[2]
+        if token.kind in ("name", "string") and name in OF_ONE_CARD:
+            raise NotSupported(
+                f"selector {_short(expression)!r}: the extender does not know {name}; "
+                f"select by other attributes, or use a node with {names.ALLOCATOR}={names.DRA}"
+            )
 
 
 @functools.lru_cache(maxsize=16_384)
 def objection(expression: str, kind: CardKind) -> str:
-    """Return why a selector does not select a card of this kind; empty if it does.
+    """Return why a selector, which `check` accepts, does not select a card of this kind; empty if it does.
 
     Kubernetes serves no device to a claim with a selector that fails for one of them. Here the card alone is left out.
     """
     try:
         found = _compiled(expression)({"device": _device(kind)})
-    except (cel.EvaluationError, cel.NotUnderstood) as error:
+    except cel.EvaluationError as error:
         return f"selector {_short(expression)!r} fails: {_short(str(error))}"
     return "" if found else f"selector {_short(expression)!r} is false"
 
@@ -79,22 +79,8 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
-def _tokens(expression: str) -> list[cel.Token]:
-    try:
-        return cel.tokens(expression)
-    except cel.NotUnderstood:
-        return []  # `_compiled` says so
-
-
 def _compiled(expression: str) -> Callable[[cel.Scope], bool]:
     return cel.compiled(expression, cel.DEVICE_VARIABLES, bounded=True)
-
-
-class _Domains(dict[str, Mapping[str, Any]]):
-    """Attributes or capacities by domain. All domains but the driver's are empty, as in Kubernetes."""
-
-    def __missing__(self, name: str) -> Mapping[str, Any]:
-        return {}
 
 
 def _device(kind: CardKind) -> dict[str, Any]:
@@ -112,7 +98,7 @@ def _device(kind: CardKind) -> dict[str, Any]:
     capacity = {"cores": types.quantity("100"), "memory": types.quantity(canonical_quantity(f"{kind.memory_mib}Mi"))}
     return {
         "driver": names.DRIVER,
-        "attributes": _Domains({names.DRIVER: known}),
-        "capacity": _Domains({names.DRIVER: capacity}),
+        "attributes": types.Domains({names.DRIVER: known}),
+        "capacity": types.Domains({names.DRIVER: capacity}),
         "allowMultipleAllocations": True,
     }

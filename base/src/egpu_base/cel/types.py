@@ -49,6 +49,13 @@ class SemverValue:
         return [_identifier(one) for one in self.prerelease] < [_identifier(one) for one in other.prerelease]
 
 
+class Domains(dict[str, Any]):
+    """Attributes or capacities of a device by domain. Any other domain is empty."""
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        return {}
+
+
 def _identifier(part: str) -> tuple[bool, int, str]:
     """Return a part of a prerelease for comparison: numbers come before words."""
     return (False, int(part), "") if part.isdecimal() else (True, 0, part)

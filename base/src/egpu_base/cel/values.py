@@ -1,7 +1,8 @@
 """Evaluation of CEL: each function makes one operand, and `cel` combines them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 MAX_SUM: Final = 100_000
@@ -68,40 +69,30 @@ def decided(sides: list[Expression], *, by: bool) -> Expression:
     if len(sides) == 1:
         return sides[0]
 
-    def decide(scope: Scope) -> bool:
-        failed: EvaluationError | None = None
-        for side in sides:
-            try:
-                if truth(side(scope)) is by:
-                    return by
-            except EvaluationError as error:
-                failed = failed or error
-        return _undecided(failed, by=by)
-
-    return decide
+    return lambda scope: _decide((partial(side, scope) for side in sides), by=by)
 
 
 def each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
     """Evaluate `exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
 
-    def decide(scope: Scope) -> bool:
-        items = many(owner(scope))
+    def tests(scope: Scope) -> Iterator[Callable[[], Any]]:
         inner = dict(scope)  # one for all of them: each is evaluated before the next
-        failed: EvaluationError | None = None
-        for item in items:
+        for item in many(owner(scope)):
             inner[variable] = item
-            try:
-                if truth(test(inner)) is by:
-                    return by
-            except EvaluationError as error:
-                failed = failed or error
-        return _undecided(failed, by=by)
+            yield partial(test, inner)
 
-    return decide
+    return lambda scope: _decide(tests(scope), by=by)
 
 
-def _undecided(failed: EvaluationError | None, *, by: bool) -> bool:
-    """Return the result if no operand was `by`: raise the first error, else the opposite."""
+def _decide(operands: Iterable[Callable[[], Any]], *, by: bool) -> bool:
+    """Evaluate operands until one is `by`. If none is, raise the first error, else return the opposite."""
+    failed: EvaluationError | None = None
+    for operand in operands:
+        try:
+            if truth(operand()) is by:
+                return by
+        except EvaluationError as error:
+            failed = failed or error
     if failed is not None:
         raise failed
     return not by

@@ -91,12 +91,15 @@ class SharingElection:
         return found is None
 
     def _lock(self, rank: Rank, kind: int) -> int | None:
-        """Return an open file that holds the lock, or None if another process holds it."""
-        path = self._directory / f"{rank.name.lower()}.lock"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        return handle
+        return lock(self._directory / f"{rank.name.lower()}.lock", kind)
+
+
+def lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
+    """Return an open file that holds the lock (flock), or None if another process holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle

@@ -4,7 +4,6 @@ Every run of the book takes part, also one whose own slice keeps its room. If th
 on with what the policy pages say, and programs that wait for room get it.
 """
 
-import fcntl
 import os
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from egpu.adapters.local.book import MIB, Book
-from egpu.adapters.local.election import FOLLOW_SECONDS
+from egpu.adapters.local.election import FOLLOW_SECONDS, lock
 from egpu.adapters.local.holders import Holder, RoomTerms
 from egpu.adapters.local.looking import LookingThread
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice
@@ -43,15 +42,8 @@ class BookRooms:
     def leads(self) -> bool:
         """Return whether this process is the arbiter now. Take the lead when no process has it."""
         if self._held is None:
-            path = self._book.directory / LOCK
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                return False
-            self._held = handle
-        return True
+            self._held = lock(self._book.directory / LOCK)
+        return self._held is not None
 
     def leave(self) -> None:
         """Let another process lead."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 from msgspec.structs import replace
 
-from egpu.adapters.executors.moving import Control, Progress
+from egpu.adapters.executors.moving import Control, ExecutorLook, Progress
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, parse_address
 from egpu.adapters.pool.connection import Connection
@@ -152,8 +152,7 @@ class Departures:
 
     async def _moved(self, executor: LeaseExecutor, move: MoveRecord) -> Departure:
         """Send the sessions, and let them leave. Raises ElasticGPUError, OSError."""
-        control = await Control.connect(executor.directory)
-        try:
+        with contextlib.closing(await Control.connect(executor.directory)) as control:
             look = await control.look()
             if not look.movable:
                 raise _Hindered("; ".join(look.prevents))
@@ -169,8 +168,6 @@ class Departures:
             executor.follow()
             log.info("lease has left", lease=move.lease, target=move.target, bytes=sent.bytes, ms=paused_ns // 10**6)
             return replace(going, state="left")
-        finally:
-            control.close()
 
     @contextlib.asynccontextmanager
     async def _stream(self, move: MoveRecord) -> AsyncGenerator[socket.socket]:
@@ -217,11 +214,7 @@ class Departures:
             if executor.moved or not alive:
                 return executor.moved
             with contextlib.suppress(ElasticGPUError):
-                control = await Control.connect(executor.directory)
-                try:
-                    await control.look()
-                finally:
-                    control.close()
+                await _looked(executor)
                 executor.follow()
                 return executor.moved
             await asyncio.sleep(SETTLE_SECONDS)
@@ -247,11 +240,7 @@ class Departures:
         try:
             if executor is None or executor.name in self._tasks or executor.record.owner.leaving:
                 raise Unavailable("it is moving, or ending")
-            control = await Control.connect(executor.directory)
-            try:
-                found = await control.look()
-            finally:
-                control.close()
+            found = await _looked(executor)
             answer = Look(number=number, bytes=found.bytes, prevents=() if found.movable else found.prevents)
         except ElasticGPUError as error:
             answer = Look(number=number, prevents=(str(error),))
@@ -263,6 +252,13 @@ class Departures:
         task = asyncio.create_task(work)
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
+
+
+async def _looked(executor: LeaseExecutor) -> ExecutorLook:
+    """Ask an executor what prevents a move; nothing happens any more that an earlier daemon said. Raises Unavailable,
+    CorruptData."""
+    with contextlib.closing(await Control.connect(executor.directory)) as control:
+        return await control.look()
 
 
 def _expected(progress: Progress, state: str) -> Progress:

@@ -9,16 +9,9 @@ from egpu_base.errors import InvalidInput
 from egpu_sim.cluster.trees import Json, as_object, at
 
 
-class _Domains(dict[str, Any]):
-    """Attributes or capacities by domain. An unknown domain is empty."""
-
-    def __missing__(self, name: str) -> dict[str, Any]:
-        return {}
-
-
 def variables(device: Json, driver: str) -> dict[str, Any]:
     """Return the variable `device` of expressions."""
-    attributes, capacities = _Domains(), _Domains()
+    attributes, capacities = cel_types.Domains(), cel_types.Domains()
     for name, value in attribute_values(device, driver).items():
         domain, _, identifier = name.rpartition("/")
         attributes.setdefault(domain, {})[identifier] = value
