@@ -342,18 +342,18 @@ async def test_what_cannot_be_prepared_does_not_start(
 
 
 async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: LocalNode) -> None:
-    node.cards.cards = (card(0), card(1, healthy=False, reason="XID 79"))
-
     async def published(healthy: bool) -> bool:
         found = await node.client.get(ElasticGPU, card_name(NODE, card(1).uuid))
         capacity = (await node.client.get(Node, NODE)).status.allocatable or {}
-        return found.status.healthy is healthy and str(capacity[names.NVIDIA_GPU]) == ("2" if healthy else "1")
+        return found.status.healthy is healthy and str(capacity.get(names.NVIDIA_GPU)) == ("2" if healthy else "1")
 
+    await until(lambda: published(True), "published as healthy")
+    node.cards.cards = (card(0), card(1, healthy=False, reason="XID 79"))
     await until(lambda: published(False), "published as unhealthy")
     await node.create("held", [shell("main", "true")], {"main": vcuda(share(1))})
     node.cards.cards = (card(0), card(1))
     await node.phase("held", "Succeeded")
-    await until(lambda: published(True), "published as healthy")
+    await until(lambda: published(True), "published as healthy again")
 
 
 async def test_a_sick_card_stays_in_the_sums_while_somebody_holds_it_and_is_told_of(node: LocalNode) -> None:
