@@ -15,8 +15,8 @@ DEADLINE_SECONDS: Final = 90.0
 
 POLL_SECONDS: Final = 0.01
 LONGEST_POLL_SECONDS: Final = 0.1
-"""Pauses grow to this one. Most conditions are requests to a server on the same cores: asked for a hundred times a second,
-they take the time of what they wait for."""
+"""Pauses grow to this one. Most conditions are requests to a server on the same cores: a hundred of them a second take
+the time of what is waited for."""
 GROWTH: Final = 1.15
 
 T = TypeVar("T")

@@ -73,6 +73,18 @@ async def test_a_killed_server_takes_its_processes_with_it_and_another_follows(
 
 async def test_a_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     async with fork_server(["no_such_module"], tmp_path / "fork-server.log") as server:
-        with pytest.raises(Unavailable, match="fork-server.log"):
+        with pytest.raises(Unavailable, match=r"fork-server\.log"):
             await server.spawn("one", ["program"], env={}, log_file=tmp_path / "one.log")
     assert "no_such_module" in (tmp_path / "fork-server.log").read_text()
+
+
+async def test_a_cancelled_start_leaves_no_process(tmp_path: Path, forks: ForkServer) -> None:
+    log_file = tmp_path / "one.log"
+    starting = asyncio.create_task(start(forks, tmp_path, "sleep"))
+    await asyncio.sleep(0)  # it has asked
+    starting.cancel()
+    await asyncio.wait([starting])
+    await forks.stop()
+    assert starting.cancelled()
+    left = [pid for pid in proc.pids() if str(log_file.parent).encode() in proc.read(pid, "environ")]
+    assert left == []

@@ -12,12 +12,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
-import structlog
-
 from egpu_base.errors import Unavailable
 from egpu_base.system.processes import Process
 
-log = structlog.get_logger(__name__)
+POLL_SECONDS = 0.01
 
 
 class ForkedProcess:
@@ -38,7 +36,7 @@ class ForkedProcess:
         return await asyncio.shield(self._ended)
 
     def send_signal(self, number: int) -> None:
-        """Raises ProcessLookupError if it has ended."""
+        """Send it a signal. Raises ProcessLookupError if it has ended."""
         if self._ended.done():
             raise ProcessLookupError(self.pid)
         os.kill(self.pid, number)
@@ -48,10 +46,10 @@ class ForkedProcess:
         self._ended.set_result(code)
 
     def kill_orphan(self) -> None:
-        """Kill it after its server ended: nobody learns of its end any more."""
+        """Kill it and note its end, as its server has ended and tells of no end any more."""
         if self._process.is_alive():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                self.send_signal(signal.SIGKILL)
         self.end(-signal.SIGKILL)
 
 
@@ -84,17 +82,21 @@ class ForkServer:
         self._reader = asyncio.create_task(self._read(self._server), name="fork-server")
 
     async def stop(self) -> None:
-        """End the server. All its children have ended before."""
+        """End the server, and first its children: those whose start was cancelled are nobody else's."""
         server = self._server
         if server is None or self._reader is None:
             return
+        while (self._asked or self._running) and not self._reader.done():
+            for process in self._running.values():
+                process.send_signal(signal.SIGKILL)
+            await asyncio.sleep(POLL_SECONDS)
         assert server.stdin is not None
         server.stdin.close()
         await self._reader
 
     async def spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ForkedProcess:
-        """Run a module, the first of `argv`, with this environment; its output goes to the end of `log_file`. Its process
-        has this name. Raises Unavailable."""
+        """Run the module `argv[0]` in a process of this name, with this environment. Its output goes to the end of
+        `log_file`. Raises Unavailable."""
         if self._server is None:
             await self.start()
         assert self._server is not None

@@ -1,9 +1,9 @@
 """Child processes of the simulated cluster: started, watched, restarted, ended.
 
-Every component runs as its own process, as on a real cluster, so that a test can kill any of them. Python's are forks of
-one process that has imported their modules (`egpu_sim.cluster.forked`). A child that ends is restarted after a short,
-growing pause. No child outlives the cluster: `stop` ends it, or the janitor
-(`egpu_sim.cluster.janitor`) if the cluster is killed.
+Every component runs as its own process, as on a real cluster, so that a test can kill any of them. Those in Python are
+forks of one process that has imported their modules (`egpu_sim.cluster.forked`). A child that ends is restarted after a
+short, growing pause. No child outlives the cluster: `stop` ends it, or the janitor (`egpu_sim.cluster.janitor`) if the
+cluster is killed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ STOP_GRACE_SECONDS = 6.0
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A program to run. `argv[0]` is its path, or the name of a Python `module`; its output goes to `log_file`. `alone`:
-    its children outlive it, as containers outlive kubelet; else its process tree ends with it, as a container's control
-    group does. `careless`: it has nothing to save at its end, and is killed at once."""
+    """A program to run. `argv[0]` is its path, or a Python module's name (`module`). Its output goes to `log_file`.
+    `alone`: its children outlive it, as containers outlive kubelet; else its process tree ends with it, as a
+    container's control group does. `careless`: it has nothing to save at its end, and is killed at once."""
 
     name: str
     argv: tuple[str, ...]
