@@ -2,6 +2,7 @@
 them."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -10,6 +11,7 @@ import typer
 import uvloop
 
 from egpu.api.vocabularies import OPTIONAL
+from egpu.cli import USUAL
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
 from egpu.cli.park import ParkingMemory
 from egpu_base.errors import ElasticGPUError, InvalidInput
@@ -374,6 +376,8 @@ def run_component(
 
     level, form = log
     logs.configure(name, level=level, form=form)
+    gc.freeze()  # Modules stay.
+    gc.set_threshold(*USUAL)
 
     async def work() -> None:
         await run(config)
