@@ -14,7 +14,7 @@ from egpu_sim.cluster.apiserver.admission.quota import QuotaRules
 from egpu_sim.cluster.apiserver.kinds import models, pods, podspec, workloads
 from egpu_sim.cluster.apiserver.kinds.devices import table as devices
 from egpu_sim.cluster.apiserver.kinds.resources import METADATA_FIELDS, Registry, Resource, Rules, Subresource
-from egpu_sim.cluster.apiserver.kinds.schema import Schema, compile_schema
+from egpu_sim.cluster.apiserver.kinds.schema import Compiler, Schema
 from egpu_sim.cluster.apiserver.nodes import metrics
 from egpu_sim.cluster.apiserver.reading import absent, table, workload_columns
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required
@@ -353,8 +353,13 @@ _EXTRA_MODELS = [("apiextensions_v1", "CustomResourceDefinition"), ("meta_v1", "
 
 
 @functools.cache
+def _compiler() -> Compiler:
+    return Compiler(_lenient_definitions())
+
+
+@functools.cache
 def _compiled(model: tuple[str, str]) -> Schema:
-    return compile_schema({"$ref": models.definition_name(*model)}, _lenient_definitions())
+    return _compiler().compile({"$ref": models.definition_name(*model)})
 
 
 def kind_of(group: str, version: str, plural: str) -> tuple[str, Schema] | None:
