@@ -335,8 +335,8 @@ def _table() -> list[Resource]:
 
 
 @functools.cache
-def _lenient_definitions() -> dict[str, Json]:
-    """Return the models' definitions with types alone: the real server fills absent fields with zero values."""
+def _compiler() -> Compiler:
+    """Return one for the models' definitions with types alone: the real server fills absent fields with zero values."""
     roots = [*(r.model for r in _table() if r.model is not None), *_EXTRA_MODELS]
     definitions = {
         name: {key: value for key, value in found.items() if key != "required"}
@@ -346,15 +346,10 @@ def _lenient_definitions() -> dict[str, Json]:
     # a CRD's schema is free-form here; `crd` compiles it
     schema_name = models.definition_name("apiextensions_v1", "JSONSchemaProps")
     definitions[schema_name] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return definitions
+    return Compiler(definitions)
 
 
 _EXTRA_MODELS = [("apiextensions_v1", "CustomResourceDefinition"), ("meta_v1", "ObjectMeta")]
-
-
-@functools.cache
-def _compiler() -> Compiler:
-    return Compiler(_lenient_definitions())
 
 
 @functools.cache
