@@ -74,6 +74,12 @@ SELDOM: Final = (20_000, 50, 100)
 collections."""
 
 
+def collect_as_usual() -> None:
+    """Keep the imported modules out of the garbage collector, and collect other objects as often as Python does."""
+    gc.freeze()
+    gc.set_threshold(*USUAL)
+
+
 def main() -> None:
     """Entry point of `egpu` and `kubectl-egpu`."""
     gc.set_threshold(*SELDOM)

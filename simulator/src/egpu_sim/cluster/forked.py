@@ -88,7 +88,8 @@ class ForkServer:
             return
         while (self._asked or self._running) and not self._reader.done():
             for process in self._running.values():
-                process.send_signal(signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended, and the server has yet to tell
+                    process.send_signal(signal.SIGKILL)
             await asyncio.sleep(POLL_SECONDS)
         assert server.stdin is not None
         server.stdin.close()
