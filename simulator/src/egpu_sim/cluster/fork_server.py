@@ -21,6 +21,7 @@ import runpy
 import selectors
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 Request = dict[str, Any]
@@ -43,7 +44,7 @@ def _serve() -> Request | None:
     """Serve until standard input ends. In each fork, return its request."""
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _wake)
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         selector.register(wake, selectors.EVENT_READ)
@@ -65,6 +66,10 @@ def _serve() -> Request | None:
                     _forget(wake, woken)
                     return json.loads(line)
                 _tell(pid=pid)
+
+
+def _wake(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: without a handler the signal would not be written to the wakeup descriptor."""
 
 
 def _tell(**fields: int) -> None:
