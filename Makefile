@@ -34,7 +34,7 @@ $(VENV)/.run: requirements/run.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
-	@$(STAGE) "tools for tests and checks" $(PIP) install --require-hashes -r requirements/dev.txt
+	@$(STAGE) "tools for tests and checks" $(PIP) install --no-compile --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # An editable install: Python comes from the source folders, the compiled parts from build/native and build/simulator.
@@ -80,14 +80,14 @@ test-native: $(VENV)/.dev  ## the tests in C alone
 	@scripts/native_tests.sh "$(CURDIR)/$(BIN)" simulator/native build/simulator
 
 test-quick: $(VENV)/.dev $(VENV)/.installed  ## the tests without clusters and processes: unit and property
-	@$(BIN)/python -m pytest -q -n $(WORKERS) tests/unit tests/property
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) tests/unit tests/property
 
-# Each Python gets an environment of its own below build.
+# Each Python gets an environment of its own below build. Plain asserts: each worker would rewrite every module of tests anew for each Python.
 PYTHONS ?= python3.12 python3.13
 test-pythons:  ## test-quick with the other Pythons of PYTHONS that are on this machine
 	@for python in $(PYTHONS); do \
 	    if ! $$python -c '' > /dev/null 2>&1; then echo "no $$python on this machine: not tested with it" >&2; continue; fi; \
-	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python test-quick || exit 1; \
+	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python QUICK=--assert=plain test-quick || exit 1; \
 	done
 
 # Without KUBECONFIG these tests run on the simulated cluster, as in `make test`. Other settings are at the top of tests/cluster/conftest.py.

@@ -3,6 +3,7 @@
 No example is held to a time: on a busy machine any of them can take long.
 """
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import Phase, settings
 from support import kept_memory, sanitizers
 
 kept_memory.keep_nothing()
+gc.disable()  # until the tests are collected: they stay
 
 # A shell starts what is in its background with Ctrl-C ignored, and that is inherited: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,6 +24,18 @@ settings.register_profile("patient", deadline=None)
 # For `make mutants`: the same examples every time, and no search for the smallest one that fails.
 settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_runtest_teardown() -> None:
+    """Keep thousands of tests out of the garbage collector again, after `seldom_searched` gave back what was frozen.
+    Each collection of the oldest objects would search them all."""
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=bool(sanitizers.KIND))

@@ -82,7 +82,7 @@ def fits_somewhere(fleet: Fleet, wanted: Shape) -> bool:
     return False
 
 
-@settings(max_examples=or_long(20, 60), deadline=None)
+@settings(max_examples=or_long(10, 60), deadline=None)
 @given(machines, events, st.sampled_from(NAMES))
 def test_never_over_commits_and_never_refuses_what_fits(found: list[Machine], comes: list[Event], policy: str) -> None:
     fleet = Fleet(found)
@@ -106,7 +106,7 @@ def test_never_over_commits_and_never_refuses_what_fits(found: list[Machine], co
     assert fleet.allocated_milli == 0
 
 
-@settings(max_examples=or_long(15, 40), deadline=None)
+@settings(max_examples=or_long(8, 40), deadline=None)
 @given(machines, events, st.sampled_from([name for name in NAMES if name != "random"]), st.randoms())
 def test_node_order_decides_nothing_but_ties(
     found: list[Machine], comes: list[Event], policy: str, random: Random

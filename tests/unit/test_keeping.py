@@ -1,9 +1,12 @@
 """What is read once: the collector leaves it alone, while it is made and afterwards, and goes on with the rest."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
+from egpu import cli
 from egpu_base.errors import Unavailable
 from egpu_base.runtime.keeping import OLD_AFTER, kept_for_good, seldom_searched
 
@@ -53,3 +56,16 @@ def test_what_fails_ends_that_too():
         raise Unavailable("the cluster")
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_a_command_collects_seldom_while_it_imports() -> None:
+    code = "import gc, atexit; atexit.register(lambda: print(gc.get_threshold())); from egpu.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == str(cli.SELDOM)
+
+
+def test_a_component_collects_as_usual_but_for_its_modules() -> None:
+    gc.set_threshold(*cli.SELDOM)
+    cli.collect_as_usual()
+    assert gc.get_threshold() == cli.USUAL
+    assert gc.get_freeze_count() > 0

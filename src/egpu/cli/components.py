@@ -1,5 +1,4 @@
-"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `shim`, `controller`. `egpu.apps` implements
-them."""
+"""The processes of an installation, by `egpu.apps`: `egpu webhook`, `extender`, `agent`, `shim`, `controller`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,6 +9,7 @@ import typer
 import uvloop
 
 from egpu.api.vocabularies import OPTIONAL
+from egpu.cli import collect_as_usual
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
 from egpu.cli.park import ParkingMemory
 from egpu_base.errors import ElasticGPUError, InvalidInput
@@ -374,6 +374,7 @@ def run_component(
 
     level, form = log
     logs.configure(name, level=level, form=form)
+    collect_as_usual()
 
     async def work() -> None:
         await run(config)

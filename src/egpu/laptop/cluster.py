@@ -32,7 +32,7 @@ from egpu_sim.cluster.apiserver.calls import User
 from egpu_sim.cluster.cluster import Progress
 from egpu_sim.cluster.kubernetes import ControlPlane
 from egpu_sim.cluster.ports import Ports
-from egpu_sim.cluster.processes import ChildSpec, python_module
+from egpu_sim.cluster.processes import ChildSpec
 from egpu_sim.cluster.scheduler.extender import Extender
 from egpu_sim.cluster.scheduler.own import OwnScheduler
 
@@ -45,6 +45,9 @@ OWN_CONFIGURATION = "own-scheduler.yaml"
 """Configuration of our own kube-scheduler, among Kubernetes's programs."""
 WEBHOOK_SERVICE = "elastic-gpu-webhook"
 DASHBOARD = "dashboard"
+MODULES = ("egpu.cli.app", "egpu.cli.components", *(f"egpu.apps.{app}" for app in (
+    "webhook", "extender", "controller", "agent", "shim", DASHBOARD)), "egpu.cli.dashboard")  # fmt: skip
+"""What the processes import."""
 VIEWER = "viewer"
 """A user with read-only rights to everything."""
 
@@ -123,8 +126,13 @@ class Product(world.Components):
         if isinstance(running.plane, ControlPlane):
             await running.plane.lead_to_loopback(client, NAMESPACE, WEBHOOK_SERVICE)
 
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules of all components."""
+        return MODULES
+
     def specs(self, running: world.Cluster[Any]) -> list[ChildSpec]:
-        """Return the processes to run. Each runs exactly as on a real cluster but for its addresses and directories."""
+        """Return the processes to run. Each runs as on a real cluster, but for its addresses and directories, and as a
+        fork."""
         config, spec = self.config, running.spec
         health = {name: running.ports.take() for name in ("webhook", "controller", "extender")}
         running.ready_urls |= {name: f"http://127.0.0.1:{port}/readyz" for name, port in health.items()}
@@ -164,10 +172,10 @@ class Product(world.Components):
         places = ("--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"))
         mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
         authority.issue(state_dir / PKI, "server", node)
-        shim = python_module("egpu", "shim", *places, "--driver-dir", str(machine.driver_dir), "--cgroup", "none",
-                             "--log-level", self.config.log_level)  # fmt: skip
+        shim = ("egpu", "shim", *places, "--driver-dir", str(machine.driver_dir), "--cgroup", "none",
+                "--log-level", self.config.log_level)  # fmt: skip
         return [
-            ChildSpec(f"shim-{node}", shim, state_dir / "logs" / f"shim-{node}.log"),
+            ChildSpec(f"shim-{node}", shim, state_dir / "logs" / f"shim-{node}.log", module=True),
             running.spec(
                 f"agent-{node}", "egpu", "agent", "--shim", "--node", node, "--node-ip", "127.0.0.1", *places,
                 "--device-root", str(machine.device_dir), "--cdi-dir", str(home / "cdi"),

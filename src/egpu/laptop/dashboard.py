@@ -5,7 +5,7 @@ import time
 from egpu.adapters.kubernetes.announced_usage import UsageSources, announce
 from egpu.laptop.cluster import DASHBOARD, VIEWER, Cluster
 from egpu_base.system.files import write_atomically
-from egpu_sim.cluster.processes import ChildSpec, python_module
+from egpu_sim.cluster.processes import ChildSpec
 from egpu_sim.cluster.readiness import START_SECONDS, answered
 
 VIEWER_ROLE = "elastic-gpu-viewer"
@@ -29,13 +29,14 @@ async def start_dashboard(running: Cluster) -> str:
         await client.raw("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body=binding)
     port = running.ports.take()
     config = running.components.config
-    command = python_module(
+    command = (
         "egpu", DASHBOARD, "--kubeconfig", str(plane.kubeconfigs[DASHBOARD]), "--listen", f"127.0.0.1:{port}",
         "--log-level", config.log_level,
         "--node-policy", config.node_policy, "--card-policy", config.card_policy,
         "--token-file", str(token_file), *usage,
     )  # fmt: skip
-    await running.fleet.start([ChildSpec(DASHBOARD, command, running.state_dir / "logs" / f"{DASHBOARD}.log")])
+    log_file = running.state_dir / "logs" / f"{DASHBOARD}.log"
+    await running.fleet.start([ChildSpec(DASHBOARD, command, log_file, module=True)])
     url = f"http://127.0.0.1:{port}"
     await answered(running, {DASHBOARD: f"{url}/readyz"}, time.monotonic() + START_SECONDS)
     return f"{url}/login#token={plane.tokens[VIEWER]}"

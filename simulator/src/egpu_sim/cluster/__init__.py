@@ -7,6 +7,8 @@ scheduler      the default filters, then the extender
 dynamic        dynamic resource allocation: what the three share
 trees          objects as plain JSON trees, and functions for them
 processes      processes of components: started, watched, restarted, ended
+forked         Python processes without their imports' time: forks of a server
+fork_server    this server, a process with all modules imported
 ports          ports of components, reserved for the cluster's life
 statedir       directory of its files, for one cluster at a time
 janitor        cleans up after a killed cluster

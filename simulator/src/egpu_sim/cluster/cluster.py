@@ -36,9 +36,10 @@ from egpu_sim.cluster.apiserver.access.authorization import Listener
 from egpu_sim.cluster.apiserver.access.identities import node_user
 from egpu_sim.cluster.apiserver.calls import User
 from egpu_sim.cluster.controllers import Controllers
+from egpu_sim.cluster.forked import fork_server
 from egpu_sim.cluster.kubelet import end_all, images
 from egpu_sim.cluster.ports import Ports, ports
-from egpu_sim.cluster.processes import ChildSpec, Fleet, python_module
+from egpu_sim.cluster.processes import ChildSpec, Fleet
 from egpu_sim.cluster.readiness import wait_ready
 from egpu_sim.cluster.scheduler.extender import Extender
 from egpu_sim.cluster.scheduler.loop import Scheduler
@@ -52,6 +53,8 @@ OURS = {
     "controllers": User("system:kube-controller-manager", ("system:masters", "system:authenticated")),
 }
 """Users of the parts in this process, by the names of their kubeconfigs."""
+KUBELET = "egpu_sim.cluster.kubelet"
+"""The module of the kubelets' processes."""
 MAX_NODES = 64
 MAX_CARDS_PER_NODE = 16
 
@@ -127,6 +130,10 @@ class Components:
     async def install(self, running: Cluster[Any], client: Client) -> None:
         """Create the components' objects, as an administrator."""
 
+    def modules(self) -> tuple[str, ...]:
+        """Return the Python modules of these processes, to import once for all of them."""
+        return ()
+
     def specs(self, running: Cluster[Any]) -> list[ChildSpec]:
         """Return the processes to run. Those named in `node_users` start last."""
         return []
@@ -195,9 +202,7 @@ class Cluster(Generic[C]):
         """Return a process that runs a Python module with the kubeconfig of its name."""
         given = ("--kubeconfig", str(self.state_dir / f"{name}.kubeconfig"), "--log-level", self.config.log_level)
         log_file = self.state_dir / "logs" / f"{name}.log"
-        return ChildSpec(
-            name, (*python_module(module, *arguments), *given), log_file, alone=name.startswith("kubelet-")
-        )
+        return ChildSpec(name, (module, *arguments, *given), log_file, module=True, alone=name.startswith("kubelet-"))
 
 
 @contextlib.asynccontextmanager
@@ -216,6 +221,8 @@ async def started(
         state = stack.enter_context(state_directory(config.state_dir))
         state_dir = state.path
         taken = stack.enter_context(ports())
+        modules = (KUBELET, *components.modules())
+        forks = await stack.enter_async_context(fork_server(modules, state_dir / "logs" / "fork-server.log"))
         progress("simulating the cards")
         machines = {node: _machine(stack, state_dir, node, config) for node in node_names}
         kept = stack.enter_context(kept_in_memory(state_dir, node_names))
@@ -228,7 +235,7 @@ async def started(
         if config.kubeconfig is not None:
             config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(plane.kubeconfig, config.kubeconfig)
-        fleet = Fleet(state_dir / janitor.PID_FOLDER)
+        fleet = Fleet(state_dir / janitor.PID_FOLDER, forks)
         stack.push_async_callback(_end_containers, state_dir)
         stack.push_async_callback(fleet.stop)
         running = Cluster(config, components, state_dir, plane, fleet, machines, taken)
@@ -291,7 +298,7 @@ def _kubelets(running: Cluster[Any]) -> Generator[ChildSpec]:
         home, plane = running.node_dir(node), running.plane
         asked = plane.kubelet_flags(running.ports.take()) if isinstance(plane, kubernetes.ControlPlane) else ()
         yield running.spec(
-            f"kubelet-{node}", "egpu_sim.cluster.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
+            f"kubelet-{node}", KUBELET, "--node", node, "--kubelet-dir", str(home / "kubelet"),
             "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory,
             "--cdi-dir", str(home / "cdi"), *own_images, *asked,
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """Child processes of the simulated cluster: started, watched, restarted, ended.
 
-Every component runs as its own process, as on a real cluster, so that a test can kill any of them. A child that ends is
-restarted after a short, growing pause. No child outlives the cluster: `stop` ends it, or the janitor
-(`egpu_sim.cluster.janitor`) if the cluster is killed.
+Every component runs as its own process, as on a real cluster, so that a test can kill any of them. Those in Python are
+forks of one process that has imported their modules (`egpu_sim.cluster.forked`). A child that ends is restarted after a
+short, growing pause. No child outlives the cluster: `stop` ends it, or the janitor (`egpu_sim.cluster.janitor`) if the
+cluster is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ import structlog
 
 from egpu_base.errors import Unavailable
 from egpu_base.system.processes import Process, descendants, start_time
+from egpu_sim.cluster.forked import ForkedProcess, ForkServer
 
 log = structlog.get_logger(__name__)
 
@@ -39,31 +40,28 @@ STOP_GRACE_SECONDS = 6.0
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A program to run. `argv[0]` is its path; its output goes to `log_file`. `alone`: its children outlive it, as
-    containers outlive kubelet; else its process tree ends with it, as a container's control group does. `careless`: it
-    has nothing to save at its end, and is killed at once."""
+    """A program to run. `argv[0]` is its path, or a Python module's name (`module`). Its output goes to `log_file`.
+    `alone`: its children outlive it, as containers outlive kubelet; else its process tree ends with it, as a
+    container's control group does. `careless`: it has nothing to save at its end, and is killed at once."""
 
     name: str
     argv: tuple[str, ...]
     log_file: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    module: bool = False
     alone: bool = False
     careless: bool = False
-
-
-def python_module(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the argv that runs a module with this interpreter."""
-    return (sys.executable, "-m", module, *arguments)
 
 
 class Child:
     """One process that is kept running."""
 
-    def __init__(self, spec: ChildSpec, pid_dir: Path) -> None:
+    def __init__(self, spec: ChildSpec, pid_dir: Path, forks: ForkServer | None) -> None:
         self.spec = spec
         self.restarts = 0
         self._pid_file = pid_dir / spec.name
-        self._process: asyncio.subprocess.Process | None = None
+        self._forks = forks
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._restarting = True
@@ -121,17 +119,13 @@ class Child:
         return descendants(self.pid) if self.pid is not None and not self.spec.alone else []
 
     async def _spawn(self) -> None:
-        self.spec.log_file.parent.mkdir(parents=True, exist_ok=True)
-        with self.spec.log_file.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.spec.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **self.spec.env},
-                # This process handles a terminal's Ctrl-C: it stops children in order.
-                start_new_session=True,
-            )
+        spec, env = self.spec, {**os.environ, **self.spec.env}
+        spec.log_file.parent.mkdir(parents=True, exist_ok=True)
+        if spec.module:
+            assert self._forks is not None, f"{spec.name} needs a fork server"
+            self._process = await self._forks.spawn(spec.name, spec.argv, env=env, log_file=spec.log_file)
+        else:
+            self._process = await _execute(spec, env)
         self._pid_file.write_text(f"{self._process.pid} {start_time(self._process.pid)}\n")
 
     async def _keep_running(self) -> None:
@@ -150,19 +144,33 @@ class Child:
             await self._spawn()
 
 
-class Fleet:
-    """All children of one cluster, by name."""
+async def _execute(spec: ChildSpec, env: Mapping[str, str]) -> asyncio.subprocess.Process:
+    with spec.log_file.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *spec.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            # This process handles a terminal's Ctrl-C: it stops children in order.
+            start_new_session=True,
+        )
 
-    def __init__(self, pid_dir: Path) -> None:
+
+class Fleet:
+    """All children of one cluster, by name. `forks` is for the Python modules among them."""
+
+    def __init__(self, pid_dir: Path, forks: ForkServer | None = None) -> None:
         pid_dir.mkdir(parents=True, exist_ok=True)
         self._pid_dir = pid_dir
+        self._forks = forks
         self.children: dict[str, Child] = {}
 
     async def start(self, specs: Sequence[ChildSpec]) -> None:
         for spec in specs:
             if spec.name in self.children:
                 raise ValueError(f"two children named {spec.name}")
-            self.children[spec.name] = Child(spec, self._pid_dir)
+            self.children[spec.name] = Child(spec, self._pid_dir, self._forks)
         await asyncio.gather(*(self.children[spec.name].start() for spec in specs))
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
@@ -193,6 +201,6 @@ def _kill_all(tree: Sequence[Process]) -> None:
                 os.kill(one.pid, signal.SIGKILL)
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal(process: asyncio.subprocess.Process | ForkedProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,7 @@ class SlotExecutors:
     async def end_of(self, records: Iterable[SlotRecord]) -> None:
         """End the executors of these slots, unless other slots share them. Raises Unavailable."""
         ended = {record.slot_id: SlotOwner.of(record) for record in records}
-        needed = {SlotOwner.of(record) for record in self._slots.records() if record.slot_id not in ended}
-        owners = set(ended.values()) - needed - self._preparing
-        for executor in list(self._executors.running.values()):
-            if executor.record.owner in owners:
-                await self._executors.end(executor)
+        await self._end_unneeded(set(ended.values()), apart_from=ended.keys())
 
     def serves(self, record: SlotRecord) -> bool:
         """Return whether the executor of a slot takes sessions."""
@@ -128,13 +124,22 @@ class SlotExecutors:
 
     async def sweep(self) -> None:
         """End every executor whose slots were reused or removed. Raises Unavailable."""
-        running = list(self._executors.running.values())
-        if not running:
-            return
-        needed = {SlotOwner.of(record) for record in self._slots.records()}
-        for executor in running:
-            if executor.record.owner not in needed | self._preparing:
+        running = {executor.record.owner for executor in self._executors.running.values()}
+        if running:
+            await self._end_unneeded(running - self._needed())
+
+    async def _end_unneeded(self, owners: Collection[SlotOwner], apart_from: Collection[str] = ()) -> None:
+        """End the executors of these owners, but for one that a slot has or will have."""
+        for executor in list(self._executors.running.values()):
+            owner = executor.record.owner
+            # Each end takes a while, in which a slot may be made and settled: look again before each.
+            if owner in owners and owner not in self._needed(apart_from):
                 await self._executors.end(executor)
+
+    def _needed(self, apart_from: Collection[str] = ()) -> set[SlotOwner]:
+        """Return the owners in slots and in slots that are being made, without the slots with the ids `apart_from`."""
+        records = (record for record in self._slots.records() if record.slot_id not in apart_from)
+        return {SlotOwner.of(record) for record in records} | self._preparing
 
 
 def link_into(slot: Path, executor: Executor[Any]) -> None:

@@ -14,7 +14,7 @@ from egpu_sim.cluster.apiserver.admission.quota import QuotaRules
 from egpu_sim.cluster.apiserver.kinds import models, pods, podspec, workloads
 from egpu_sim.cluster.apiserver.kinds.devices import table as devices
 from egpu_sim.cluster.apiserver.kinds.resources import METADATA_FIELDS, Registry, Resource, Rules, Subresource
-from egpu_sim.cluster.apiserver.kinds.schema import Schema, compile_schema
+from egpu_sim.cluster.apiserver.kinds.schema import Compiler, Schema
 from egpu_sim.cluster.apiserver.nodes import metrics
 from egpu_sim.cluster.apiserver.reading import absent, table, workload_columns
 from egpu_sim.cluster.apiserver.status import Cause, forbidden_field, invalid, required
@@ -335,8 +335,8 @@ def _table() -> list[Resource]:
 
 
 @functools.cache
-def _lenient_definitions() -> dict[str, Json]:
-    """Return the models' definitions with types alone: the real server fills absent fields with zero values."""
+def _compiler() -> Compiler:
+    """Return one for the models' definitions with types alone: the real server fills absent fields with zero values."""
     roots = [*(r.model for r in _table() if r.model is not None), *_EXTRA_MODELS]
     definitions = {
         name: {key: value for key, value in found.items() if key != "required"}
@@ -346,7 +346,7 @@ def _lenient_definitions() -> dict[str, Json]:
     # a CRD's schema is free-form here; `crd` compiles it
     schema_name = models.definition_name("apiextensions_v1", "JSONSchemaProps")
     definitions[schema_name] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return definitions
+    return Compiler(definitions)
 
 
 _EXTRA_MODELS = [("apiextensions_v1", "CustomResourceDefinition"), ("meta_v1", "ObjectMeta")]
@@ -354,7 +354,7 @@ _EXTRA_MODELS = [("apiextensions_v1", "CustomResourceDefinition"), ("meta_v1", "
 
 @functools.cache
 def _compiled(model: tuple[str, str]) -> Schema:
-    return compile_schema({"$ref": models.definition_name(*model)}, _lenient_definitions())
+    return _compiler().compile({"$ref": models.definition_name(*model)})
 
 
 def kind_of(group: str, version: str, plural: str) -> tuple[str, Schema] | None:

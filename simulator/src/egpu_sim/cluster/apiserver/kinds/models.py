@@ -143,17 +143,19 @@ def definitions_for(roots: list[tuple[str, str]]) -> dict[str, Json]:
         module, name = pending.pop()
         full = definition_name(module, name)
         if full not in found:
-            found[full] = {}
-            found[full] = _definition(module, name, pending)
+            found[full], mentioned = _definition(module, name)
+            pending += mentioned
     return found
 
 
-def _definition(module: str, name: str, pending: list[tuple[str, str]]) -> Json:
-    model = _model(module, name)
+@functools.cache
+def _definition(module: str, name: str) -> tuple[Json, tuple[tuple[str, str], ...]]:
+    """Return a model's definition, which nobody changes, and the models that it mentions."""
+    model, pending = _model(module, name), list[tuple[str, str]]()
     summary, descriptions = _read_docstring(model.__doc__ or "")
     properties: Json = {}
     required: list[str] = []
-    wire_names = {field.name: field.encode_name for field in msgspec.structs.fields(model)}
+    wire_names = dict(zip(model.__struct_fields__, model.__struct_encode_fields__, strict=True))
     for attribute, hint in model.__annotations__.items():
         wire = str(wire_names.get(attribute) or attribute)
         if (name, wire) in _UNSERVED:
@@ -173,7 +175,7 @@ def _definition(module: str, name: str, pending: list[tuple[str, str]]) -> Json:
         definition["required"] = required
     if name in _ATOMIC_MODELS:
         definition["x-kubernetes-map-type"] = "atomic"
-    return definition
+    return definition, tuple(pending)
 
 
 def _add_merge_key(model: str, field: str, schema: Json) -> None:

@@ -55,17 +55,21 @@ class Findings:
     causes: list[Cause] = field(default_factory=list[Cause])
 
 
-def compile_schema(source: Json, definitions: Mapping[str, Json] | None = None) -> Schema:
-    """Compile an OpenAPI v3 schema. `definitions` resolves `$ref`s by their last path element."""
-    return _Compiler(definitions or {}).compile(source)
+def compile_schema(source: Json) -> Schema:
+    """Compile an OpenAPI v3 schema without references."""
+    return Compiler({}).compile(source)
 
 
-class _Compiler:
+class Compiler:
+    """Compiles OpenAPI v3 schemas. Each definition that they refer to is compiled once for all of them."""
+
     def __init__(self, definitions: Mapping[str, Json]) -> None:
+        """Resolve `$ref`s by their last path element."""
         self._definitions = definitions
         self._named: dict[str, Schema] = {}
 
     def compile(self, source: Json) -> Schema:
+        """Compile a schema."""
         if isinstance(reference := source.get("$ref"), str):
             return self._resolve(reference.rsplit("/", 1)[-1])
         schema = Schema()
