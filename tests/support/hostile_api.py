@@ -3,6 +3,7 @@
 Everybody has the rights that a real cluster gives. What must not change is compared as the API server has it.
 """
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -29,8 +30,9 @@ BINDING = {"metadata": {"name": "p", "annotations": FORGED}, "target": {"kind": 
 SEES_ALL = {"name": "app", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
 BOUND = {"status": {"phase": "Bound", "allocation": {"node": "node-1"}}}
 
-TRIES = 5
-"""Of one attack, until the API server answers."""
+TRIES = 30
+TRY_SECONDS = 2.0
+"""Of one attack, until the API server answers. After an outage its client takes no refusal for final for a while."""
 
 Attempt = Callable[[Client], Awaitable[object]]
 
@@ -84,6 +86,7 @@ class Api:
             except Unavailable:  # it was not even connected: fifty tenants keep the machine busy
                 if not left:
                     raise
+                await asyncio.sleep(TRY_SECONDS)
             else:
                 return [f"{who} could write {what}"]
         raise AssertionError("unreachable")

@@ -250,5 +250,5 @@ async def test_after_a_long_look_at_a_gang_in_vain_its_namespace_rests_and_is_lo
             await settled(one)
         assert not woken(api, "m1")
         now += 91.0
-        one.waker._rested()  # pyright: ignore[reportPrivateUsage]
+        one.waker.rested()
         await until(lambda: woken(api, "m1") and woken(api, "m2"))

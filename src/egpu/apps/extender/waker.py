@@ -66,9 +66,10 @@ class Waker:
     def _look_after(self, seconds: float) -> None:
         """Look when that is over, because room that was there before is no news then. 0: nobody rests."""
         if seconds and self._again is None:
-            self._again = asyncio.get_running_loop().call_later(seconds, self._rested)
+            self._again = asyncio.get_running_loop().call_later(seconds, self.rested)
 
-    def _rested(self) -> None:
+    def rested(self) -> None:
+        """Look again: a namespace has rested."""
         self._again = None
         self._room.set()
 
