@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpu.adapters.slices.overstays import OVERSTAY_SECONDS
 from egpu.core.arbiter import IDLE_SWAPS, REFUSED_SECONDS, TURN_SWAPS, Decision, Park, Tenant, Turn, Why, decide
 from support.long import or_long
 
@@ -59,6 +60,11 @@ def test_one_decision(slices: tuple[Tenant, ...], known: list[Turn], spare: int)
         assert one.floor_bytes <= room <= max(one.limit_bytes, one.on_card_bytes)
         if one.name in decision.parks:
             check_victim(one, slices, turns[one.name], holds=decision.parks[one.name].holds)
+        if (due := decision.turns[one.name].due) is not None:
+            assert one.on_card_bytes > one.floor_bytes
+            assert not one.stays
+            assert due.for_slice in waits - {one.name}
+            assert decision.rooms.get(due.for_slice, 0) < slices[int(str(due.for_slice))].wanted_bytes
 
 
 def check_victim(one: Tenant, slices: tuple[Tenant, ...], known: Turn, *, holds: bool) -> None:
@@ -172,6 +178,41 @@ def test_who_stays_and_who_did_not_park_is_left_alone() -> None:
     assert (refused.parks, refused.turns["a"].refused_until) == ({}, NOW + REFUSED_SECONDS)
 
 
+def due(decision: Decision) -> dict[Hashable, tuple[float, Hashable]]:
+    """Return the slices that are due: since when, and for which."""
+    return {name: (turn.due.since, turn.due.for_slice) for name, turn in decision.turns.items() if turn.due is not None}
+
+
+def test_a_slice_is_due_after_its_turn_while_another_waits_whether_its_memory_can_leave_or_not() -> None:
+    waiting = tenant("b", 0, wants=60)
+    for keeper in (tenant("a", 60), replace(tenant("a", 60), movable_bytes=0)):
+        assert due(decided(keeper, waiting, turns={"a": Turn(NOW)})) == {}, "its turn is not over"
+        first = decided(keeper, waiting)
+        assert due(first) == {"a": (NOW, "b")}
+        later = decide((keeper, waiting), first.turns, budget_bytes=82 * GIB, bandwidth=BANDWIDTH, now=NOW + 50)
+        assert due(later) == {"a": (NOW, "b")}, "since then"
+        alone = decide((keeper,), first.turns, budget_bytes=82 * GIB, bandwidth=BANDWIDTH, now=NOW + 50)
+        assert due(alone) == {}, "nobody waits"
+
+
+def test_a_slice_that_may_stay_or_has_no_more_than_its_own_room_or_is_more_important_is_never_due() -> None:
+    waiting = tenant("b", 0, wants=82)
+    for one in (
+        replace(tenant("a", 60), stays=True),
+        replace(tenant("a", 60), floor_bytes=60 * GIB),
+        replace(tenant("a", 60), priority=1),
+    ):
+        assert due(decided(one, replace(waiting, limit_bytes=90 * GIB))) == {}
+
+
+def test_a_slice_that_waits_itself_is_due_for_the_second_in_the_queue() -> None:
+    """Whoever asks for more all the time would be the first of the queue, and due for nobody."""
+    keeper = tenant("a", 60, wants=60)
+    turns = {"a": Turn(NOW, NOW - 200), "b": Turn(NOW, NOW - 100)}
+    keeper = replace(keeper, limit_bytes=90 * GIB, movable_bytes=0)
+    assert due(decided(keeper, tenant("b", 0, wants=60), turns=turns)) == {"a": (NOW, "b")}
+
+
 @dataclass
 class Program:
     """A program that works on all of its memory, for `work` seconds, and pauses for `pause`."""
@@ -207,6 +248,10 @@ class Simulation:
                 self.go_on(one)
             self.decide()
             assert sum(one.tenant.on_card_bytes for one in self.programs) <= self.budget
+            for turn in self.turns.values():
+                assert turn.due is None or self.now - turn.due.since < OVERSTAY_SECONDS, (
+                    "who leaves is not due for long"
+                )
 
     def go_on(self, one: Program) -> None:
         mine = one.tenant

@@ -159,10 +159,10 @@ class SlowMappings:
         self.now = 0.0
         mapped = membership.pages_mapped
 
-        def slow(pid: int, page: str, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
+        def slow(pid: int, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
             self.read.append(pid)
             self.now += MAPPINGS_SECONDS
-            return mapped(pid, page, wanted)
+            return mapped(pid, wanted)
 
         monkeypatch.setattr(membership, "pages_mapped", slow)
 

@@ -2,13 +2,16 @@
 
 import asyncio
 from typing import Any
+from unittest import mock
 
+import pytest
 from test_extender_binding import args, card, claim, cluster, extender, gpu_class, pod
 from test_extender_gangs import ask, member, shown
 
 from egpu.api import names
-from egpu.apps.extender import Extender
+from egpu.apps.extender import Extender, placing
 from egpu.apps.extender.fence import FENCE
+from egpu.core import waking
 from support.fake_api import FakeAPI, Json
 from support.waiting import until
 
@@ -219,3 +222,33 @@ async def test_the_next_pod_of_a_claim_is_told_when_the_first_cannot_lose_its_ca
         api.put("elasticgpuclaims", bound | {"status": bound["status"] | {"phase": "Bound"}})
         await until(lambda: woken(api, "next"))
         assert (await ask(one, "next"))[0] == ["n0"]
+
+
+async def test_after_a_long_look_at_a_gang_in_vain_its_namespace_rests_and_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever keeps cards changing beside a large gang that does not fit had each question worked out again."""
+    api, seconds = cluster(nodes=1, cards=2), iter([0.0, 10.0])
+    async with extender(api) as one:
+        await full(api, one, "a")
+        for name in ("m1", "m2"):
+            api.put("pods", member(name, size=2))
+        await shown(one, api)
+        await ask(one, "m1")
+        monkeypatch.setattr(one.placing.rests, "_work", lambda: next(seconds, 10.0))
+        monkeypatch.setattr(one.placing.rests, "_clock", lambda: now)
+        now = 1000.0
+        assert "1 fit at once" in (await ask(one, "m2"))[1]
+        places = mock.Mock(side_effect=AssertionError("worked out again"))
+        with monkeypatch.context() as busy:
+            busy.setattr(placing, "place_gang", places)
+            busy.setattr(waking, "place_gang", places)
+            for name in ("m1", "m2", "m1"):
+                assert "the next one is in 90 s" in (await ask(one, name))[1]
+            api.remove("pods", "a", "ns")
+            await shown(one, api)
+            await settled(one)
+        assert not woken(api, "m1")
+        now += 91.0
+        one.waker.rested()
+        await until(lambda: woken(api, "m1") and woken(api, "m2"))

@@ -71,7 +71,7 @@ def test_mappings_are_read_of_the_largest_process_first_and_the_next_look_is_due
 ) -> None:
     read: list[int] = []
 
-    def slow(pid: int, page: str, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
+    def slow(pid: int, wanted: Collection[membership.PageIdentity]) -> set[membership.PageIdentity]:
         read.append(pid)
         return set()
 

@@ -82,6 +82,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """The time without a call after which programs that share room count as idle."""
     park_stays: bool = False
     """Whether the pod may keep this memory on the card, by an annotation."""
+    park_patience_seconds: float = 0.0
+    """The time after which programs that keep the room from others are ended; 0: never."""
     cards: tuple[CardShare, ...]
     """The shares of the container, card by card."""
     revision: int = 0
@@ -161,7 +163,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     policy's choice. `alike`: a property that all slices of the cards must share. `memory_isolation`: "driver" if the
     driver must limit memory. `repartition`: whether a card may be repartitioned for it. `parkable`:
     memory of idle programs may leave the card; `resident_percent` of it then have their own room on the card (0: all),
-    and programs count as idle after `park_idle_seconds`. `park_stays`: pods may keep it on the card.
+    and programs count as idle after `park_idle_seconds`. `park_stays`: pods may keep it on the card. Programs that keep
+    the room from others for `park_patience_seconds` are ended (0: never).
     """
 
     provisioner: str
@@ -189,6 +192,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     resident_percent: int = 0
     park_idle_seconds: float = 0.0
     park_stays: bool = False
+    park_patience_seconds: float = 0.0
 
 
 class Role(NamedTuple):

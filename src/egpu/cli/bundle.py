@@ -11,10 +11,11 @@ import json
 import platform
 import tarfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -38,6 +39,8 @@ from egpu_base.system.files import write_atomically
 MAX_SECONDS: Final = 120.0
 MAX_BYTES: Final = 32 << 20
 """Of all files, before compression."""
+KIND_BYTES: Final = 8 << 20
+"""Of all objects of one kind: a pod of a tenant may have 1.5 MiB."""
 MAX_OBJECTS: Final = 2000
 """Of each kind; as many events."""
 MAX_READ: Final = 20_000
@@ -105,13 +108,36 @@ async def collect(
     for kind in KINDS:
         plural = kind.resource.plural
         step(plural)
-        found = [one async for one in _objects(client, kind, namespace, report) if concerned.by(plural, one)]
-        if len(found) > MAX_OBJECTS:
-            report.lack(plural, f"{len(found) - MAX_OBJECTS} of {len(found)}: a report has at most {MAX_OBJECTS}")
-            found = found[-MAX_OBJECTS:]  # the newest, where they are sorted by time
-        concerned.learn(plural, found)
-        report.add_json(f"objects/{plural}.json", [redacted(plural, one) for one in found])
+        found = _Found()
+        async for one in _objects(client, kind, namespace, report):
+            if concerned.by(plural, one):
+                concerned.learn(kind, one)
+                found.add(redacted(plural, one))
+        if found.lost:
+            most = f"a report has at most {MAX_OBJECTS}, and {KIND_BYTES >> 20} MiB of a kind"
+            report.lack(plural, f"{found.lost} of {found.lost + len(found.texts)}: {most}")
+        report.add(f"objects/{plural}.json", found.data())
     await _logs(client, namespace, concerned.our_pods, report, step)
+
+
+@dataclass
+class _Found:
+    """The newest objects of one kind, as texts: of each its part in the report alone is kept, while all are read."""
+
+    texts: deque[bytes] = field(default_factory=deque[bytes])
+    size: int = 0
+    lost: int = 0
+
+    def add(self, value: Any) -> None:
+        text = json.dumps(value, indent=1, ensure_ascii=False).encode()
+        self.texts.append(text)
+        self.size += len(text)
+        while self.size > KIND_BYTES or len(self.texts) > MAX_OBJECTS:
+            self.size -= len(self.texts.popleft())  # the oldest, where they are sorted by time
+            self.lost += 1
+
+    def data(self) -> bytes:
+        return b"[" + b",\n".join(self.texts) + b"]\n"
 
 
 async def _versions(client: Client) -> Json:
@@ -128,13 +154,21 @@ async def _versions(client: Client) -> Json:
     }
 
 
+class OurPod(NamedTuple):
+    """A pod of the installation, whose logs belong into a report."""
+
+    name: str
+    containers: tuple[str, ...]
+    is_ready: bool
+
+
 @dataclass
 class _Concerned:
     """Which objects belong into a report: ours, pods with GPUs, our own pods, and their nodes and events."""
 
     namespace: str
     keys: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
-    our_pods: list[Json] = field(default_factory=list[Json])
+    our_pods: list[OurPod] = field(default_factory=list[OurPod])
 
     def by(self, plural: str, value: Json) -> bool:
         match plural:
@@ -148,13 +182,12 @@ class _Concerned:
             case _:
                 return True
 
-    def learn(self, plural: str, found: Sequence[Json]) -> None:
-        kinds = {kind.resource.plural: kind.__name__ for kind in KINDS}
-        for one in found:
-            metadata = mapping(one, "metadata")
-            self.keys.add((kinds[plural], metadata.get("namespace", ""), metadata.get("name", "")))
-        if plural == "pods":
-            self.our_pods = [one for one in found if self._is_ours(one)]
+    def learn(self, kind: type[Object], one: Json) -> None:
+        metadata = mapping(one, "metadata")
+        self.keys.add((kind.__name__, metadata.get("namespace", ""), metadata.get("name", "")))
+        if kind is Pod and self._is_ours(one) and len(self.our_pods) < MAX_OBJECTS:
+            containers = tuple(each["name"] for each in listed(one, "spec", "containers"))
+            self.our_pods.append(OurPod(metadata["name"], containers, _is_ready(one)))
 
     def _uses_our_claims(self, pod: Json) -> bool:
         namespace = mapping(pod, "metadata").get("namespace", "")
@@ -218,24 +251,23 @@ async def _pages(client: Client, path: str, report: Report, plural: str) -> Asyn
 
 
 async def _logs(
-    client: Client, namespace: str, pods: Sequence[Json], report: Report, step: Callable[[str], None]
+    client: Client, namespace: str, pods: Sequence[OurPod], report: Report, step: Callable[[str], None]
 ) -> None:
     """Add the end of each component's log. Pods that are not ready come first, in case there are many."""
-    waiting = sorted(pods, key=lambda one: (_is_ready(one), one["metadata"]["name"]))
+    waiting = sorted(pods, key=lambda one: (one.is_ready, one.name))
     for pod in waiting[MAX_LOGS:]:
-        report.lack(f"log of {pod['metadata']['name']}", f"a report has at most {MAX_LOGS} logs")
+        report.lack(f"log of {pod.name}", f"a report has at most {MAX_LOGS} logs")
     for pod in waiting[:MAX_LOGS]:
-        name = pod["metadata"]["name"]
-        step(f"log of {name}")
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
-        for container in listed(pod, "spec", "containers"):
-            params = {"container": container["name"], "tailLines": str(LOG_LINES), "limitBytes": str(4 * LOG_BYTES)}
+        step(f"log of {pod.name}")
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
+        for container in pod.containers:
+            params = {"container": container, "tailLines": str(LOG_LINES), "limitBytes": str(4 * LOG_BYTES)}
             try:
                 text = await client.text(path, params=params)
             except ElasticGPUError as error:
-                report.lack(f"log of {name}, container {container['name']}", str(error))
+                report.lack(f"log of {pod.name}, container {container}", str(error))
                 continue
-            report.add(f"logs/{name}/{container['name']}.log", _end(without_secrets(text)))
+            report.add(f"logs/{pod.name}/{container}.log", _end(without_secrets(text)))
 
 
 def _end(text: str) -> bytes:

@@ -9,6 +9,10 @@ nor large slices starve.
 
 A turn lasts ten times as long as it takes to swap the two slices, so a contended card works for most of the time.
 
+A slice that has more on the card than its floor is *due* from the moment when it is asked to leave for one that waits,
+or would be if its memory could leave. One that stays due does not leave, by its own fault or because its memory cannot.
+Others decide what follows from that.
+
 All figures are those that a slice gives for itself and the node agent's. One that lies about its own use gets no more
 room by it: the rooms together never exceed the card, and the driver has the last word.
 """
@@ -79,14 +83,23 @@ class Tenant:
 
 
 @dataclass(frozen=True)
+class Due:
+    """Since when a slice is to leave, and for which one now."""
+
+    since: float
+    for_slice: Hashable
+
+
+@dataclass(frozen=True)
 class Turn:
-    """What the arbiter remembers of a slice: since when it has its memory, has been asking, and has been leaving, and
-    until when it is left alone."""
+    """What the arbiter remembers of a slice: since when it has its memory, has been asking, and has been leaving, until
+    when it is left alone, and since when it is due."""
 
     since: float
     asked_since: float | None = None
     leaves_since: float | None = None
     refused_until: float = 0.0
+    due: Due | None = None
 
 
 class Why(Enum):
@@ -183,7 +196,29 @@ class _Card:
             if self.now - self._asked(one) > self._longest_turn(one):
                 break
             passed = True
+        self._note_due([one for one in queue if one.name not in self.rooms])
         return Decision(self.turns, self.rooms, self.parks, contended)
+
+    def _note_due(self, unserved: Sequence[Tenant]) -> None:
+        """Two that wait are enough: whoever is not the first of them is to leave for it, or else for the second."""
+        ranks = self._ranks(self.tenants)
+        for each in self.tenants:
+            turn, of = self.turns[each.name], None
+            if each.on_card_bytes > each.floor_bytes and not each.stays:
+                of = next((one for one in unserved[:2] if one is not each and self._is_due(each, one, ranks)), None)
+            if of is not None:
+                due = Due(self.now if turn.due is None else turn.due.since, of.name)
+                self.turns[each.name] = replace(turn, due=due)
+            elif turn.due is not None:
+                self.turns[each.name] = replace(turn, due=None)
+
+    def _is_due(self, each: Tenant, one: Tenant, ranks: Mapping[int, int]) -> bool:
+        if self._leaves(each):
+            return True
+        was_asked = self.turns[each.name].due is not None
+        if not was_asked and each.left_bytes == each.floor_bytes:
+            return False
+        return self._key(each, one, ranks[each.priority], waits=each.waits) is not None
 
     def _asked(self, one: Tenant) -> float:
         return self.turns[one.name].asked_since or self.now
@@ -226,7 +261,7 @@ class _Card:
         self, one: Tenant, missing: int, others: Sequence[Tenant], behind: set[Hashable]
     ) -> dict[Hashable, Why] | None:
         """Return the slices to park, and why each; None if they do not make enough room."""
-        ranks = {priority: rank for rank, priority in enumerate(sorted({each.priority for each in others}))}
+        ranks = self._ranks(others)
         able: list[tuple[_Key, Tenant]] = []
         for each in others:
             if each.kept_bytes <= each.left_bytes or each.stays or self._leaves(each):
@@ -248,6 +283,10 @@ class _Card:
                 missing += each.kept_bytes - each.left_bytes
         return {each.name: why for each, why in chosen}
 
+    @staticmethod
+    def _ranks(tenants: Sequence[Tenant]) -> dict[int, int]:
+        return {priority: rank for rank, priority in enumerate(sorted({each.priority for each in tenants}))}
+
     def _key(self, each: Tenant, one: Tenant, rank: int, *, waits: bool) -> _Key | None:
         """Return the place of a slice among those to park for `one`, the smallest first; None: not now."""
         had, idle = self.now - self.turns[each.name].since, self.now - each.active_at
@@ -256,7 +295,7 @@ class _Card:
             return _Key(Why.WAITS, 0, -self._asked(each))  # it cannot work anyway; the last to ask first
         if idle >= each.idle_seconds and (below or had >= self._swap(each, one) * IDLE_SWAPS):
             bytes_ = each.kept_bytes - each.left_bytes
-            fit = min(1.0, max(0, one.wanted_bytes - one.committed_bytes) / bytes_)
+            fit = min(1.0, max(0, one.wanted_bytes - one.committed_bytes) / max(1, bytes_))
             return _Key(Why.IDLE, 0, -(idle * fit) / (1 + rank))
         if below:
             return _Key(Why.BELOW, rank, -had)

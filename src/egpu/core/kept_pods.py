@@ -4,6 +4,8 @@ Anyone who may create pods can create many that wait, each as large as an API se
 keeps them whole. We keep what decides about cards. kube-scheduler shows us the whole pod whenever it places it.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +20,8 @@ from egpu_base.api.wire import Wire, packed_bytes
 
 MOST_BYTES: Final = 32 * 1024
 """The size of a pod's part, packed, beyond which only the least of it is kept. A usual one has 1 to 3 KiB."""
+MOST_CONTAINERS: Final = 512
+"""Of a large pod, those that ask for devices. More are refused where they ask for ours."""
 _OURS: Final = "elasticgpu.io"
 _ALWAYS: Final = (names.ALLOCATION, names.GANG, names.GANG_SIZE, names.GANG_TIMEOUT)
 _UNKNOWN_CONSTRAINTS: Final[list[dict[str, Any]]] = [{"whenUnsatisfiable": "DoNotSchedule"}]
@@ -35,6 +39,10 @@ def kept(pod: Pod) -> Pod:
 def kept_of_large(text: msgspec.Raw) -> Pod:
     """Return the least of a pod that an API server sent, without making objects of its other parts. Raises msgspec's
     errors."""
+    return _least(_read(text))
+
+
+def _read(text: msgspec.Raw) -> Pod:
     read = msgspec.json.decode(text, type=_Large)
     spec = PodSpec(
         containers=[one.container() for one in read.spec.containers or ()],
@@ -49,7 +57,39 @@ def kept_of_large(text: msgspec.Raw) -> Pod:
         scheduling_group=read.spec.scheduling_group,
         resource_claims=read.spec.resource_claims,
     )
-    return _least(Pod(metadata=read.metadata.meta(), spec=spec, status=read.status))
+    return Pod(metadata=read.metadata.meta(), spec=spec, status=read.status)
+
+
+def of_node(pod: Pod) -> Pod:
+    """Return a pod as its node's agent needs it: of a large one what asks for devices, its claims and every
+    status, which tells the container that starts next."""
+    return pod if packed_bytes(pod) <= MOST_BYTES else _of_node(pod)
+
+
+def of_node_of_large(text: msgspec.Raw) -> Pod:
+    """Return the same of a large pod that an API server sent, as `kept_of_large` does. Raises msgspec's errors."""
+    return _of_node(_read(text))
+
+
+def _of_node(pod: Pod) -> Pod:
+    spec = pod.spec
+    kept = replace(
+        _least(pod).spec,
+        containers=_asking(spec.containers),
+        init_containers=_asking(spec.init_containers) or None,
+        resource_claims=spec.resource_claims,
+    )
+    return replace(_least(pod), spec=kept, status=pod.status)
+
+
+def _asking(containers: Sequence[Container] | None) -> list[Container]:
+    asking = (_bare(one) for one in containers or () if one.resources and _asks(one.resources))
+    return list(itertools.islice(asking, MOST_CONTAINERS))
+
+
+def _asks(needs: ResourceRequirements) -> bool:
+    """Return whether a container asks for more than CPU and memory: the names of all else have a domain."""
+    return any("/" in name for name in (*(needs.limits or ()), *(needs.requests or ())))
 
 
 def bare(spec: PodSpec, **changes: Any) -> PodSpec:

@@ -5,9 +5,11 @@ one free card, one is woken up.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 from egpu.api.allocation import PodAllocation
+from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
@@ -20,8 +22,29 @@ MAX_LOOKED_AT: Final = 256
 """Different requests per search; equal requests cost nothing once one of them found no room."""
 
 
-def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str], policies: Policies) -> list[Pod]:
-    """Return the pods of `waiting` that have room at once on `nodes`, in the scheduler's order. Changes nothing."""
+class Look(Protocol):
+    """A look at a gang."""
+
+    found: bool
+
+
+class Rests(Protocol):
+    """How long namespaces wait after long looks at their gangs."""
+
+    def seconds(self, namespace: str) -> float:
+        """Return how long to wait before the next look; 0 if there may be one now."""
+        ...
+
+    def look(self, namespace: str) -> AbstractContextManager[Look]:
+        """Surround a look, whose `found` is to be set."""
+        ...
+
+
+def would_fit(
+    waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str], policies: Policies, rests: Rests
+) -> list[Pod]:
+    """Return the pods of `waiting` that have room at once on `nodes`, in the scheduler's order. Gangs of a namespace
+    that rests are left out. Changes nothing else."""
     held: list[Holder] = []
     fitting: list[Pod] = []
     in_vain: list[Request] = []
@@ -37,8 +60,12 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
                     request = cache.request(pod)
                     if request in in_vain and not cache.reservations.own(pod):
                         continue  # it would see no more room than those before it
-                    with cache.reservations.lifted(pod):
-                        found = _places(pod, request, cache, nodes, policies)
+                    gang = cache.gangs.of(pod)
+                    if gang is not None and rests.seconds(pod.namespace):
+                        continue
+                    with cache.reservations.lifted(pod), rests.look(pod.namespace) as look:
+                        found = _places(pod, gang, request, cache, nodes, policies=policies)
+                        look.found = gang is None or bool(found)
                 except (InvalidInput, CorruptData, DoesNotFit, MissingExtra):
                     continue  # the scheduler knows why, and room does not change it
                 if not found:
@@ -58,10 +85,9 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
 
 
 def _places(
-    pod: Pod, request: Request, cache: SchedulerCache, nodes: Sequence[str], policies: Policies
+    pod: Pod, gang: Gang | None, request: Request, cache: SchedulerCache, nodes: Sequence[str], *, policies: Policies
 ) -> list[tuple[Pod, PodAllocation]]:
     """Return the places of the pod and the waiting members of its gang; empty if there is no room."""
-    gang = cache.gangs.of(pod)
     if gang is not None:
         verdict = place_gang(cache, gang, policies, pod=pod, nodes=nodes, default_nodes=nodes)
         return [(one, verdict.allocations[one.uid]) for one in gang.waiting if one.uid in verdict.allocations]

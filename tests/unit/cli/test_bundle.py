@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import tarfile
+import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from egpu.api import names
 from egpu.cli import bundle
 from egpu.cli.bundle import write_bundle
 from egpu.cli.findings import Finding, State
-from egpu.cli.redaction import MAX_TEXT, REMOVED, redacted, without_secrets
+from egpu.cli.redaction import MAX_TEXT, REMOVED, Json, redacted, without_secrets
+from egpu_base.api.kubernetes import Pod
+from egpu_base.api.objects import Object
 from support.fake_api import FakeAPI, status
 from support.waiting import DEADLINE_SECONDS
 
@@ -246,6 +250,34 @@ async def test_a_report_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(bundle, "MAX_BYTES", 500)
     files = await report(seeded(), tmp_path / "smaller.tar.gz")
     assert "objects/nodes.json" in {one["what"] for one in json.loads(files["left-out.json"])}
+
+
+class Whole(dict[str, Any]):
+    """An object as the API server has it; unlike a plain dict, it can be watched for its end."""
+
+
+async def test_of_filled_pods_a_report_keeps_its_part_alone_while_it_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tenants may fill their pods, and the command had all of them whole in memory."""
+    alive, most = weakref.WeakSet[Whole](), 0
+
+    async def objects(_client: object, kind: type[Object], *_: object) -> AsyncIterator[Json]:
+        nonlocal most
+        for number in range(50 if kind is Pod else 0):
+            alive.add(one := Whole(of_user(f"pod-{number}")))
+            most = max(most, len(alive))
+            yield one
+
+    monkeypatch.setattr(Whole, "__hash__", object.__hash__)
+    monkeypatch.setattr(bundle, "_objects", objects)
+    monkeypatch.setattr(bundle, "KIND_BYTES", 30_000)
+    found = await report(seeded(), tmp_path / "report.tar.gz")
+    assert most <= 2, "the one that is read, and the one before"
+    pods = [one["metadata"]["name"] for one in json.loads(found["objects/pods.json"])]
+    assert pods[-1] == "pod-49"
+    assert 0 < len(pods) < 50
+    assert f"{50 - len(pods)} of 50: " in found["left-out.json"].decode()
 
 
 async def test_a_slow_server_ends_the_report_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.core.claims.lifecycle import claim_users
 from egpu.core.demand.selection import Selection
-from egpu.core.kept_pods import MOST_BYTES, bare, kept, kept_of_large
+from egpu.core.dra.references import claim_names
+from egpu.core.kept_pods import MOST_BYTES, MOST_CONTAINERS, bare, kept, kept_of_large, of_node, of_node_of_large
 from egpu.core.placement.requests import awaits_placement, pod_request
+from egpu.core.placement.sums import asked_beyond_held, asked_in_use
 from egpu.core.preemption.sums import only_the_scheduler_can_tell
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.api.objects import ObjectMeta
@@ -119,3 +121,38 @@ def test_selectors_of_large_pods_are_not_kept() -> None:
     kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept_bytes < size(pod)
+
+
+@pytest.mark.parametrize("part", LARGE_PARTS)
+def test_a_node_s_agent_keeps_of_a_large_pod_what_decides_about_its_slots(part: str) -> None:
+    """Each plain pod on a GPU node may be as large as an API server takes, and took 10 MiB in the agent."""
+    statuses = [{"name": f"c{number}", "ready": True} for number in range(3)]
+    pod = slice_pod("runs", core=30)
+    pod = placed(pod, place(cluster(), pod))
+    whole = changed(pod, **LARGE_PARTS[part])
+    whole = changed(
+        whole,
+        metadata={"annotations": dict(whole.annotations) | dict(pod.annotations)},
+        status={"initContainerStatuses": statuses},
+        spec={"resourceClaims": CLAIMS},
+    )
+    for found in (of_node(whole), of_node_of_large(as_sent(whole))):
+        assert found.annotations[names.ALLOCATION] == whole.annotations[names.ALLOCATION]
+        assert found.status.init_container_statuses == whole.status.init_container_statuses
+        assert list(claim_names(found)) == list(claim_names(whole))
+        assert asked_in_use([found]) == asked_in_use([whole])
+        assert asked_beyond_held([found]) == asked_beyond_held([whole])
+        assert size(found) < MOST_BYTES or part == "message"
+    assert of_node(pod) is pod
+
+
+def test_of_a_pod_with_many_containers_a_node_s_agent_keeps_those_that_ask_for_devices() -> None:
+    plain = [{"name": f"plain-{number}", "resources": {"limits": {"cpu": "1"}}} for number in range(5_000)]
+    asking = [{"name": f"asks-{number}", "resources": {"limits": {names.GPU_CORE: "1"}}} for number in range(600)]
+    spec: dict[str, Any] = {"nodeName": "n", "containers": [*plain, asking[0]]}
+    pod = changed(slice_pod("runs", core=30), spec=spec)
+    for found in (of_node(pod), of_node_of_large(as_sent(pod))):
+        assert [one.name for one in found.containers] == ["asks-0"]
+        assert asked_beyond_held([found]) == asked_beyond_held([pod])
+    many = changed(pod, spec={"containers": asking * 10})
+    assert len(of_node(many).containers) == MOST_CONTAINERS

@@ -10,7 +10,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.changes import Changes, Verdicts
-from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, OverCommit
+from egpu.core.placement.ledger import SPARE_KINDS, Card, Holder, Ledger, NodeCards, OverCommit
 from egpu.core.placement.node_names import NodeNames
 from egpu.core.provisioners import provisioner
 
@@ -265,3 +265,22 @@ def test_what_a_demand_takes_of_each_card_is_what_its_technology_says(demand: Co
         assert found.core.tolist() == said.core.tolist()
         assert found.memory_mib.tolist() == said.memory_mib.tolist()
         assert found.possible.tolist() == said.possible.tolist()
+
+
+def test_kinds_that_no_card_has_any_more_are_forgotten() -> None:
+    """An agent may change what it says of a card again and again."""
+    ledger, fresh = Ledger(), Ledger()
+    demand = ContainerDemand(provisioner=names.VCUDA, core=10, memory_percent=50)
+    ledger.set_node(node("n0"))
+    ledger.set_node(node("gone"))
+    ledger.remove_node("gone")
+    for number in range(5 * SPARE_KINDS):
+        (card,) = node("n1").cards
+        ledger.set_node(NodeCards("n1", (replace(card, model=f"model {number}", memory_mib=2000 + number),)))
+        assert len(ledger.kinds) <= 3 * SPARE_KINDS
+        assert int(ledger.needs(demand, ledger.rows_of(["n1"])[0]).memory_mib[0, 0]) == (2000 + number) // 2
+        assert int(ledger.needs(demand, ledger.rows_of(["n0"])[0]).memory_mib[0, 0]) == 500
+    for name in ("n0", "n1"):
+        fresh.set_node(NodeCards(name, ledger.cards(name)))
+        (row,), (place,) = ledger.rows_of([name])[0], fresh.rows_of([name])[0]
+        assert ledger.kinds[int(ledger.kind[row, 0])] == fresh.kinds[int(fresh.kind[place, 0])]

@@ -67,6 +67,13 @@ def test_a_class_lets_pods_stay_on_the_card() -> None:
     assert problem.field == "parameters[parkingStay]"
 
 
+def test_a_class_says_how_long_a_program_may_keep_the_room_from_others() -> None:
+    cache = on_one_card()
+    assert place(cache, ask(cache, "a")).containers["app"].park_patience_seconds == 0, "for ever"
+    cache.class_changed(gpu_class("ends", names.VCUDA, wait=True, parameters={**TERMS, "parkingPatience": "10m"}))
+    assert place(cache, ask(cache, "b", kind="ends")).containers["app"].park_patience_seconds == 600
+
+
 def test_the_largest_slice_still_fits_beside_what_is_always_there() -> None:
     """Plain slices keep all that they ask for."""
     cache = on_one_card()
@@ -129,6 +136,10 @@ def test_kubernetes_counts_what_is_always_on_the_card() -> None:
         ({"parkingStay": "true"}, "parkingStay"),
         ({"parking": "true", "parkingResident": "25%", "parkingIdle": "1d"}, "parkingIdle"),
         ({"parking": "true", "parkingResident": "25%", "parkingIdle": "25h"}, "parkingIdle"),
+        ({"parking": "true", "parkingPatience": "10m"}, "parkingPatience"),
+        ({"parkingPatience": "10m"}, "parkingPatience"),
+        ({"parking": "true", "parkingResident": "25%", "parkingPatience": "59s"}, "parkingPatience"),
+        ({"parking": "true", "parkingResident": "25%", "parkingPatience": "never"}, "parkingPatience"),
     ],
 )
 def test_terms_that_are_refused_by_name(terms: dict[str, str], field: str) -> None:

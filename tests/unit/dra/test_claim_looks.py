@@ -2,7 +2,8 @@
 
 import pytest
 
-from egpu.apps.extender.claim_looks import COUNTS_SECONDS, LONG_SECONDS, REST, ClaimLooks
+from egpu.apps.extender.claim_looks import COUNTS_SECONDS, ClaimLooks
+from egpu.apps.extender.rests import LONG_SECONDS, REST
 from egpu_base.errors import DoesNotFit
 
 

@@ -17,6 +17,8 @@ from egpu.core.dra.devices import PublishedCard, devices
 from egpu.core.selectors import MAX_CHARACTERS, check, objection
 from egpu_base.api.devices import DeviceAttribute
 from egpu_base.api.quantities import parse_quantity
+from egpu_base.cel.types import MAX_MATCHES, semver
+from egpu_base.cel.values import EvaluationError
 from egpu_base.errors import InvalidDemand, NotSupported
 
 OURS = f'device.attributes["{names.DRIVER}"]'
@@ -235,3 +237,50 @@ def test_any_text_is_evaluated_or_refused(text: str) -> None:
     except NotSupported:
         return
     assert isinstance(objection(text, KIND), str)
+
+
+def grown(text: str, times: int, inner: str) -> str:
+    """An expression in which `z` is a text eight times as long for each of `times`."""
+    expression = f"cel.bind(z, {chr(97 + times)}, {inner})"
+    for number in reversed(range(times)):
+        before, after = chr(97 + number), chr(98 + number)
+        expression = f"cel.bind({after}, {'+'.join([before] * 8)}, {expression})"
+    return f"cel.bind(a, '{text}', {expression})"
+
+
+def compared_lists(levels: int) -> str:
+    """An expression that compares two lists, in which 8 ** levels numbers are, shared and not equal by identity."""
+    expression = f"{chr(97 + levels)} == {chr(97 + levels).upper()}"
+    for number in reversed(range(levels)):
+        for name in (chr(97 + number).upper(), chr(97 + number)):
+            made = chr(ord(name) + 1)
+            expression = f"cel.bind({made},[{','.join([name] * 8)}],{expression})"
+    return f"cel.bind(a,[1],cel.bind(A,[1],{expression}))"
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        (grown("aaaaaaaaaaaaaaaa", 1, "z.matches('a*a*a*b')"), "the text has more than 64 characters"),
+        (grown("aaaaaaaaaaaaaaaa", 2, "z.matches('a*a*a*b')"), "a sum has more than 1000 parts"),
+        (grown("9999999999999999", 3, "semver(z + '.1.1').major() == 1"), "a sum has more than 1000 parts"),
+        (compared_lists(7), "a list in a list is not supported"),
+    ],
+)
+def test_a_selector_of_few_characters_stops_no_extender(expression: str, problem: str) -> None:
+    """One pattern on 1,024 letters took hours, and a version of 8,192 digits ended with another error."""
+    assert len(expression) <= MAX_CHARACTERS
+    check(expression)
+    assert problem in objection(expression, KIND)
+
+
+def test_a_selector_has_few_patterns() -> None:
+    one = f'{OURS}.model.matches("a*a*a*b")'
+    check(" || ".join([one] * MAX_MATCHES))
+    with pytest.raises(NotSupported, match=f"more than {MAX_MATCHES} of .matches"):
+        check(" || ".join([one] * (MAX_MATCHES + 1)))
+
+
+def test_a_version_with_more_digits_than_numbers_have_is_an_error_of_the_expression() -> None:
+    with pytest.raises(EvaluationError, match="more than 1024 characters"):
+        semver(5000 * "9" + ".0.0")

@@ -74,7 +74,7 @@ class NotUnderstood(Exception):
 def compiled_value(text: str, variables: tuple[str, ...] = VARIABLES, *, bounded: bool = False) -> Expression:
     """Compile an expression to a function of its variables, which raises EvaluationError. Raises NotUnderstood.
 
-    `bounded`: refuse loops and patterns whose time does not follow from the text alone.
+    `bounded`: refuse what takes longer than its text lets expect: loops, long sums, lists of lists, hard patterns.
     """
     limit = MAX_DEVICE_CHARACTERS if variables == DEVICE_VARIABLES else MAX_CHARACTERS
     if len(text) > limit:
@@ -129,6 +129,7 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
         self._depth = 0
+        self._matches = 0
         self._variables = variables
         self._names: list[str] = [*variables]
 
@@ -213,7 +214,8 @@ class _Parser:
     def _sum(self) -> Expression:
         total = self._path()
         while self._accept("+"):
-            total = values.added(total, self._path())
+            most = values.MAX_BOUNDED_SUM if self._bounded else values.MAX_SUM
+            total = values.added(total, self._path(), most=most)
         return total
 
     def _path(self) -> Expression:
@@ -261,7 +263,7 @@ class _Parser:
             if not self._accept(","):
                 self._expect("]")
                 break
-        return lambda scope: [item(scope) for item in items]
+        return values.flat(items) if self._bounded else lambda scope: [item(scope) for item in items]
 
     def _function(self, name: str) -> Expression:
         if name == "has":
@@ -322,6 +324,9 @@ class _Parser:
         if name not in types.METHODS_OF_TWO:
             raise NotUnderstood(f"the function .{name}() is not supported")
         bounded = self._bounded and name == "matches"
+        self._matches += bounded
+        if self._matches > types.MAX_MATCHES:
+            raise NotUnderstood(f"more than {types.MAX_MATCHES} of .matches() are not supported here")
         of_two, argument = types.matches_simply if bounded else types.METHODS_OF_TWO[name], self._any()
         self._expect(")")
         return lambda scope: of_two(owner(scope), argument(scope))

@@ -18,6 +18,12 @@ SEMVER: Final = re.compile(
     re.ASCII,
 )
 """A version of semver.org 2.0.0."""
+MAX_VERSION: Final = 1024
+"""Python makes no number of several thousand digits."""
+MAX_MATCHED: Final = 64
+"""The longest text to which a pattern of a tenant is applied: no attribute of a device is longer."""
+MAX_MATCHES: Final = 4
+"""Patterns in one expression of a tenant."""
 MAX_REPEATED: Final = 3
 _ATOM: Final = r"(?:[^\\(){}\[\]*+?]|\\[dws]|\\[^\w\s]|\[\^?[^\\\[\]]++\])"
 _SIMPLE: Final = re.compile(rf"(?:{_ATOM}++[*+?]?+){{0,{MAX_REPEATED}}}+{_ATOM}*+")
@@ -75,6 +81,8 @@ def semver(value: Any) -> SemverValue:
     if found is None:
         raise EvaluationError(f"semver({value!r}): must be a version such as 1.2.3")
     major, minor, patch, prerelease, _ = found.groups()
+    if len(text(value)) > MAX_VERSION:
+        raise EvaluationError(f"semver(): the version has more than {MAX_VERSION} characters")
     return SemverValue((int(major), int(minor), int(patch)), tuple(prerelease.split(".")) if prerelease else ())
 
 
@@ -112,6 +120,8 @@ def _version_part(index: int) -> Callable[[Any], Any]:
 def matches_simply(value: Any, pattern: Any) -> bool:
     """Evaluate `matches()` with a pattern whose time is bounded. Raises EvaluationError for another pattern."""
     wanted = text(pattern)
+    if len(text(value)) > MAX_MATCHED:
+        raise EvaluationError(f"matches({wanted!r}): the text has more than {MAX_MATCHED} characters")
     if not _SIMPLE.fullmatch(wanted):
         raise EvaluationError(
             f"matches({wanted!r}): the pattern has groups, counts, or more than {MAX_REPEATED} of *, + and ?"

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeAlias, cast
 
 MAX_SUM: Final = 100_000
 """Characters or items of a sum. With `cel.bind`, a short text could double one many times."""
+MAX_BOUNDED_SUM: Final = 1000
+"""The same where tenants write the text: functions of it take their time, too."""
 Scope: TypeAlias = Mapping[str, Any]
 Expression: TypeAlias = Callable[[Scope], Any]
 
@@ -28,16 +30,30 @@ def either(condition: Expression, then: Expression, otherwise: Expression) -> Ex
     return lambda scope: (then if truth(condition(scope)) else otherwise)(scope)
 
 
-def added(left: Expression, right: Expression) -> Expression:
+def added(left: Expression, right: Expression, *, most: int = MAX_SUM) -> Expression:
+    """Evaluate `+`, up to so many characters or items."""
+
     def add(scope: Scope) -> Any:
         first, second = left(scope), right(scope)
         if type(first) is type(second) and type(first) in (str, list):
-            if len(first) + len(second) > MAX_SUM:
-                raise EvaluationError(f"a sum has more than {MAX_SUM} parts")
+            if len(first) + len(second) > most:
+                raise EvaluationError(f"a sum has more than {most} parts")
             return first + second
         raise EvaluationError(f"{first!r} and {second!r} cannot be added")
 
     return add
+
+
+def flat(items: list[Expression]) -> Expression:
+    """Evaluate a list without lists in it: a short text could make one that takes for ever to compare."""
+
+    def make(scope: Scope) -> list[Any]:
+        made = [item(scope) for item in items]
+        if any(isinstance(one, list) for one in made):
+            raise EvaluationError("a list in a list is not supported here")
+        return made
+
+    return make
 
 
 def among(left: Expression, right: Expression) -> Expression:

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,9 @@ _CHUNK: Final = 8 * 1024
 """Twice what the kernel gives at once of `maps`."""
 _STAT_BYTES: Final = 4096
 _PLACE: Final = 4
+_MAPPING: Final = re.compile(rb"[^ \n]+ [^ \n]+ [^ \n]+ ([^ \n]+ [^ \n]+) [^\n]*\n?")
+"""A whole line of `maps`, so that the next match begins with the next line: its device and inode. The space after them
+is the kernel's, so no inode is cut short where reading stopped."""
 _OCTAL: Final = re.compile(rb"\\([0-3][0-7]{2})")
 
 _SYS_OPENAT2: Final = 437
@@ -154,29 +157,25 @@ def pid_inside(pid: int) -> int:
     return int(words[-1]) if (words := status(pid, b"NSpid")) else 0
 
 
-def mapped(pid: int, name: str, wanted: Collection[FileIdentity]) -> set[FileIdentity]:
-    """Return those of the wanted files that a process has mapped, as far as its mappings are read.
-
-    `name` is what they are all called. It saves looking at most lines, and decides nothing: whoever gives its page
-    another name can as well unmap it.
-    """
-    maps = read(pid, "maps", seconds=MAX_SECONDS) if wanted else b""
-    return find_mapped(maps, os.fsencode(f"/{name}"), wanted)
+def mapped(pid: int, wanted: frozenset[FileIdentity]) -> set[FileIdentity]:
+    """Return those of the wanted files that a process has mapped, as far as its mappings are read."""
+    return find_mapped(read(pid, "maps", seconds=MAX_SECONDS), wanted) if wanted else set()
 
 
-def find_mapped(maps: bytes, mark: bytes, wanted: Collection[FileIdentity]) -> set[FileIdentity]:
-    """Return those of the wanted files that are in lines of `maps` that hold the mark.
+def find_mapped(maps: bytes, wanted: frozenset[FileIdentity]) -> set[FileIdentity]:
+    """Return those of the wanted files that are in `maps`.
 
     A line is: range, permissions, offset, device, inode, path. The first five are the kernel's; a path is never read.
+    One expression takes all lines, because a process may have many, all of files that look like a wanted one.
     """
-    found: set[FileIdentity] = set()
-    at = maps.find(mark)
-    while at >= 0:
-        _, _, _, device, inode = maps[maps.rfind(b"\n", 0, at) + 1 : at].split(b" ", 5)[:5]
-        major, _, minor = device.partition(b":")
-        found.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
-        at = maps.find(mark, end) if (end := maps.find(b"\n", at)) >= 0 else -1  # once a line, whatever it repeats
-    return found.intersection(wanted)
+    written = _as_written(wanted)
+    return {written[found] for found in written.keys() & set(_MAPPING.findall(maps))}
+
+
+@functools.lru_cache(maxsize=4)
+def _as_written(files: frozenset[FileIdentity]) -> dict[bytes, FileIdentity]:
+    """Return the files by device and inode as the kernel writes them in `maps`."""
+    return {b"%02x:%02x %d" % (os.major(device), os.minor(device), inode): (device, inode) for device, inode in files}
 
 
 def file_at(pid: int, path: str) -> FileIdentity | None:

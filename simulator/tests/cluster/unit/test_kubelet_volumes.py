@@ -125,3 +125,17 @@ def test_what_cannot_be_resolved_says_why(tmp_path: Path, volume: dict[str, Any]
 def test_a_path_out_of_a_volume_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not a path inside the volume"):
         mounted(tmp_path, a_pod({"emptyDir": {}}, subPath="../../x"))
+
+
+def test_a_link_in_a_volume_leads_no_sub_path_out_of_it(tmp_path: Path) -> None:
+    """A container of the pod may have made it, for another one that starts later."""
+    whole = Path(mounted(tmp_path, a_pod({"emptyDir": {}})).source)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (whole / "out").symlink_to(outside)
+    for sub_path in ("out", "out/new"):
+        with pytest.raises(InvalidInput, match="leads out of the volume"):
+            mounted(tmp_path, a_pod({"emptyDir": {}}, subPath=sub_path))
+    assert list(outside.iterdir()) == []
+    (whole / "in").symlink_to("data")
+    assert mounted(tmp_path, a_pod({"emptyDir": {}}, subPath="in")).source == str(whole / "data")

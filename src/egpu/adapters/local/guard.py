@@ -9,7 +9,7 @@ from egpu.adapters.cards.nvml import NvmlInventory
 from egpu.adapters.local.book import LocalSlice
 from egpu.adapters.local.looking import LookingThread
 from egpu.adapters.slices.attribution import WatchedSlice
-from egpu.adapters.slices.overruns import MemoryWatch, kill_holders
+from egpu.adapters.slices.overruns import MemoryWatch, end_processes
 from egpu_base.system.processes import Process
 
 
@@ -34,7 +34,7 @@ class MemoryGuard:
 
     def _look(self) -> float:
         for overrun in self._watch.step([self._slice]) if self._watch.is_due() else ():
-            if killed := kill_holders(overrun):
+            if killed := end_processes(overrun.processes):
                 self._local.note_overrun()
                 self._tell(f"processes {', '.join(map(str, killed))} of the slice were ended: {overrun}")
         return self._watch.pause_seconds

@@ -13,6 +13,7 @@ work          the kind of a slice's work, and its part in turns
 sharing       finds the active slices, many times a second, and grants each its share of time
 reaping       removes ended processes from a usage file that containers share
 rooms         gives slices that share a card's memory their room, and parks others for them
+overstays     slices that do not leave their card while others wait
 rows          all rows of a usage file at once
 host_memory   how much of the machine's memory parked slices may take
 parked        the bytes that processes say they have parked

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -200,8 +200,7 @@ class _Mappings:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept: dict[Process, tuple[float, set[PageIdentity]]] = {}
-        self._wanted: Collection[PageIdentity] = ()
-        self._names: Collection[str] = ()
+        self._wanted = frozenset[PageIdentity]()
         self._now = 0.0
         self._until: float | None = None
         self.is_behind = False
@@ -210,7 +209,7 @@ class _Mappings:
         """Begin a look; `is_new`: there are other pages than before."""
         oldest = now if is_new else now - STRANGER_SECONDS
         self._kept = {process: (at, pages) for process, (at, pages) in self._kept.items() if at > oldest}
-        self._wanted, self._names = watched.pages.keys(), watched.places
+        self._wanted = frozenset(watched.pages)
         self._now, self._until, self.is_behind = now, None, False
 
     def of(self, pid: int) -> set[PageIdentity] | None:
@@ -222,10 +221,7 @@ class _Mappings:
             return None
         process = Process.of(pid)
         if process not in self._kept:
-            found: set[PageIdentity] = set()
-            for name in self._names:
-                found |= membership.pages_mapped(pid, name, self._wanted)
-            self._kept[process] = self._now, found
+            self._kept[process] = self._now, membership.pages_mapped(pid, self._wanted)
         return self._kept[process][1]
 
 
@@ -247,14 +243,14 @@ class _Watched:
         self._by_root = {one.root.pid: one for one in slices if one.root is not None and one.root.is_alive()}
         self.pages: dict[PageIdentity, Hashable] = {}
         self.places: set[str] = set()
-        """Where processes see these pages; the name of the file where that is not known."""
+        """Where processes see these pages, as far as that is known."""
         self.pods: dict[str, list[_OfPod]] = {}
         """By the name of the pod's control group."""
         for one in slices:
             page = None if one.session else membership.identity(one.policy)
             if page is not None:
                 self.pages[page] = one.key
-                self.places.add(one.page or one.policy.name)
+                self.places |= {one.page} - {""}
             for uid in () if one.session else (*one.pods, *one.mixed):
                 for name in membership.pod_names(uid):
                     self.pods.setdefault(name, []).append(_OfPod(one, page, uid in one.mixed))

@@ -39,7 +39,7 @@ def seen_at(pid: int, path: str) -> PageIdentity | None:
 def pages_of(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
     """Return which of the wanted policy pages belong to a process: the page at `page` (absolute, or the name alone) in
     its own file system, otherwise the pages that it has mapped. An ended process has none."""
-    return page_at(pid, page, wanted) or pages_mapped(pid, page, wanted)
+    return page_at(pid, page, wanted) or pages_mapped(pid, wanted)
 
 
 def page_at(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
@@ -48,10 +48,10 @@ def page_at(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageId
     return {found} if found is not None and found in wanted else set()
 
 
-def pages_mapped(pid: int, page: str, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
-    """Return which of the wanted policy pages a process has mapped. It takes much longer than `page_at`: the kernel
-    writes a line for each mapping."""
-    return proc.mapped(pid, page.rpartition("/")[2], wanted)
+def pages_mapped(pid: int, wanted: Collection[PageIdentity]) -> set[PageIdentity]:
+    """Return which of the wanted policy pages a process has mapped, by whatever name. It takes much longer than
+    `page_at`: the kernel writes a line for each mapping."""
+    return proc.mapped(pid, frozenset(wanted))
 
 
 def control_groups(pid: int) -> frozenset[str]:

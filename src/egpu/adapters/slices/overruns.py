@@ -311,10 +311,10 @@ class MemoryWatch:
         return self._records[one.key, uuid]
 
 
-def kill_holders(overrun: Overrun) -> tuple[int, ...]:
-    """End the slice's processes that hold memory of the card; return the pids of those that were alive."""
+def end_processes(processes: Iterable[Process]) -> tuple[int, ...]:
+    """End processes that hold memory of a card; return the pids of those that were alive."""
     killed: list[int] = []
-    for process in overrun.processes:
+    for process in processes:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:

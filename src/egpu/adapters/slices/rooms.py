@@ -2,8 +2,9 @@
 
 A slice's usage file says how much of it is on the card, and whether it waits for room. What it says is believed about
 itself only, and no further than its limit. Memory that the driver sees and the slice does not count is in the policy
-page as overhead, and counts as on the card. Memory that the slice counts and the driver does not see does so for a
-moment only: an allocation is counted before it is made.
+page as overhead, and counts as on the card. So does what the driver sees and nothing else tells: a false total hides
+the overhead. Memory that the slice counts and the driver does not see counts for a moment only: an allocation is
+counted before it is made.
 
 A room is in force for some seconds. A successor finds the rooms in the pages and goes on. Without one, programs try
 without an arbiter when that time is over.
@@ -21,6 +22,7 @@ from typing import Final
 import structlog
 
 from egpu.adapters.slices.asking import set_room
+from egpu.adapters.slices.overstays import Overstay, Overstays
 from egpu.adapters.slices.pages import USAGE_SIZE, Parking, UsageReader, read_policy, usage_problem
 from egpu.adapters.slices.reaping import reap
 from egpu.adapters.slices.rows import Memory, memory_of
@@ -47,6 +49,9 @@ UNSEEN_SECONDS: Final = 2.0
 """Bytes that a slice counts, and the driver has not seen for so long, are not on the card."""
 UNSEEN_BYTES: Final = 64 << 20
 """Fewer are no lie: both figures are rounded."""
+SEEN_SECONDS: Final = 1.0
+"""Bytes that the driver sees for so long are on the card, whatever the slice says. Its last figure alone may be older
+than the last parking."""
 WHOLE_SECONDS: Final = 1.0
 """Between two readings of all processes while no slice waits."""
 
@@ -55,7 +60,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SharedSlice:
-    """A slice whose room on the card others may use. `floor_bytes` are always its own."""
+    """A slice whose room on the card others may use. `floor_bytes` are always its own. `patience_seconds`: how long it
+    may keep the rest from others that wait; 0: without end."""
 
     key: Hashable
     policy: Path
@@ -65,6 +71,7 @@ class SharedSlice:
     idle_seconds: float
     priority: int = 0
     stays: bool = False
+    patience_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ class Totals:
     """What happened so far: by slice, and by the card's UUID."""
 
     parked_seconds: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
+    overstayed_seconds: Mapping[Hashable, float] = field(default_factory=dict[Hashable, float])
     contended_seconds: dict[str, float] = field(default_factory=dict[str, float])
     parks: Counter[str] = field(default_factory=Counter[str])
     contention: dict[str, Contention] = field(default_factory=dict[str, Contention])
@@ -114,13 +122,16 @@ class Rooms:
         driver_bytes: Callable[[Hashable, str], int | None] = lambda key, uuid: None,
         clock: Callable[[], float] = time.monotonic,
         told: Callable[[Hashable, Park], None] = lambda key, park: None,
+        overstays: Callable[[Overstay], None] = lambda overstay: None,
     ) -> None:
         """`driver_bytes`: the driver's figure for a slice on a card; None for none. `told` is called for each slice
-        that is asked to park for another."""
+        that is asked to park for another, `overstays` at each look for each that does not leave."""
         self._cards = cards
         self._driver_bytes = driver_bytes
         self._unseen: dict[Hashable, Lasting] = {}
+        self._seen: dict[Hashable, Lasting] = {}
         self._told = told
+        self._overstays = Overstays(overstays)
         self._clock = clock
         self._turns: dict[str, Mapping[Hashable, Turn]] = {}
         self._asked: dict[Hashable, int] = {}
@@ -153,6 +164,9 @@ class Rooms:
         for look in looks:
             self._carry_out(uuid, look, decision, now)
         self._count(uuid, tenants, decision, now - before)
+        patience = {one.key: one.patience_seconds for one in card.slices}
+        self._overstays.see(uuid, tenants, decision.turns, patience, now=now, elapsed=now - before)
+        self.totals.overstayed_seconds = self._overstays.seconds
         return waits or leaves or bool(decision.parks)
 
     @staticmethod
@@ -178,8 +192,8 @@ class Rooms:
         parking = policy.parking or Parking()
         request = self._asked.get(one.key)
         on_card = min(one.limit_bytes, said.counted_bytes - said.away_bytes + policy.devices[0].overhead_bytes)
-        unseen = self._unseen_bytes(one, uuid, on_card, now)
-        on_card -= unseen
+        unseen, seen = self._by_driver(one, uuid, on_card, now)
+        on_card = min(one.limit_bytes, max(on_card - unseen, seen))
         tenant = Tenant(
             name=one.key,
             limit_bytes=one.limit_bytes,
@@ -197,12 +211,14 @@ class Rooms:
         )
         return _Look(one, parking, tenant)
 
-    def _unseen_bytes(self, one: SharedSlice, uuid: str, on_card: int, now: float) -> int:
-        """Return how much of what the slice has on the card, by its own word, the driver does not see."""
+    def _by_driver(self, one: SharedSlice, uuid: str, on_card: int, now: float) -> tuple[int, int]:
+        """Return how much of what the slice has on the card, by its own word, the driver does not see, and how much the
+        driver sees, whatever the slice says."""
         seen = self._driver_bytes(one.key, uuid)
         excess = on_card - (on_card if seen is None else seen)
-        lasting = self._unseen.setdefault(one.key, Lasting(UNSEEN_SECONDS)).see(excess, now=now)
-        return lasting if lasting >= UNSEEN_BYTES else 0
+        unseen = self._unseen.setdefault(one.key, Lasting(UNSEEN_SECONDS)).see(excess, now=now)
+        least = self._seen.setdefault(one.key, Lasting(SEEN_SECONDS)).see(seen or 0, now=now)
+        return (unseen if unseen >= UNSEEN_BYTES else 0), least
 
     def _carry_out(self, uuid: str, look: _Look, decision: Decision, now: float) -> None:
         key, parking = look.one.key, look.parking
@@ -238,6 +254,7 @@ class Rooms:
         for uuid in self.totals.contention.keys() - cards.keys():
             del self.totals.contention[uuid]
         kept = {one.key for card in cards.values() for one in card.slices}
-        for of_slice in (self._asked, self._reaped_at, self._unseen, self.totals.parked_seconds):
+        self._overstays.forget(cards, kept)
+        for of_slice in (self._asked, self._reaped_at, self._unseen, self._seen, self.totals.parked_seconds):
             for gone in of_slice.keys() - kept:
                 del of_slice[gone]

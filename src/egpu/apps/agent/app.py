@@ -141,7 +141,7 @@ class Agent:
         self.resizer = self._resizer()
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
-        self.rooms = CardRooms(self.slots, self.resizer.pods, events, self.memory.driver_bytes)
+        self.rooms = CardRooms(self.slots, self.resizer.pods, events, self.memory)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)

@@ -78,6 +78,7 @@ class AgentMetrics(Collector):
             findings=findings,
             cards=lambda: inventory.cards,
             parked_seconds=lambda: rooms().parked_seconds,
+            overstayed_seconds=lambda: rooms().overstayed_seconds,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)

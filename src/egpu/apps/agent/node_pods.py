@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from egpu.core.kept_pods import of_node, of_node_of_large
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 
@@ -27,4 +28,6 @@ class NodePods:
             return await self._client.get(Pod, name, namespace=namespace)
 
     async def on_node(self) -> Sequence[Pod]:
-        return await self._client.list(Pod, fields=f"spec.nodeName={self._node}")
+        """Return all pods of the node. What is large in them and of no use here is left out."""
+        fields = f"spec.nodeName={self._node}"
+        return await self._client.list(Pod, fields=fields, transform=of_node, large=of_node_of_large)

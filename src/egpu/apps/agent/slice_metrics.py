@@ -49,6 +49,7 @@ _COUNTERS: Final = {
     "throttled_seconds": "Time for which its launches were delayed.",
     "memory_refusals": "Allocations refused at the limit.",
     "parked_seconds": "Time for which memory of the slice was parked or waited for room on its card.",
+    "overstayed_seconds": "Time for which the slice kept room of its card after its turn, while others waited for it.",
     "parks": "Times that running programs of the container left the card.",
     "wakes": "Times that running programs of the container came back to the card.",
     "wake_wait_seconds": "Time for which calls of running programs waited until their memory was back.",
@@ -101,10 +102,12 @@ class SliceMetrics:
         findings: Callable[[], Mapping[Key, Finding]],
         cards: Callable[[], Mapping[str, CardReading]],
         parked_seconds: Callable[[], Mapping[Hashable, float]] = dict,
+        overstayed_seconds: Callable[[], Mapping[Hashable, float]] = dict,
     ) -> None:
         """Take where to read. `served`: executors for other nodes' containers; `findings`: the driver's figures for
-        containers' memory; `cards`: this node's, by UUID; `parked_seconds`: of slices that share room, by key."""
-        self._parked_seconds = parked_seconds
+        containers' memory; `cards`: this node's, by UUID; `parked_seconds`, `overstayed_seconds`: of slices that share
+        room, by key."""
+        self._of_rooms = {"parked_seconds": parked_seconds, "overstayed_seconds": overstayed_seconds}
         self._slots = slots
         self._where = [node, node_ip]
         self._served = served
@@ -135,7 +138,7 @@ class SliceMetrics:
             GaugeMetricFamily(f"elasticgpu_process_{name}", text, labels=(*LABELS, label))
             for name, text, label in _OF_PROCESSES
         )
-        findings, parked_seconds = self._findings(), self._parked_seconds()
+        findings, of_rooms = self._findings(), {name: of() for name, of in self._of_rooms.items()}
         for use in self._uses(UsageReader.read):
             for position, share in enumerate(use.cards):
                 labels = self._labels(use, share)
@@ -148,8 +151,7 @@ class SliceMetrics:
                     mismatch.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
                 for pid, used_bytes in _largest(use.usage, position):
                     process.add_metric([*labels, str(pid)], used_bytes)
-                if use.key in parked_seconds:
-                    values["parked_seconds"] = parked_seconds[use.key]
+                values |= {name: of[use.key] for name, of in of_rooms.items() if use.key in of}
                 if key in self._rates:
                     values["core_used_ratio"] = self._rates[key]
                 if used is not None:

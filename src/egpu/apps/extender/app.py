@@ -63,7 +63,6 @@ class Extender:
         )
         self.resizer = Resizer(client, self.view, writer, events)
         filtered = FilterResults()
-        self.waker = Waker(client, self.view, policies, metrics)
         self.preemptor = Preemptor(client, self.view, self.fence, policies, events=events, metrics=metrics)
         self.card_status = CardStatusWriter(client, self.view)
         self.placing = Placing(
@@ -72,6 +71,7 @@ class Extender:
             filtered,
             lambda uid, _, fits: self.waker.answered(uid, room=bool(fits.any())),
         )
+        self.waker = Waker(client, self.view, policies, metrics, self.placing.rests)
         self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
         self.stands_by = bool(config.follow)
         """Whether this extender waits for its turn beside a kube-scheduler that waits for its own."""

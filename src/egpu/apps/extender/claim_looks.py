@@ -9,12 +9,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
+from egpu.apps.extender.rests import Rests
 from egpu_base.errors import DoesNotFit
 
-LONG_SECONDS: Final = 0.05
-"""A shorter look costs others no more than they notice."""
-REST: Final = 9
-"""After a long look in vain, a namespace waits for so many times as long: it gets a tenth of the extender's time."""
 COUNTS_SECONDS: Final = 9.0
 """How long one look counts for the other members of a gang, unless there is more room. Less than a pod's retry."""
 
@@ -26,18 +23,13 @@ class ClaimLooks:
         self, *, clock: Callable[[], float] = time.monotonic, work: Callable[[], float] = time.thread_time
     ) -> None:
         self._clock = clock
-        self._work = work
-        self._rests: dict[str, float] = {}
-        """Until when a namespace waits."""
+        self._rests = Rests(clock=clock, work=work)
         self._found: dict[str, tuple[float, str]] = {}
         """Why a gang (`namespace/name`) does not fit, and until when that counts."""
 
     def rest_seconds(self, namespace: str) -> float:
         """Return how long to wait before the next look for a pod of the namespace; 0 if there may be one now."""
-        left = self._rests.get(namespace, 0.0) - self._clock()
-        if left <= 0:
-            self._rests.pop(namespace, None)
-        return max(0.0, left)
+        return self._rests.seconds(namespace)
 
     def why_not(self, gang: str) -> str:
         """Return why the gang does not fit, by a look for another member; empty if it is to be looked at."""
@@ -50,13 +42,11 @@ class ClaimLooks:
     @contextmanager
     def look(self, namespace: str, gang: str = "") -> Generator[None]:
         """Surround a look for a pod's cards."""
-        began = self._work()
         try:
-            yield
+            with self._rests.look(namespace) as look:
+                yield
+                look.found = True
         except DoesNotFit as error:
-            took = self._work() - began
-            if took > LONG_SECONDS:
-                self._rests[namespace] = self._clock() + REST * took
             if gang:
                 self._found[gang] = self._clock() + COUNTS_SECONDS, str(error)
             raise

@@ -1,6 +1,7 @@
 """Filter, prioritize and preempt: requests that read the ledger and change nothing."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from egpu.apps.extender.filter_results import FilterResults
+from egpu.apps.extender.rests import Rests
 from egpu.apps.extender.sole_answers import has_wishes, is_avoided
 from egpu.apps.extender.view import View
 from egpu.core.arrays import BoolArray, IntArray
@@ -37,6 +39,7 @@ that fits elsewhere gets no such event: then it is one node, and none if more no
 NOT_EXPLAINED = "its cards cannot take the pod now; run `egpu explain pod` for the reason"
 FULL = "its cards cannot take the pod now"
 """A shorter reason for hundreds of nodes, which nobody reads."""
+RESTING = "the last look at a gang of this namespace took long, and found no room; the next one is in {} s"
 Listener = Callable[[str, NodeNames, BoolArray], None]
 
 
@@ -61,6 +64,8 @@ class Placing:
     listener: the pod's UID and the nodes that it may go to."""
 
     def __init__(self, view: View, policies: Policies, filtered: FilterResults, *listeners: Listener) -> None:
+        self.rests = Rests()
+        """After long looks at gangs."""
         self._view = view
         self._policies = policies
         self._filtered = filtered
@@ -158,7 +163,11 @@ class Placing:
             return Verdict(_only(nodes, held.node))
         known = cache.ledger
         cache.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
-        verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=nodes)
+        if rest := self.rests.seconds(pod.namespace):
+            return _nowhere(nodes, f"gang {gang.terms.name}: {RESTING.format(math.ceil(rest))}")
+        with self.rests.look(pod.namespace) as look:
+            verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=nodes)
+            look.found = bool(verdict.allocations)
         allocation = verdict.allocations.get(pod.uid)
         if allocation is not None and (group := native_group(pod)):
             for uid, kept in verdict.allocations.items():

@@ -17,6 +17,7 @@ import structlog
 
 from egpu.apps.extender.fence import touch
 from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.rests import Rests
 from egpu.apps.extender.view import View
 from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
@@ -36,17 +37,20 @@ log = structlog.get_logger(__name__)
 
 
 class Waker:
-    """Wakes pods. `answered` records kube-scheduler's answers."""
+    """Wakes pods. `answered` records kube-scheduler's answers. `rests`: of namespaces, after long looks at gangs."""
 
-    def __init__(self, client: Client, view: View, policies: Policies, metrics: Metrics) -> None:
+    def __init__(self, client: Client, view: View, policies: Policies, metrics: Metrics, rests: Rests) -> None:
         self._client = client
         self._view = view
         self._policies = policies
         self._metrics = metrics
+        self._rests = rests
         self._refused: set[str] = set()
         self._woken: dict[str, float] = {}
         """Pods woken recently that kube-scheduler has not asked about since, and when."""
         self._room = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
+        """Looks when a namespace has rested."""
         view.on_room(self._room.set)
 
     def answered(self, uid: str, *, room: bool) -> None:
@@ -56,6 +60,18 @@ class Waker:
             self._refused.discard(uid)
         else:
             self._refused.add(uid)
+            if (pod := self._view.pods.by_uid(uid)) is not None:
+                self._look_after(self._rests.seconds(pod.namespace))
+
+    def _look_after(self, seconds: float) -> None:
+        """Look when that is over, because room that was there before is no news then. 0: nobody rests."""
+        if seconds and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(seconds, self.rested)
+
+    def rested(self) -> None:
+        """Look again: a namespace has rested."""
+        self._again = None
+        self._room.set()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -83,7 +99,10 @@ class Waker:
         self._refused &= waiting.keys()
         if not waiting:
             return
-        for pod in would_fit(waiting.values(), self._view.cache, self._view.usable_nodes(), self._policies):
+        nodes = self._view.usable_nodes()
+        rests = {pod.namespace: self._rests.seconds(pod.namespace) for pod in waiting.values()}
+        self._look_after(min(filter(None, rests.values()), default=0.0))
+        for pod in would_fit(waiting.values(), self._view.cache, nodes, self._policies, self._rests):
             if pod.uid not in self._woken and not self._has_cards(pod):
                 await self._wake(pod)
                 await asyncio.sleep(1 / WAKES_PER_SECOND)

@@ -101,6 +101,7 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         resident_percent=terms.parking.resident_percent,
         park_idle_seconds=terms.parking.idle_seconds,
         park_stays=terms.parking.stays_on_request,
+        park_patience_seconds=terms.parking.patience_seconds,
     )
     profiles = terms.technology.profiles(parameters)
     if asked.keys() & profiles.keys():

@@ -34,6 +34,7 @@ def container_allocation(
         parkable=demand.parkable,
         park_idle_seconds=demand.park_idle_seconds,
         park_stays=demand.park_stays,
+        park_patience_seconds=demand.park_patience_seconds,
         cards=tuple(
             CardShare(
                 uuid=cards[column].uuid,

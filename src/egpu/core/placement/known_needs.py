@@ -15,7 +15,7 @@ DEMANDS_LIMIT: Final = 1024
 
 
 class KnownNeeds:
-    """Cached needs for the kinds of one ledger, which only grow."""
+    """Cached needs for the kinds of one ledger. A kind keeps its number as long as this exists."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[ContainerDemand, Needs] = OrderedDict()

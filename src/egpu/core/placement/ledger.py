@@ -27,6 +27,8 @@ from egpu.core.placement.node_names import Found, NodeNames
 from egpu.core.provisioners import CardTotals, Needs
 
 _FEWEST_ROWS: Final = 16
+SPARE_KINDS: Final = 256
+"""Kinds that no card has any more, beside one for each kind in use: agents may change what they say of a card."""
 
 
 class Holder(NamedTuple):
@@ -70,7 +72,8 @@ class Ledger:
         self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kind: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kinds: list[CardKind] = []
-        """Every kind of card that was ever here: a few models, each with its NUMA nodes and link domains."""
+        """The kinds of the cards: a few models, each with its NUMA nodes and link domains. Some have no card left."""
+        self._most_kinds = SPARE_KINDS
         self.tflops: dict[str, FloatArray] = {}
         self.changes = Changes()
         self.verdicts = Verdicts(self.changes)
@@ -104,6 +107,8 @@ class Ledger:
             return
         row = self._row_for(node.name, len(ordered))
         self._clear(node.name, row)
+        if len(self.kinds) > self._most_kinds:
+            self._forget_kinds()
         self._cards[node.name] = ordered
         if (ranks := ranks_of(ordered)) is not None:
             self.links[row] = ranks
@@ -304,6 +309,18 @@ class Ledger:
             self._kind_of[kind] = len(self.kinds)
             self.kinds.append(kind)
         return self._kind_of[kind]
+
+    def _forget_kinds(self) -> None:
+        """Forget the kinds that no card has, and number the others anew. So nothing that is kept may have a number; the
+        first kind stays, which cells without a card have."""
+        used = np.union1d([0], self.kind[self.present])
+        numbers = np.zeros(len(self.kinds), dtype=np.int64)
+        numbers[used] = np.arange(len(used))
+        self.kind[:] = np.where(self.present, numbers[self.kind], 0)
+        self.kinds = [self.kinds[number] for number in used]
+        self._kind_of = {kind: number for number, kind in enumerate(self.kinds)}
+        self._needs = KnownNeeds()
+        self._most_kinds = 2 * len(self.kinds) + SPARE_KINDS
 
     def _row_for(self, name: str, width: int) -> int:
         rows, columns = self.present.shape

@@ -40,9 +40,7 @@ def mounts(config: KubeletConfig, pod: Pod, container: Container, sources: Sourc
         files = _files(config, pod, volume, sources)
         source = _directory(config, pod, volume) if files is None else _written(config, pod, volume, files)
         if source is not None:
-            path = source / _inside(mount.sub_path, "subPath") if mount.sub_path else source
-            if mount.sub_path and files is None:
-                path.mkdir(parents=True, exist_ok=True)
+            path = _part(source, mount.sub_path, make=files is None) if mount.sub_path else source
             binds.append(Bind(str(path), mount.mount_path, mount.read_only or files is not None))
     return binds
 
@@ -158,6 +156,19 @@ def _written(config: KubeletConfig, pod: Pod, volume: Volume, files: Sequence[_F
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, content, mode=mode)
     return directory
+
+
+def _part(source: Path, sub_path: str, *, make: bool) -> Path:
+    """Return the part of a volume at `sub_path`. `make`: a directory if it is missing.
+
+    Raises InvalidInput: it is outside of the volume, in which a container of the pod may have made links."""
+    whole = source.resolve()
+    path = (whole / _inside(sub_path, "subPath")).resolve()
+    if not path.is_relative_to(whole):
+        raise InvalidInput("subPath", f"{sub_path!r} leads out of the volume")
+    if make:
+        path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _inside(path: str, where: str) -> PurePosixPath:

@@ -5,6 +5,7 @@
     ended_programs  returns memory that ended programs of shared slices still count for
     rooms           decides which slices have their memory on a card, where several share its room
     park_events     tells pods for which others their memory was parked, and why
+    overstays       tells pods that keep their memory from others, and ends programs after the patience of their class
     memory          compares containers and executors with the driver's figures, and ends those that stay over the limit
 
 The limits themselves are written when a slot is prepared (`egpu.apps.agent.slots`)."""

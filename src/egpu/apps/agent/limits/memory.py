@@ -14,7 +14,7 @@ import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.slices.attribution import WatchedSlice
-from egpu.adapters.slices.overruns import Finding, MemoryWatch, Overrun, ProcessSource, kill_holders
+from egpu.adapters.slices.overruns import Finding, MemoryWatch, Overrun, ProcessSource, end_processes
 from egpu.api import names
 from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.serving.slot_executors import SlotOwner
@@ -150,7 +150,7 @@ class MemoryReconciler:
                         log.warning("executor does not end", name=executor.name, reason=str(error))
                     await self._tell(executor.record.owner, overrun)
                     return
-        killed = await asyncio.to_thread(kill_holders, overrun)
+        killed = await asyncio.to_thread(end_processes, overrun.processes)
         if not killed:
             return  # they have ended meanwhile
         log.warning(

@@ -66,7 +66,7 @@ class ParkEvents:
 
     def _count(self, record: SlotRecord, park: Park, others: tuple[SlotRecord, ...]) -> None:
         known = self._told.setdefault(record.pod_uid, _Told(at=-EVENT_SECONDS))
-        other = _named(record, others)
+        other = named(record, others)
         message = f"container {record.container}: asked to leave the card for {other}: {park.why.value}"
         self._told[record.pod_uid] = replace(known, since=known.since + 1, message=message)
         self._told.move_to_end(record.pod_uid)
@@ -74,7 +74,8 @@ class ParkEvents:
             self._told.popitem(last=False)
 
 
-def _named(record: SlotRecord, others: tuple[SlotRecord, ...]) -> str:
+def named(record: SlotRecord, others: tuple[SlotRecord, ...]) -> str:
+    """Return how a pod is told of another slice, by the other's records."""
     if not others:
         return "a slice that has ended"
     other = others[0]

@@ -5,12 +5,13 @@ It reads slots and policy pages only, so a new agent goes on where the last one 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
-from typing import Final
+from collections.abc import Hashable, Mapping
+from typing import Final, Protocol
 
 from egpu.adapters.slices.rooms import Rooms, SharedCard, SharedSlice, Totals
 from egpu.api import names
 from egpu.api.allocation import CardShare
+from egpu.apps.agent.limits.overstays import OverstayEvents
 from egpu.apps.agent.limits.park_events import ParkEvents
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
@@ -18,22 +19,38 @@ from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.reflector import Reflector
 from egpu_base.runtime.looking import looking
+from egpu_base.system.processes import Process
 
 TELL_SECONDS: Final = 1.0
 """Between two looks for events that are due."""
 
-DriverBytes = Callable[[Hashable, str], int | None]
+
+class DriverFigures(Protocol):
+    """The driver's figures for a slice on a card."""
+
+    def driver_bytes(self, key: Hashable, uuid: str) -> int | None:
+        """Return the bytes; None without a figure."""
+        ...
+
+    def holders(self, key: Hashable, uuid: str) -> tuple[Process, ...]:
+        """Return the processes that have this memory."""
+        ...
 
 
 class CardRooms:
-    """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays. `driver_bytes`
-    returns the driver's figure for a slice on a card, or None."""
+    """Runs until cancelled. `pods` follows the node's pods: for priorities, and pods whose memory stays."""
 
-    def __init__(self, slots: Slots, pods: Reflector[Pod], events: EventRecorder, driver_bytes: DriverBytes) -> None:
+    def __init__(self, slots: Slots, pods: Reflector[Pod], events: EventRecorder, driver: DriverFigures) -> None:
         self._slots = slots
         self._pods = pods
         self._events = ParkEvents(slots, pods, events)
-        self._rooms = Rooms(self.cards, driver_bytes=driver_bytes, told=self._events.told)
+        self._overstays = OverstayEvents(slots, pods, events, driver.holders)
+        self._rooms = Rooms(
+            self.cards,
+            driver_bytes=driver.driver_bytes,
+            told=self._events.told,
+            overstays=self._overstays.see,
+        )
 
     @property
     def totals(self) -> Totals:
@@ -49,6 +66,7 @@ class CardRooms:
         while True:
             await asyncio.sleep(TELL_SECONDS)
             await self._events.step()
+            await self._overstays.step()
 
     def cards(self) -> Mapping[str, SharedCard]:
         """Return the cards with slices that share room, by UUID. All other slices keep what they were promised."""
@@ -83,4 +101,5 @@ class CardRooms:
             priority=max((pod.spec.priority or 0 for pod in pods), default=0),
             stays=first.allocation.park_stays
             and any(pod.annotations.get(names.STAY_RESIDENT) == "true" for pod in pods),
+            patience_seconds=first.allocation.park_patience_seconds,
         )

@@ -27,6 +27,7 @@ from egpu.apps.agent.serving.pod_service import PodService
 from egpu.apps.agent.serving.slot_executors import SlotExecutors
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.preparer import policy_line
+from egpu.core.kept_pods import of_node, of_node_of_large
 from egpu.core.overruns import CONTEXT_BYTES
 from egpu.core.provisioners import provisioner
 from egpu_base.api.kubernetes import Pod
@@ -85,7 +86,8 @@ class SlotResizer:
         self._serving = serving
         self._memory = memory
         self._slot_lock = slot_lock
-        self.pods = Reflector(client, Pod, fields=f"spec.nodeName={node}")
+        fields = f"spec.nodeName={node}"
+        self.pods = Reflector(client, Pod, fields=fields, transform=of_node, large=of_node_of_large)
         self._changed = asyncio.Event()
         self.pods.on_change(self._pod_changed)
         self._since: dict[tuple[Hashable, int], float] = {}
