@@ -47,7 +47,7 @@ CONSTANTS: Final[Mapping[str, Mapping[str, int]]] = {
     "quasirandomGenerator": {"N": 16384},
     "reductionMultiBlockCG": {"testIterations": 2},
     "scan": {"N": 262144, "iCycles": 1},
-    "simpleMultiCopy": {"N": 1 << 16, "nreps": 1},
+    "simpleMultiCopy": {"N": 1 << 16, "nreps": 4},
     "simplePitchLinearTexture": {"NUM_REPS": 2, "nx": 256, "ny": 256},
     "simpleStreams": {"n": 1 << 18, "nreps": 1},
     "sortingNetworks": {"N": 16384},

@@ -7,17 +7,32 @@ kubelet also follows later changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from egpu_base.errors import InvalidInput, NotSupported
 from egpu_base.system.files import write_atomically
 from egpu_sim.cluster.kubelet.config import KubeletConfig
-from egpu_sim.cluster.kubelet.environment import Sources, amount, pod_field
-from egpu_sim.cluster.kubelet.objects import Container, DownwardFiles, FilesOf, Pod, Projected, Projection, Volume
+from egpu_sim.cluster.kubelet.environment import Sources, amount, environment, expand, pod_field, references
+from egpu_sim.cluster.kubelet.objects import (
+    Container,
+    DownwardFiles,
+    FilesOf,
+    HostPath,
+    Pod,
+    Projected,
+    Projection,
+    Volume,
+    VolumeMount,
+)
 from egpu_sim.cluster.kubelet.runtime import Bind
 
 SUPPORTED = "emptyDir, hostPath, configMap, secret, downwardAPI and projected"
+_IS: Mapping[str, Callable[[Path], bool]] = {
+    "BlockDevice": Path.is_block_device, "CharDevice": Path.is_char_device, "Directory": Path.is_dir,
+    "File": Path.is_file, "Socket": Path.is_socket,
+}  # fmt: skip
+"""The types of a hostPath, which the API server checks."""
 _writing = threading.Lock()
 """Containers of a pod start at the same time, and may have the same volume."""
 _File = tuple[str, bytes, int]
@@ -40,8 +55,9 @@ def mounts(config: KubeletConfig, pod: Pod, container: Container, sources: Sourc
         files = _files(config, pod, volume, sources)
         source = _directory(config, pod, volume) if files is None else _written(config, pod, volume, files)
         if source is not None:
-            path = source / _inside(mount.sub_path, "subPath") if mount.sub_path else source
-            if mount.sub_path and files is None:
+            below = _below(config, pod, container, mount, sources)
+            path = source / below
+            if below and files is None:
                 path.mkdir(parents=True, exist_ok=True)
             binds.append(Bind(str(path), mount.mount_path, mount.read_only or files is not None))
     return binds
@@ -58,15 +74,21 @@ def named_by_volumes(pod: Pod) -> tuple[set[str], set[str]]:
     return maps, secrets
 
 
+def _below(config: KubeletConfig, pod: Pod, container: Container, mount: VolumeMount, sources: Sources) -> str:
+    """Return the part of the volume that is mounted: a path in it, or nothing for all of it."""
+    if not mount.sub_path_expr:
+        return str(_inside(mount.sub_path, "subPath")) if mount.sub_path else ""
+    env = environment(pod, container, node_ip=config.node_ip, devices={}, sources=sources)
+    path = expand(mount.sub_path_expr, env)
+    if missing := references(mount.sub_path_expr) - env.keys():
+        raise InvalidInput("subPathExpr", f"the container has no variable {min(missing)!r}")
+    return str(_inside(path, "subPathExpr"))
+
+
 def _directory(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
     """Return a directory or file of this machine; None for a service account's token, which does not exist here."""
     if volume.host_path is not None:
-        path = Path(volume.host_path.path)
-        if volume.host_path.type == "DirectoryOrCreate":
-            path.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            raise InvalidInput("volumes", f"hostPath {path} does not exist")
-        return path
+        return _host_path(volume.host_path)
     if volume.empty_dir is not None:
         path = config.volume_dir(pod.uid, volume.name, medium=str(volume.empty_dir.get("medium")))
         path.mkdir(parents=True, exist_ok=True)
@@ -74,6 +96,20 @@ def _directory(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
     if volume.projected is not None:
         return None
     raise NotSupported(f"volume {volume.name!r}: this kubelet supports only {SUPPORTED}")
+
+
+def _host_path(wanted: HostPath) -> Path:
+    """Return a path of this machine, which is of its type. Without a type it has to exist."""
+    path = Path(wanted.path)
+    if wanted.type == "DirectoryOrCreate" and not path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+    elif wanted.type == "FileOrCreate" and path.parent.is_dir():
+        path.touch(mode=0o644)
+    if not path.exists():
+        raise InvalidInput("volumes", f"hostPath {path} does not exist")
+    if wanted.type and not _IS[wanted.type.removesuffix("OrCreate")](path):
+        raise InvalidInput("volumes", f"hostPath {path} is not of the type {wanted.type}")
+    return path
 
 
 def _projections(volume: Volume) -> Sequence[Projection]:
