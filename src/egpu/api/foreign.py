@@ -236,8 +236,8 @@ OTHERS: Final = (
     *_rows(_VOLCANO, _A, _REF, f"{_NEWER}; remove it", "volcano.sh/vgpu-* volcano.sh/gpu-*"),
     *_rows(_KAI, _A, _REF, f"{_NEWER}; {_PART}", "gpu-fraction* gpu-memory* gpu-sm-*"),
 )  # fmt: skip
-"""Each name that could reach a pod or node of ours: the first that a name matches counts. docs/reference/foreign-names.md
-is made from this list."""
+"""Each name that could reach a pod or node of ours. Of rows that match a name the first counts.
+docs/reference/foreign-names.md is made from this list."""
 
 
 def objection(place: Place, name: str, value: str) -> str | None:
