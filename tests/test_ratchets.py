@@ -13,7 +13,7 @@ RATCHETS: Final = {
     "lines of the longest module in src": 388,
     "lines of Python wider than 120 columns": 46,
     "lines of C wider than 100 columns": 57,
-    "lines of the longest C file": 887,
+    "lines of the longest C file": 881,
     "C files of more than 400 lines": 13,
     "lines of the longest C function": 86,
     "C functions of more than 60 lines": 3,

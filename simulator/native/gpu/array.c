@@ -26,8 +26,12 @@ size_t array_format_bytes(CUarray_format format) {
 
 static CUresult lay_out(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct array *array) {
     size_t element = array_format_bytes(descriptor->Format) * descriptor->NumChannels;
-    if (element == 0 || (descriptor->Flags & ~(unsigned)FLAGS_KNOWN))
-        return CUDA_ERROR_NOT_SUPPORTED;
+    if (element == 0)
+        return engine_unsupported("an array of a planar or compressed format",
+                                  "use a format of one to four plain channels");
+    if (descriptor->Flags & ~(unsigned)FLAGS_KNOWN)
+        return engine_unsupported("a sparse, depth or colour array",
+                                  "use an array without its flag");
     if (descriptor->NumChannels != 1 && descriptor->NumChannels != 2 &&
         descriptor->NumChannels != 4)
         return CUDA_ERROR_INVALID_VALUE;

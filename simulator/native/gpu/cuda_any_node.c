@@ -64,10 +64,18 @@ CUresult graph_add_any(WHERE, CUgraphNodeParams *params) {
     }
 }
 
+CUresult edges_check(const CUgraphEdgeData *edges, size_t count) {
+    for (size_t i = 0; edges && i < count; i++)
+        if (edges[i].from_port || edges[i].to_port || edges[i].type)
+            return engine_unsupported("an edge between kernels of a graph that may overlap",
+                                      "use an edge without data");
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before,
                             const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
-    return edges_plain(edges, count) ? graph_add_any(out, graph, before, count, params)
-                                     : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = edges_check(edges, count);
+    return result == CUDA_SUCCESS ? graph_add_any(out, graph, before, count, params) : result;
 }
 
 API CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params) {

@@ -77,7 +77,8 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice ordinal) {
 API CUresult cuCtxCreate(CUcontext *out, CUctxCreateParams *params, unsigned int flags,
                          CUdevice ordinal) {
     if (params && (params->numExecAffinityParams || params->cigParams))
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return engine_unsupported("cuCtxCreate with an affinity or for graphics",
+                                  "create a plain context");
     return create(out, flags, ordinal);
 }
 

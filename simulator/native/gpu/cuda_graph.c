@@ -157,12 +157,6 @@ static CUresult change_edges(CUgraph handle, const CUgraphNode *from, const CUgr
 }
 
 /* Return whether edges have no data but their two ends. */
-bool edges_plain(const CUgraphEdgeData *edges, size_t count) {
-    for (size_t i = 0; edges && i < count; i++)
-        if (edges[i].from_port || edges[i].to_port || edges[i].type) return false;
-    return true;
-}
-
 API CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to,
                              CUgraphEdgeData *edges, size_t *count) {
     return get_edges(graph, from, to, edges, count);
@@ -177,14 +171,14 @@ API CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *out,
 }
 API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                     const CUgraphEdgeData *edges, size_t count) {
-    return edges_plain(edges, count) ? change_edges(graph, from, to, count, true)
-                                     : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = edges_check(edges, count);
+    return result == CUDA_SUCCESS ? change_edges(graph, from, to, count, true) : result;
 }
 API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from,
                                        const CUgraphNode *to, const CUgraphEdgeData *edges,
                                        size_t count) {
-    return edges_plain(edges, count) ? change_edges(graph, from, to, count, false)
-                                     : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = edges_check(edges, count);
+    return result == CUDA_SUCCESS ? change_edges(graph, from, to, count, false) : result;
 }
 
 API CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {

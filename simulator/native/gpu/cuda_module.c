@@ -356,7 +356,9 @@ static CUresult kernel_on(CUkernel handle, CUdevice ordinal, struct function **o
     NEED_CONTEXT(context);
     NEED_HANDLE(handle, HANDLE_KERNEL);
     if (!engine_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
-    if (context->device->ordinal != ordinal) return CUDA_ERROR_NOT_SUPPORTED;
+    if (context->device->ordinal != ordinal)
+        return engine_unsupported("the attributes of a kernel on a device that is not current",
+                                  "make a context of the device current");
     return kernel_function((struct kernel *)handle, context, out);
 }
 

@@ -35,6 +35,8 @@ API CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrI
     NEED(value);
     struct launch_how how = node->op->launch.how;
     result = launch_attribute_set(&how, (int)which, value);
+    if (result == CUDA_ERROR_NOT_SUPPORTED)
+        return engine_unsupported("cuGraphKernelNodeSetAttribute with such an attribute", NULL);
     return result == CUDA_SUCCESS ? change(node, &how) : result;
 }
 

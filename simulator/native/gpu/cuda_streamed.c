@@ -377,9 +377,13 @@ static CUresult alloc_in(CUdeviceptr *out, size_t bytes, struct pool *pool, CUst
     uint64_t address;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const struct device *device = pool->place->device;
-    if (device && device != stream->context->device) return CUDA_ERROR_NOT_SUPPORTED;
-    if (stream->capture)
-        return device ? capture_alloc(stream, bytes, out) : CUDA_ERROR_NOT_SUPPORTED;
+    if (device && device != stream->context->device)
+        return engine_unsupported("cuMemAllocFromPoolAsync of another device's pool",
+                                  "use a stream of the pool's device");
+    if (stream->capture && !device)
+        return engine_unsupported("cuMemAllocFromPoolAsync of host memory in a capture",
+                                  "allocate it before");
+    if (stream->capture) return capture_alloc(stream, bytes, out);
     if (stream_take_freed(stream, pool, bytes, &address)) {
         *out = address;
         return CUDA_SUCCESS;

@@ -75,6 +75,9 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
 
 /* ---- memory ---- */
 
+#define OTHER_HANDLES " with handles of fabrics or other systems"
+#define FILES "use CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+
 static CUresult check_properties(const CUmemAllocationProp *properties, struct device **device) {
     NEED(properties);
     if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
@@ -83,7 +86,7 @@ static CUresult check_properties(const CUmemAllocationProp *properties, struct d
                                   "use cuMemAllocHost");
     }
     if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return engine_unsupported("cuMemCreate" OTHER_HANDLES, FILES);
     *device = engine_device(properties->location.id);
     return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -239,9 +242,12 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     NEED(size && list && count);
     if (!whole_mappings(address, size)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return engine_unsupported("cuMemSetAccess for the host", "use cuMemAllocHost");
         if (!engine_device(list[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
-        if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+        if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
+            return engine_unsupported("cuMemSetAccess for reading alone",
+                                      "use CU_MEM_ACCESS_FLAGS_PROT_READWRITE");
     }
     for (uint64_t at = address; at < address + size;) {
         struct extent extent;
@@ -286,7 +292,8 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
     CUresult result = physical_of(handle, &physical);
     if (result != CUDA_SUCCESS) return result;
     NEED(out && !flags);
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return engine_unsupported("cuMemExportToShareableHandle" OTHER_HANDLES, FILES);
     if (!(physical->handle_types & type)) return CUDA_ERROR_INVALID_VALUE;
     if (physical_share(physical) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
     struct exported said = {.ref = physical->ref,
@@ -319,7 +326,8 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
                                             CUmemAllocationHandleType type) {
     NEED_INIT();
     NEED(out);
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return engine_unsupported("cuMemImportFromShareableHandle" OTHER_HANDLES, FILES);
     struct physical *physical;
     CUresult result = import_fd((int)(intptr_t)handle, &physical);
     if (result != CUDA_SUCCESS) return result;

@@ -92,7 +92,8 @@ void nodes_clear(struct nodes *nodes);
 /* cuGraphAddNode with edges that have no data */
 CUresult graph_add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
                        CUgraphNodeParams *params);
-bool edges_plain(const CUgraphEdgeData *edges, size_t count); /* NULL is plain */
+/* Refuses edges with data; NULL has none. */
+CUresult edges_check(const CUgraphEdgeData *edges, size_t count);
 
 struct graph *graph_create(void);
 void graph_destroy(struct graph *graph);

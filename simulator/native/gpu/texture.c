@@ -128,7 +128,9 @@ static CUresult set_reading(egpu_ptx_texture *shown, const CUDA_TEXTURE_DESC *ho
         (shown->interpolate && whole && !shown->normalized_values) ||
         (shown->level_count > 1 && !shown->normalized_coordinates))
         return CUDA_ERROR_INVALID_VALUE;
-    return how->flags & ~(unsigned)FLAGS_KNOWN ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    if (how->flags & ~(unsigned)FLAGS_KNOWN)
+        return engine_unsupported("a texture with such a flag", "leave it out");
+    return CUDA_SUCCESS;
 }
 
 /* ---- views of an array ---- */
@@ -153,7 +155,8 @@ static CUresult set_view(egpu_ptx_texture *shown, const CUDA_RESOURCE_DESC *reso
     if (!mipmapped && resource->resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     if (view->format > CU_RES_VIEW_FORMAT_FLOAT_4X32 &&
         view->format <= CU_RES_VIEW_FORMAT_UNSIGNED_BC7)
-        return CUDA_ERROR_NOT_SUPPORTED; /* block-compressed */
+        return engine_unsupported("a view of a texture in a compressed format",
+                                  "use a format of plain channels");
     const egpu_ptx_level *first = &shown->levels[0];
     size_t height = first->height == 1 && !view->height ? 1 : view->height;
     if (!set_format(shown, view->format) || view->width != first->width ||

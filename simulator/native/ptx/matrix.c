@@ -92,6 +92,14 @@ void matrix_sum_store(union slot *s, enum sum type, unsigned i, double v, bool s
     }
 }
 
+/* Add a factor's products with a row to eight sums. Fused: each is rounded once. */
+static inline void add_products(double *sums, double factor, const double *row, bool fused) {
+    if (fused)
+        for (unsigned j = 0; j < COLUMNS; j++) sums[j] = fma(factor, row[j], sums[j]);
+    else
+        for (unsigned j = 0; j < COLUMNS; j++) sums[j] += factor * row[j];
+}
+
 /* In doubles, which hold every product exactly: the sum is rounded to its type once. */
 void matrix_multiply(struct thread *lanes) {
     struct product m;
@@ -104,13 +112,8 @@ void matrix_multiply(struct thread *lanes) {
                 m.d[lane / 4 + 8 * below][lane % 4 * 2 + i] =
                     matrix_sum_value(sum_slot(&lanes[lane], false, aux, below, i), type, i);
     for (unsigned row = 0; row < rows; row++)
-        for (unsigned k = 0; k < depth; k++) {
-            double a = m.a[row][k];
-            if (type == SUM_F64) /* each product and sum is rounded together */
-                for (unsigned j = 0; j < COLUMNS; j++) m.d[row][j] = fma(a, m.b[k][j], m.d[row][j]);
-            else
-                for (unsigned j = 0; j < COLUMNS; j++) m.d[row][j] += a * m.b[k][j];
-        }
+        for (unsigned k = 0; k < depth; k++)
+            add_products(m.d[row], m.a[row][k], m.b[k], type == SUM_F64);
     for (unsigned lane = 0; lane < WARP_SIZE; lane++)
         for (unsigned below = 0; below < rows / 8; below++)
             for (unsigned i = 0; i < 2; i++)
@@ -180,9 +183,11 @@ static union slot *fragment_slot(const struct fragment *f, struct thread *lane, 
 
 static void fragment_values(const struct fragment *f, struct thread *lanes, double *to) {
     unsigned per = elements_of_register(f->type);
-    for (unsigned e = 0; e < f->total; e++)
-        to[e] = matrix_element(f->type, fragment_slot(f, &lanes[e / f->each], e % f->each / per),
-                               e % per);
+    for (unsigned lane = 0; lane < WARP_SIZE && lane * f->each < f->total; lane++)
+        for (unsigned r = 0; r < f->each / per; r++, to += per) {
+            const union slot *s = fragment_slot(f, &lanes[lane], r);
+            for (unsigned i = 0; i < per; i++) to[i] = matrix_element(f->type, s, i);
+        }
 }
 
 static enum sum sum_of(enum element type) {
@@ -207,14 +212,13 @@ void fragment_multiply(struct thread *lanes) {
     bool fused = WMMA_D(aux) == ELEMENT_F64;
     for (unsigned i = 0; i < s->m; i++)
         for (unsigned k = 0; k < s->k; k++)
-            for (unsigned j = 0; j < s->n; j++) {
-                double *d = &sum[i * s->n + j], x = a[i * s->k + k], y = b[k * s->n + j];
-                *d = fused ? fma(x, y, *d) : *d + x * y;
-            }
-    unsigned per = elements_of_register(of_d.type);
-    for (unsigned e = 0; e < of_d.total; e++)
-        matrix_sum_store(fragment_slot(&of_d, &lanes[e / of_d.each], e % of_d.each / per),
-                         sum_of(of_d.type), e % per, sum[e], WMMA_SATURATE(aux));
+            for (unsigned j = 0; j < s->n; j += COLUMNS)
+                add_products(&sum[i * s->n + j], a[i * s->k + k], &b[k * s->n + j], fused);
+    unsigned per = elements_of_register(of_d.type), e = 0;
+    for (unsigned lane = 0; lane < WARP_SIZE; lane++)
+        for (unsigned i = 0; i < of_d.each; i++)
+            matrix_sum_store(fragment_slot(&of_d, &lanes[lane], i / per), sum_of(of_d.type),
+                             i % per, sum[e++], WMMA_SATURATE(aux));
 }
 
 static void *fragment_memory(struct exec *x, enum space space, uint64_t address, uint32_t bytes,

@@ -153,6 +153,7 @@ _NODES: Final = "its own record of a node"
 _SET: Final = "its device plugin sets it; programs may read it, and find it unset"
 _CUDA: Final = "the program gets it as it is written"
 _LIMITS: Final = "write the amount under resources.limits of the container"
+_NEWER: Final = "it is mistyped, or of a version that is not known here"
 _HAMI, _VOLCANO, _KAI, _NVIDIA = "HAMi", "Volcano", "KAI and Run:ai", "NVIDIA"
 _GPUSHARE, _MANAGER = "gpushare", "gpu-manager"
 _A, _V, _NO, _REF = Place.ANNOTATION, Place.VARIABLE, Handling.NO_MEANING, Handling.REFUSED
@@ -230,9 +231,13 @@ OTHERS: Final = (
     *_rows(_KAI, _V, _REF, f"use a class with `memoryOversubscription`, and {names.GPU_MEMORY}",
            "RUNAI_GPU_MEMORY_LIMIT"),
     *_rows(_KAI, _V, _NO, _SET, "GPU_PORTION RUNAI_NUM_OF_GPUS RUNAI-VISIBLE-DEVICES"),
+    *_rows("HAMi, Volcano", _A, _REF, f"{_NEWER}; {_SELECTOR}", "nvidia.com/use-gpu* nvidia.com/nouse-gpu*"),
+    *_rows(_HAMI, _A, _REF, f"{_NEWER}; remove it", "hami.io/gpu-* hami.io/vgpu-*"),
+    *_rows(_VOLCANO, _A, _REF, f"{_NEWER}; remove it", "volcano.sh/vgpu-* volcano.sh/gpu-*"),
+    *_rows(_KAI, _A, _REF, f"{_NEWER}; {_PART}", "gpu-fraction* gpu-memory* gpu-sm-*"),
 )  # fmt: skip
-"""Each name that could reach a pod or node of ours. docs/reference/foreign-names.md is made from this list."""
-_REFUSED: Final = tuple(one for one in OTHERS if one.handling is Handling.REFUSED)
+"""Each name that could reach a pod or node of ours. Of rows that match a name the first counts.
+docs/reference/foreign-names.md is made from this list."""
 
 
 def objection(place: Place, name: str, value: str) -> str | None:
@@ -242,8 +247,8 @@ def objection(place: Place, name: str, value: str) -> str | None:
     """
     if place is Place.ANNOTATION and name in BY_RESOURCE:
         return "is the name of a resource, not of an annotation; write it under resources.limits of a container"
-    found = next((one for one in _REFUSED if one.place is place and one.has(name)), None)
-    if found is None or value in found.harmless:
+    found = next((one for one in OTHERS if one.place is place and one.has(name)), None)
+    if found is None or found.handling is not Handling.REFUSED or value in found.harmless:
         return None
     return f"is of {found.project}, and is not supported; {found.note}"
 

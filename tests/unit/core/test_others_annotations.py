@@ -73,6 +73,21 @@ def test_a_name_that_would_change_something_is_refused_by_name(one: Any) -> None
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["nvidia.com/use-gpu-type", "nvidia.com/nouse-gputypes", "hami.io/gpu-scheduler-polcy", "hami.io/vgpu-mode",
+     "volcano.sh/vgpu-number", "volcano.sh/gpu-type", "gpu-fractions", "gpu-memory-request", "gpu-sm-count"],
+)  # fmt: skip
+def test_a_mistyped_or_newer_name_is_refused_and_not_dropped(name: str) -> None:
+    (found,) = refused(saying(Place.ANNOTATION, name, "A100"))
+    assert found.field == f"metadata.annotations[{name}]"
+
+
+@pytest.mark.parametrize("name", ["hami.io/vgpu-time", "volcano.sh/vgpu-ids-new", "volcano.sh/queue-name", USE_TYPE])
+def test_a_known_name_counts_before_those_that_begin_like_it(name: str) -> None:
+    assert refused(saying(Place.ANNOTATION, name, "1")) == []
+
+
+@pytest.mark.parametrize(
     "one", [one for one in OTHERS if one.handling is Handling.NO_MEANING], ids=lambda one: one.name
 )
 def test_a_name_without_meaning_changes_nothing(one: Any) -> None:

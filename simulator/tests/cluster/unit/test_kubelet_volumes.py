@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from egpu_base.errors import InvalidInput
 from egpu_sim.cluster.kubelet.config import KubeletConfig
 from egpu_sim.cluster.kubelet.environment import Sources
-from egpu_sim.cluster.kubelet.objects import Pod
+from egpu_sim.cluster.kubelet.objects import EnvVar, Pod
 from egpu_sim.cluster.kubelet.runtime import Bind
 from egpu_sim.cluster.kubelet.volumes import mounts, named_by_volumes
 
@@ -29,9 +31,10 @@ def a_pod(volume: dict[str, Any], **mount: Any) -> Pod:
     return msgspec.convert({"kind": "Pod", "metadata": meta, "spec": spec}, Pod)
 
 
-def mounted(root: Path, pod: Pod, sources: Sources = SOURCES) -> Bind:
+def mounted(root: Path, pod: Pod, sources: Sources = SOURCES, env: Sequence[dict[str, Any]] = ()) -> Bind:
     config = KubeletConfig(node="n", kubeconfig=Path("k"), kubelet_dir=root)
-    (bind,) = mounts(config, pod, pod.containers[0], sources)
+    variables = msgspec.convert(env, list[EnvVar])
+    (bind,) = mounts(config, pod, msgspec.structs.replace(pod.containers[0], env=variables), sources)
     return bind
 
 
@@ -139,3 +142,55 @@ def test_a_link_in_a_volume_leads_no_sub_path_out_of_it(tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
     (whole / "in").symlink_to("data")
     assert mounted(tmp_path, a_pod({"emptyDir": {}}, subPath="in")).source == str(whole / "data")
+
+
+NAMED = [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "RUN", "value": "7"}]
+
+
+@pytest.mark.parametrize(
+    ("expression", "part"), [("$(POD)/$(RUN)", "p/7"), ("logs", "logs"), ("a$$(RUN)", "a$(RUN)"), ("$(HOSTNAME)", "p")]
+)
+def test_a_part_of_a_volume_is_named_by_variables(tmp_path: Path, expression: str, part: str) -> None:
+    bind = mounted(tmp_path, a_pod({"emptyDir": {}}, subPathExpr=expression), env=NAMED)
+    assert Path(bind.source).is_dir()
+    assert bind.source.endswith(f"/v/{part}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [("$(NONE)", "the container has no variable 'NONE'"), ("$(UP)/x", "not a path inside the volume")],
+)
+def test_a_part_that_variables_do_not_name_is_refused(tmp_path: Path, expression: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        mounted(tmp_path, a_pod({"emptyDir": {}}, subPathExpr=expression), env=[{"name": "UP", "value": ".."}])
+
+
+KINDS = {"": "dir", "Directory": "dir", "DirectoryOrCreate": "dir", "File": "file", "FileOrCreate": "file"}
+
+
+@pytest.mark.parametrize("kind", ["", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice",
+                                  "BlockDevice"])  # fmt: skip
+@pytest.mark.parametrize("there", ["dir", "file", "socket", "none"])
+def test_a_path_of_the_node_is_of_its_type(tmp_path: Path, kind: str, there: str) -> None:
+    path = tmp_path / "x"
+    if there == "dir":
+        path.mkdir()
+    elif there == "file":
+        path.write_text("kept")
+    elif there == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    fits = there != "none" and (not kind or KINDS.get(kind, kind.lower()) == there)
+    volume = a_pod({"hostPath": {"path": str(path), "type": kind}})
+    if fits or (there == "none" and kind.endswith("OrCreate")):
+        assert mounted(tmp_path, volume).source == str(path)
+        assert not kind or (path.is_file() if KINDS.get(kind) == "file" else path.is_dir() or path.is_socket())
+        assert there != "file" or path.read_text() == "kept"
+    else:
+        with pytest.raises(InvalidInput, match=f"hostPath {path} (is not of the type {kind}|does not exist)"):
+            mounted(tmp_path, volume)
+
+
+def test_a_file_is_not_made_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not exist"):
+        mounted(tmp_path, a_pod({"hostPath": {"path": str(tmp_path / "none" / "x"), "type": "FileOrCreate"}}))

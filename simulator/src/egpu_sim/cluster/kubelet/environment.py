@@ -60,6 +60,11 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
+def references(text: str) -> set[str]:
+    """Return the names that a text refers to as $(NAME)."""
+    return {name for name in _REFERENCE.findall(text) if name}
+
+
 def expand_all(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return [expand(word, env) for word in words]
 

@@ -49,6 +49,7 @@ class VolumeMount(Wire, frozen=True, kw_only=True):
     name: str
     mount_path: str = ""
     sub_path: str = ""
+    sub_path_expr: str = ""
     read_only: bool = False
 
 

@@ -7,17 +7,32 @@ kubelet also follows later changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from egpu_base.errors import InvalidInput, NotSupported
 from egpu_base.system.files import write_atomically
 from egpu_sim.cluster.kubelet.config import KubeletConfig
-from egpu_sim.cluster.kubelet.environment import Sources, amount, pod_field
-from egpu_sim.cluster.kubelet.objects import Container, DownwardFiles, FilesOf, Pod, Projected, Projection, Volume
+from egpu_sim.cluster.kubelet.environment import Sources, amount, environment, expand, pod_field, references
+from egpu_sim.cluster.kubelet.objects import (
+    Container,
+    DownwardFiles,
+    FilesOf,
+    HostPath,
+    Pod,
+    Projected,
+    Projection,
+    Volume,
+    VolumeMount,
+)
 from egpu_sim.cluster.kubelet.runtime import Bind
 
 SUPPORTED = "emptyDir, hostPath, configMap, secret, downwardAPI and projected"
+_IS: Mapping[str, Callable[[Path], bool]] = {
+    "BlockDevice": Path.is_block_device, "CharDevice": Path.is_char_device, "Directory": Path.is_dir,
+    "File": Path.is_file, "Socket": Path.is_socket,
+}  # fmt: skip
+"""The types of a hostPath, which the API server checks."""
 _writing = threading.Lock()
 """Containers of a pod start at the same time, and may have the same volume."""
 _File = tuple[str, bytes, int]
@@ -40,7 +55,8 @@ def mounts(config: KubeletConfig, pod: Pod, container: Container, sources: Sourc
         files = _files(config, pod, volume, sources)
         source = _directory(config, pod, volume) if files is None else _written(config, pod, volume, files)
         if source is not None:
-            path = _part(source, mount.sub_path, make=files is None) if mount.sub_path else source
+            below = _below(config, pod, container, mount, sources)
+            path = _part(source, below, make=files is None) if below else source
             binds.append(Bind(str(path), mount.mount_path, mount.read_only or files is not None))
     return binds
 
@@ -56,15 +72,21 @@ def named_by_volumes(pod: Pod) -> tuple[set[str], set[str]]:
     return maps, secrets
 
 
+def _below(config: KubeletConfig, pod: Pod, container: Container, mount: VolumeMount, sources: Sources) -> str:
+    """Return the part of the volume that is mounted: a path in it, or nothing for all of it."""
+    if not mount.sub_path_expr:
+        return mount.sub_path
+    env = environment(pod, container, node_ip=config.node_ip, devices={}, sources=sources)
+    path = expand(mount.sub_path_expr, env)
+    if missing := references(mount.sub_path_expr) - env.keys():
+        raise InvalidInput("subPathExpr", f"the container has no variable {min(missing)!r}")
+    return path
+
+
 def _directory(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
     """Return a directory or file of this machine; None for a service account's token, which does not exist here."""
     if volume.host_path is not None:
-        path = Path(volume.host_path.path)
-        if volume.host_path.type == "DirectoryOrCreate":
-            path.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            raise InvalidInput("volumes", f"hostPath {path} does not exist")
-        return path
+        return _host_path(volume.host_path)
     if volume.empty_dir is not None:
         path = config.volume_dir(pod.uid, volume.name, medium=str(volume.empty_dir.get("medium")))
         path.mkdir(parents=True, exist_ok=True)
@@ -72,6 +94,20 @@ def _directory(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
     if volume.projected is not None:
         return None
     raise NotSupported(f"volume {volume.name!r}: this kubelet supports only {SUPPORTED}")
+
+
+def _host_path(wanted: HostPath) -> Path:
+    """Return a path of this machine, which is of its type. Without a type it has to exist."""
+    path = Path(wanted.path)
+    if wanted.type == "DirectoryOrCreate" and not path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+    elif wanted.type == "FileOrCreate" and path.parent.is_dir():
+        path.touch(mode=0o644)
+    if not path.exists():
+        raise InvalidInput("volumes", f"hostPath {path} does not exist")
+    if wanted.type and not _IS[wanted.type.removesuffix("OrCreate")](path):
+        raise InvalidInput("volumes", f"hostPath {path} is not of the type {wanted.type}")
+    return path
 
 
 def _projections(volume: Volume) -> Sequence[Projection]:
@@ -159,9 +195,8 @@ def _written(config: KubeletConfig, pod: Pod, volume: Volume, files: Sequence[_F
 
 
 def _part(source: Path, sub_path: str, *, make: bool) -> Path:
-    """Return the part of a volume at `sub_path`. `make`: a directory if it is missing.
-
-    Raises InvalidInput: it is outside of the volume, in which a container of the pod may have made links."""
+    """Return the part of a volume at `sub_path`. `make`: a directory if it is missing. Raises InvalidInput: it is outside
+    of the volume, in which a container of the pod may have made links."""
     whole = source.resolve()
     path = (whole / _inside(sub_path, "subPath")).resolve()
     if not path.is_relative_to(whole):
