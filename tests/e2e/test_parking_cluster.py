@@ -5,6 +5,7 @@ import sys
 import textwrap
 from typing import Any
 
+import pytest
 import yaml
 
 from egpu.api import names
@@ -85,8 +86,9 @@ async def event(client: Client, reason: str) -> str:
     return await until(written, reason)
 
 
-async def test_a_pod_is_parked_by_its_annotation_and_woken_by_its_next_call() -> None:
-    documents: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS))
+@pytest.mark.parametrize("technology", [names.VCUDA, names.QGPU])
+async def test_a_pod_is_parked_by_its_annotation_and_woken_by_its_next_call(technology: str) -> None:
+    documents: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS.replace(names.VCUDA, technology)))
     program = textwrap.dedent(PROGRAM).replace("SECONDS", "15")
     documents[-1]["spec"]["containers"][0]["command"] = [sys.executable, "-c", program]
     async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as running, running.client() as client:

@@ -190,8 +190,9 @@ static const struct {
      {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_SET_VMA, PR_GET_DUMPABLE}},
     /* Its own limits, by the number that means itself. */
     {SYS_prlimit64, 0, false, false, 1, {0}},
-    /* Whether a process lives may be asked (the usage file's dead are found so). */
+    /* Whether a process lives may be asked (the usage file's dead are found so), and a thread. */
     {SYS_kill, 1, false, false, 1, {0}},
+    {SYS_tgkill, 2, false, false, 1, {0}},
     {SYS_socket, 0, false, true, 4, {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}},
     {SYS_socketpair, 0, false, true, 1, {AF_UNIX}},
 };

@@ -1,9 +1,10 @@
 """Traces as CSV files: openb's columns, and more for card memory and gangs, which `egpu export-trace` writes.
 
     nodes   sn, cpu_milli, memory_mib, gpu, model [, gpu_memory_mib]
-    pods    cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec [, gpu_memory_mib, gang, name, …]
+    pods    cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec [, gpu_memory_mib, gang, gpu_idle_percent, name, …]
 
 `gpu_milli` is per card, `gpu_spec` the accepted models joined by `|`; pods with the same `gang` are placed all or none.
+`gpu_idle_percent` is the part of its time in which a pod makes no call of CUDA.
 Columns not named here are ignored.
 """
 
@@ -80,6 +81,22 @@ def read_gangs(path: Path) -> list[str]:
     """Return the gang of every pod of `read_pods`, "" for none; an empty list where no pod is in one."""
     gangs = [(row.get("gang") or "").strip() for _, row in _rows(path, _POD_COLUMNS)]
     return gangs if any(gangs) else []
+
+
+def read_idle(path: Path) -> list[int]:
+    """Return for how much of its time each pod of `read_pods` is idle, in percent. Raises InvalidInput naming file and
+    line, also where no pod is idle at all."""
+    found: list[int] = []
+    for place, row in _rows(path, _POD_COLUMNS):
+        idle = _amount(place, row, "gpu_idle_percent")
+        if idle > 100:
+            raise InvalidInput(place, f"gpu_idle_percent is {idle}, more than 100")
+        found.append(idle)
+    if not any(found):
+        raise InvalidInput(
+            str(path), "no pod is idle at times: the column gpu_idle_percent is missing, or 0 everywhere"
+        )
+    return found
 
 
 def write_pods(path: Path, shapes: Sequence[Shape], gangs: Sequence[str] = ()) -> None:

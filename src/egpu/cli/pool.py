@@ -26,6 +26,9 @@ from egpu.cli.components import (
 )
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.cli.panels import DEFAULT_BROKER
+from egpu.cli.park import ParkingMemory
+from egpu.core.provisioners.parking import ParkingTerms
+from egpu_base.api.quantities import parse_memory_mib
 from egpu_base.errors import ElasticGPUError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:  # slow to load, and only some commands need them
@@ -158,6 +161,7 @@ def serve(
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
     image_cache: ImageCache = None,
+    parking_memory: ParkingMemory = None,
     collectives: Annotated[
         bool, typer.Option("--collectives", help="Allow NCCL. Each caller's leases get a private network.")
     ] = False,
@@ -172,6 +176,7 @@ def serve(
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
+    from egpu.adapters.slices.host_memory import parking_memory_mib
     from egpu.apps.serve import ServeConfig, run
     from egpu_base.system.private import occupy, private_directory
 
@@ -197,13 +202,10 @@ def serve(
             nvml_library=None if driver is None else driver / "libnvidia-ml.so.1",
             link_mbps=link_mbps,
             confinement=ConfinementConfig(
-                cgroup=cgroup,
-                memory_mib=executor_memory,
-                cpus=executor_cpus,
-                users=executor_users,
-                network=collectives,
+                cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users, network=collectives
             ),
             image_cache_mib=image_cache,
+            parking_mib=parking_memory_mib(parking_memory),
         )
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
@@ -249,14 +251,21 @@ def certificate(
     note(f"wrote {made.certificate} and {made.key}. CA certificate: {made.ca}. Keep {directory / 'ca.key'} secret")
 
 
+class Size(NamedTuple):
+    """The options that say how large a lease is, and how far it may be parked."""
+
+    cards: int
+    core: int
+    memory: str | None
+    parking: ParkingTerms
+
+
 def run_pooled(
     command: list[str],
     *,
     pool: str,
     found: Credentials,
-    gpus: int,
-    core: int,
-    memory_mib: int,
+    size: Size,
     wait_seconds: float,
     ptx: bool | None,
 ) -> tuple[int, dict[str, object]]:
@@ -268,7 +277,14 @@ def run_pooled(
 
     found.secret()  # report its errors before the command starts
     logs.configure("run", level="error")  # the streams belong to the command; `note` reports the rest
-    request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
+    request = LeaseRequest(
+        cards=size.cards,
+        core=size.core,
+        memory_mib=parse_memory_mib(size.memory or "", field="--memory"),
+        host=machine_id(),
+        resident_percent=size.parking.resident_percent,
+        park_idle_seconds=size.parking.idle_seconds,
+    )
     holder = escaped(f"{process_holder()} {shlex.join(command)}")[:256]
     outcome = asyncio.run(
         run_in_pool(
@@ -300,15 +316,17 @@ def _card(card: "CardView") -> dict[str, object]:
         "corePercent": card.share.core,
         "memoryMiB": card.share.memory_mib,
         "usedMiB": card.used_mib,
+        "residentMiB": card.share.resident_mib or card.share.memory_mib,
+        "parkedMiB": card.parked_mib,
     }
 
 
 def leases_table(address: str | None, found: Credentials) -> Table:
     """Return the table of `egpu get leases`: one row per card of a lease."""
     table = Table(
-        ("lease", "peer", "holder", "state", "server", "gpu", "core", "memory", "used", "sessions"),
-        right=frozenset({"core", "memory", "used", "sessions"}),
-        spare=("holder", "sessions", "peer"),
+        ("lease", "peer", "holder", "state", "server", "gpu", "core", "memory", "used", "parked", "sessions"),
+        right=frozenset({"core", "memory", "used", "parked", "sessions"}),
+        spare=("holder", "parked", "sessions", "peer"),
     )
     for lease in ask(address, found, lambda client: client.leases()):
         for ordinal, card in enumerate(lease.cards):
@@ -316,7 +334,8 @@ def leases_table(address: str | None, found: Credentials) -> Table:
             state = f"{lease.state} (over limit)" if lease.over_limit else lease.state
             state += f" (moving to {lease.moving})" if lease.moving else ""
             row = (lease.lease, lease.peer, lease.holder[:60], state, card.server, str(ordinal), f"{card.share.core} %",
-                   f"{card.share.memory_mib} MiB", used, str(lease.sessions))  # fmt: skip
+                   f"{card.share.memory_mib} MiB", used, f"{card.parked_mib} MiB" if card.share.resident_mib else "-",
+                   str(lease.sessions))  # fmt: skip
             record = {"lease": lease.lease, "peer": lease.peer, "holder": lease.holder, "state": lease.state,
                       "overLimit": lease.over_limit, "movingTo": lease.moving, "ordinal": ordinal, **_card(card),
                       "sessions": lease.sessions}  # fmt: skip
@@ -326,16 +345,31 @@ def leases_table(address: str | None, found: Credentials) -> Table:
 
 def servers_table(address: str | None, found: Credentials) -> Table:
     """Return the table of `egpu get servers`: the pool's machines."""
-    columns = ("server", "address", "state", "cards", "leases", "core free", "memory free", "link", "libraries")
-    table = Table(columns, right=frozenset(columns[3:8]), spare=("libraries", "link", "address"))
+    columns = (
+        "server",
+        "address",
+        "state",
+        "cards",
+        "leases",
+        "core free",
+        "memory free",
+        "parked",
+        "link",
+        "libraries",
+    )
+    table = Table(columns, right=frozenset(columns[3:9]), spare=("libraries", "link", "parked", "address"))
     for one in ask(address, found, lambda client: client.servers()):
         state = "NotReady" if not one.connected else "Drained" if one.cordoned else "Ready"
+        state += f" ({len(one.thrashing)} cards thrash)" if one.thrashing else ""
         row = (one.server, one.address, state, str(one.cards), str(one.leases), f"{one.core_free} of {one.core} %",
-               f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.link_mbps} Mbit/s",
+               f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.parked_mib} of {one.parking_mib} MiB",
+               f"{one.link_mbps} Mbit/s",
                ", ".join(f"{name} {version}".strip() for name, version in one.libraries.items()) or "-")  # fmt: skip
         record = {"server": one.server, "address": one.address, "connected": one.connected,
                   "drained": one.cordoned, "movable": one.movable, "cards": one.cards,
                   "leases": one.leases, "coreFreePercent": one.core_free, "memoryFreeMiB": one.memory_free_mib,
-                  "linkMbps": one.link_mbps, "executors": one.confinement, "libraries": one.libraries}  # fmt: skip
+                  "linkMbps": one.link_mbps, "executors": one.confinement, "libraries": one.libraries,
+                  "parkedMiB": one.parked_mib, "parkingMemoryMiB": one.parking_mib,
+                  "parkingMemoryFreeMiB": one.parking_free_mib, "thrashing": list(one.thrashing)}  # fmt: skip
         table.add(row, record)
     return table

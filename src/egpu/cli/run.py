@@ -132,13 +132,16 @@ def run(
     """Run a command in a slice of a local GPU, or of a pool's GPUs. Without an NVIDIA driver, the GPU is simulated."""
     parking = _parking(parkable, parking_resident, parking_idle, parking_memory)
     if pool_address is not None:
-        local = (gpu, simulate, mode, work, parking)
-        if local != (None, None, RunMode.CAP, RunWork.BATCH, _Parking()):
-            excluded = "--gpu, --simulate, --mode, --work, --parkable and --parking-memory"
+        local = (gpu, simulate, mode, work, parking.host_memory_mib)
+        if local != (None, None, RunMode.CAP, RunWork.BATCH, None):
+            excluded = "--gpu, --simulate, --mode, --work and --parking-memory"
             fail(f"--pool excludes {excluded}. The broker chooses the cards", code=EXIT_USAGE)
+        if parking.terms.parkable and not parking.terms.resident_percent:
+            fail("--parkable with --pool needs --parking-resident", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
         wait = pool.WAIT_SECONDS if wait is None else wait
-        _run_pooled(command, pool_address, files, output, gpus=gpus, core=core, memory=memory, wait=wait, ptx=ptx)
+        size = pool.Size(gpus, core, memory, parking.terms)
+        _run_pooled(command, pool_address, files, output, size=size, wait=wait, ptx=ptx)
     _refuse_pool_options(context)
     size = _Size(gpus, core, memory, gpu, _mode(mode), work, parking)
     hint = _default_core_hint(context)
@@ -277,19 +280,17 @@ def _check_ptx() -> None:
 
 def _run_pooled(
     command: list[str], address: str, files: pool.Files, output: Format, *,
-    gpus: int, core: int, memory: str | None, wait: float, ptx: bool | None,
+    size: pool.Size, wait: float, ptx: bool | None,
 ) -> NoReturn:  # fmt: skip
     """Run the command on the pool, and end with its status."""
     if ptx:
         _check_ptx()
-    if memory is None:
+    if size.memory is None:
         fail("--pool needs --memory: the memory of each card, such as 2GiB", code=EXIT_USAGE)
     try:
-        memory_mib = parse_memory_mib(memory, field="--memory")
         found = pool.credentials(*files)
         status, summary = pool.run_pooled(
-            command, pool=address, found=found, gpus=gpus, core=core, memory_mib=memory_mib,
-            wait_seconds=wait, ptx=ptx,
+            command, pool=address, found=found, size=size, wait_seconds=wait, ptx=ptx
         )  # fmt: skip
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)

@@ -17,12 +17,14 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from egpu.adapters.traces import read_gangs, read_nodes, read_pods
+from egpu.adapters.traces import read_gangs, read_idle, read_nodes, read_pods
 from egpu.cli.output import Format, Table, errors, show
 from egpu.cli.plots import Line, write_plot
 from egpu.core.policies.registry import canonical
 from egpu.core.policies.shapes import Machine, Mix, Shape
+from egpu.core.provisioners.parking import parse_resident
 from egpu.core.replay import whatif
+from egpu.core.replay.parking import sharing
 from egpu.core.replay.run import Outcome, run
 from egpu.core.replay.summary import interval, paired
 from egpu.core.replay.workload import Lifetime, Workload, churn, published_arrivals
@@ -30,6 +32,7 @@ from egpu_base.errors import InvalidInput
 
 STEP_PERCENT: Final = 10
 MAX_JOBS: Final = 64
+_PARKED: Final = ("REFUSED PODS", "CONTENDED CARDS %")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Task:
     warm_up: float
     fragmentation: bool
     gangs: Sequence[str] = ()
+    told: str = ""
+    """The name of the row that it belongs to."""
 
     def workload(self) -> Workload:
         """Return the workload, which is the same for all policies of a seed."""
@@ -77,6 +82,8 @@ class Result:
     refused_gpu_percent: float
     decisions_per_second: float
     p99_milliseconds: float
+    refused_pods: int
+    contended_percent: float
     curve: list[tuple[int, float, float]]
     """Points of arrived, allocated and fragmented percent."""
 
@@ -87,6 +94,8 @@ class Result:
             "seed": self.seed,
             "alloc": {load: round(percent, 4) for load, percent in self.alloc.items()},
             "refused_gpu_percent": round(self.refused_gpu_percent, 4),
+            "refused_pods": self.refused_pods,
+            "contended_cards_percent": round(self.contended_percent, 4),
             "decisions_per_second": round(self.decisions_per_second, 1),
         }
 
@@ -103,12 +112,14 @@ def perform(task: Task) -> Result:
         fragmentation=task.fragmentation,
     )
     return Result(
-        policy=task.policy,
+        policy=task.told or task.policy,
         seed=task.seed,
         alloc=_at_loads(outcome, task.load),
         refused_gpu_percent=outcome.refused_gpu_percent,
         decisions_per_second=outcome.decisions_per_second,
         p99_milliseconds=1000 * float(np.percentile(outcome.decision_seconds, 99)),
+        refused_pods=outcome.refused_pods,
+        contended_percent=outcome.contended_percent,
         curve=[(p.arrived_percent, p.allocated_percent, p.fragmented_percent) for p in outcome.curve],
     )
 
@@ -160,6 +171,14 @@ def simulate(
         list[str] | None,
         typer.Option(help="Change nodes: NAME_OR_MODEL:FIELD=VALUE. Fields: cards, model, cpu_milli, …"),
     ] = None,
+    parking: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
+            "that share room. PERCENT of their memory, such as 3%, are always on the card.",
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
@@ -169,32 +188,57 @@ def simulate(
     policies = [name.strip() for name in policy.split(",") if name.strip()]
     for name in policies:
         canonical(name)
-    machines = read_nodes(nodes)
-    for text in add or []:
-        machines = whatif.add(machines, text)
-    for text in remove or []:
-        machines = whatif.remove(machines, text)
-    for text in change or []:
-        machines = whatif.change(machines, text)
+    machines = _changed(read_nodes(nodes), add or (), remove or (), change or ())
     shapes, gangs = read_pods(pods), read_gangs(pods)
-    if load <= 0 or lifetimes <= 0 or not 0 <= warm_up < lifetimes:
-        raise InvalidInput("load", "--load and --lifetimes must be above 0, --warm-up from 0 to below --lifetimes")
-    if not 1 <= jobs <= MAX_JOBS:
-        raise InvalidInput("jobs", f"{jobs} is not between 1 and {MAX_JOBS}")
+    _check(load, lifetimes=lifetimes, warm_up=warm_up, jobs=jobs)
     stay = Lifetime.parse(lifetime) if lifetime else None
+    ways = {name: (name, shapes) for name in policies} | _parked(policies, shapes, pods, parking)
     tasks = [
-        Task(name, number, machines, shapes, load, stay, lifetimes, warm_up, bool(plot or csv_file), gangs)
+        Task(name, number, machines, asked, load, stay, lifetimes, warm_up, bool(plot or csv_file), gangs, told)
         for number in _seeds(seed)
-        for name in policies
+        for told, (name, asked) in ways.items()
     ]
-    results = sorted(_perform_all(tasks, jobs), key=lambda result: (policies.index(result.policy), result.seed))
-    show(_comparison(results, policies), output)
+    results = sorted(_perform_all(tasks, jobs), key=lambda one: (list(ways).index(one.policy), one.seed))
+    show(_comparison(results, list(ways), contended=parking is not None), output)
     if out is not None:
         out.write_text(json.dumps([result.record() for result in results], indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         _write_curves(csv_file, results)
     for path in plot or []:
-        _plot(path, results, policies)
+        _plot(path, results, list(ways))
+
+
+def _check(load: float, *, lifetimes: float, warm_up: float, jobs: int) -> None:
+    if load <= 0 or lifetimes <= 0 or not 0 <= warm_up < lifetimes:
+        raise InvalidInput("load", "--load and --lifetimes must be above 0, --warm-up from 0 to below --lifetimes")
+    if not 1 <= jobs <= MAX_JOBS:
+        raise InvalidInput("jobs", f"{jobs} is not between 1 and {MAX_JOBS}")
+
+
+def _changed(
+    machines: list[Machine], added: Sequence[str], removed: Sequence[str], changed: Sequence[str]
+) -> list[Machine]:  # fmt: skip
+    for text in added:
+        machines = whatif.add(machines, text)
+    for text in removed:
+        machines = whatif.remove(machines, text)
+    for text in changed:
+        machines = whatif.change(machines, text)
+    return machines
+
+
+def _parked(
+    policies: Sequence[str], shapes: Sequence[Shape], pods: Path, resident: str | None
+) -> dict[str, tuple[str, list[Shape]]]:  # fmt: skip
+    """Return the rows with parking: by name, the policy and what it is asked for."""
+    if resident is None:
+        return {}
+    try:
+        percent = parse_resident(resident)
+    except ValueError as error:
+        raise InvalidInput("parking", str(error)) from error
+    asked = sharing(shapes, read_idle(pods), percent)
+    return {f"{name} + parking": (name, asked) for name in policies}
 
 
 def _seeds(text: str) -> list[int]:
@@ -240,12 +284,13 @@ def _progress(total: int) -> Generator[Callable[[Task], None]]:
         yield advance
 
 
-def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
-    """Return means with 95 % intervals, and the paired difference of refused GPU to the first policy."""
+def _comparison(results: Sequence[Result], policies: Sequence[str], *, contended: bool) -> Table:
+    """Return means with 95 % intervals, and the paired difference of refused GPU to the first policy. `contended`: with
+    refused pods, and the cards whose pods wait for each other."""
     loads = list(results[0].alloc)
     columns = ["POLICY", "RUNS", *(f"ALLOCATED@{load}%" for load in loads), "REFUSED GPU %"]
     first = [result.refused_gpu_percent for result in results if result.policy == policies[0]]
-    columns += [f"REFUSED - {policies[0]}", "DECISIONS/S", "P99 MS"]
+    columns += [f"REFUSED - {policies[0]}", *(_PARKED if contended else ()), "DECISIONS/S", "P99 MS"]
     table = Table(
         columns,
         title="Simulation",
@@ -256,6 +301,7 @@ def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
         own = [result for result in results if result.policy == name]
         allocated = {load: interval([result.alloc[load] for result in own]) for load in loads}
         refused = interval([result.refused_gpu_percent for result in own])
+        waiting = interval([result.contended_percent for result in own])
         difference = paired([result.refused_gpu_percent for result in own], first)
         speed = statistics.fmean(result.decisions_per_second for result in own)
         slow = max(result.p99_milliseconds for result in own)
@@ -266,6 +312,7 @@ def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
                 *(str(allocated[load]) for load in loads),
                 str(refused),
                 f"{difference.mean:+.2f} ± {difference.half:.2f}",
+                *([str(interval([one.refused_pods for one in own])), str(waiting)] if contended else ()),
                 f"{speed:,.0f}",
                 f"{slow:.2f}",
             ],
@@ -276,6 +323,8 @@ def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
                 "allocatedPercentHalfInterval": {load: allocated[load].half for load in loads},
                 "refusedGpuPercent": refused.mean,
                 "refusedGpuPercentHalfInterval": refused.half,
+                "refusedPods": statistics.fmean(one.refused_pods for one in own),
+                "contendedCardsPercent": waiting.mean,
                 "decisionsPerSecond": speed,
                 "p99Milliseconds": slow,
             },

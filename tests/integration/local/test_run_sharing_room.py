@@ -133,6 +133,7 @@ def test_programs_of_three_quarters_of_a_card_run_beside_each_other(state: Path)
         (("--parkable", "--parking-resident", "100%"), "'100%' is not a percentage from 1% to 99%"),
         (("--parkable", "--parking-resident", "3%", "--parking-idle", "soon"), "'soon' is not a time"),
         (("--pool", "127.0.0.1:1", "--memory", "1GiB", "--parking-memory", "5"), "--pool excludes"),
+        (("--pool", "127.0.0.1:1", "--memory", "1GiB", "--parkable"), "with --pool needs --parking-resident"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(state: Path, options: tuple[str, ...], why: str) -> None:

@@ -23,11 +23,21 @@ def test_it_reaches_the_container(parameters: dict[str, str], parkable: bool) ->
     assert (given.parkable, plan.parkable) == (parkable, parkable)
 
 
-@pytest.mark.parametrize("technology", [names.QGPU, names.POOL, names.MPS, names.VGPU])
+def test_an_executor_is_parkable_too() -> None:
+    cache = cluster()
+    cache.class_changed(gpu_class("parks", names.QGPU, wait=True, parameters={**PARKING, "parkingResident": "25%"}))
+    cache.gpu_changed(card("n0", 0))
+    cache.ledger.set_host_memory("n0", 4096)
+    cache.claim_changed(claim("c", {names.GPU_CORE: 25, names.GPU_MEMORY: 4096}, "parks"))
+    given = place(cache, claim_pod("p", "c")).containers["app"]
+    assert (given.parkable, given.cards[0].resident_mib) == (True, 1024)
+
+
+@pytest.mark.parametrize("technology", [names.POOL, names.MPS, names.VGPU])
 def test_other_technologies_refuse_it(technology: str) -> None:
     (problem,) = validate_class(gpu_class("parks", technology, parameters=PARKING), None)
     assert problem.field == "parameters[parking]"
-    assert f"use {names.VCUDA}" in problem.reason
+    assert f"use one of {names.VCUDA}, {names.QGPU}" in problem.reason
 
 
 def test_only_the_two_words_are_values() -> None:

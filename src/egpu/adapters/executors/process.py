@@ -319,7 +319,7 @@ def start(
         draft.mkdir(mode=0o700)
         (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
         check_file_system(draft / INTERPOSER)
-        write_policy(draft / "policy", record.policy())
+        write_policy(draft / "policy", record.policy(), parking=record.parking())
         create_usage(draft / "usage")
         if user is not None:
             os.chown(draft / "usage", user.uid, user.uid)

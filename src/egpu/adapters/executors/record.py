@@ -8,7 +8,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode
+from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, Parking
+from egpu.adapters.slices.rooms import first_room
 from egpu.adapters.slices.work import Kind
 from egpu.api.allocation import CardShare
 from egpu_base.errors import CorruptData
@@ -36,7 +37,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     with none. The images of its modules are kept for later executors of `caller` (`egpu.adapters.executors.images`), a
     name that the caller cannot choose itself; "": for none. `core_limit` is the percent of each card up to which it may
     use idle compute; 0: no more than its share. `latency`: its launches come before those of others. `movable`: its
-    sessions can move (`egpu.adapters.executors.moving`).
+    sessions can move (`egpu.adapters.executors.moving`). `parkable`: memory of its idle sessions may leave the card.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     core_limit: int = 0
     latency: bool = False
     movable: bool = False
+    parkable: bool = False
 
     @property
     def granted(self) -> tuple[int, ...]:
@@ -63,6 +65,17 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     @property
     def process(self) -> Process:
         return Process(self.pid, self.start_time)
+
+    @property
+    def shares_room(self) -> bool:
+        """Whether only a part of its memory has its own room on the card."""
+        return any(share.resident_mib for share in self.cards)
+
+    def parking(self) -> Parking | None:
+        """Return what its policy page says of parking at first."""
+        if not self.parkable:
+            return None
+        return first_room(sum(share.resident_mib for share in self.cards) * MIB) if self.shares_room else Parking()
 
     def policy(self) -> list[DevicePolicy]:
         """Return the lines of its policy page. Raises CorruptData when a card's minor is not known."""

@@ -209,13 +209,30 @@ class PoolClient:
         return self._listening
 
     async def acquire(
-        self, *, request: str, holder: str, cards: int, core: int, memory_mib: int, host: str = ""
+        self,
+        *,
+        request: str,
+        holder: str,
+        cards: int,
+        core: int,
+        memory_mib: int,
+        host: str = "",
+        resident_percent: int = 0,
+        park_idle_seconds: float = 0.0,
     ) -> messages.Granted:
         """Take a lease, and return when its executors run. Raises DoesNotFit, TooSoon, Refused, InvalidInput,
         Unavailable, as the broker answers."""
         return await self._ask(
             lambda number: messages.Acquire(
-                number=number, request=request, holder=holder, cards=cards, core=core, memory_mib=memory_mib, host=host
+                number=number,
+                request=request,
+                holder=holder,
+                cards=cards,
+                core=core,
+                memory_mib=memory_mib,
+                host=host,
+                resident_percent=resident_percent,
+                park_idle_seconds=park_idle_seconds,
             ),
             messages.Granted,
         )

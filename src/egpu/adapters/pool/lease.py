@@ -159,6 +159,8 @@ class HeldLease:
                 core=self._request.core,
                 memory_mib=self._request.memory_mib,
                 host=self._request.host,
+                resident_percent=self._request.resident_percent,
+                park_idle_seconds=self._request.park_idle_seconds,
             )
             self._attached = client
             return granted

@@ -93,6 +93,8 @@ class Acquire(Message, frozen=True, kw_only=True):
     core: int
     memory_mib: int
     host: str = ""
+    resident_percent: int = 0
+    park_idle_seconds: float = 0.0
 
 
 class Attach(Message, frozen=True, kw_only=True):
@@ -172,11 +174,13 @@ class ListServers(Message, frozen=True, kw_only=True):
 
 
 class CardView(Message, frozen=True, kw_only=True):
-    """One card of a lease, in the order of the ordinals. `used_mib` is None until the server has reported it."""
+    """One card of a lease, in the order of the ordinals. `used_mib` is None until the server has reported it;
+    `parked_mib` of it are not on the card."""
 
     server: str
     share: CardShare
     used_mib: int | None = None
+    parked_mib: int = 0
 
 
 class PartView(Message, frozen=True, kw_only=True):
@@ -231,6 +235,13 @@ class ServerView(Message, frozen=True, kw_only=True):
     """NVIDIA's libraries that its executors find, name → version; "" where it is not known."""
     cordoned: bool = False
     movable: bool = False
+    parking_mib: int = 0
+    """How much of its own memory parked leases may take."""
+    parking_free_mib: int = 0
+    parked_mib: int = 0
+    """How much of its leases' memory is parked now."""
+    thrashing: tuple[str, ...] = ()
+    """The cards, by UUID, whose busy leases wait for each other most of the time."""
 
 
 class Granted(Message, frozen=True, kw_only=True):

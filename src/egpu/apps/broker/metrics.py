@@ -115,7 +115,25 @@ class PoolMetrics(Collector):
             age.add_metric([one.id, one.holder, one.state], seconds)
         free = GaugeMetricFamily("elasticgpu_pool_memory_free_bytes", "Memory that is not allocated", labels=["server"])
         core = GaugeMetricFamily("elasticgpu_pool_core_free_ratio", "Compute that is not allocated", labels=["server"])
+        parked = GaugeMetricFamily(
+            "elasticgpu_pool_memory_parked_bytes",
+            "Memory of leases that is in the server's memory, not on its cards",
+            labels=["server"],
+        )
+        host = GaugeMetricFamily(
+            "elasticgpu_pool_parking_free_bytes",
+            "The server's memory that parked leases may still take",
+            labels=["server"],
+        )
+        thrashing = GaugeMetricFamily(
+            "elasticgpu_pool_cards_thrashing",
+            "Cards whose busy leases wait for each other most of the time",
+            labels=["server"],
+        )
         for server in self._service.server_views():
+            parked.add_metric([server.server], server.parked_mib * MIB_BYTES)
+            host.add_metric([server.server], server.parking_free_mib * MIB_BYTES)
+            thrashing.add_metric([server.server], len(server.thrashing))
             free.add_metric([server.server], server.memory_free_mib * MIB_BYTES)
             core.add_metric([server.server], server.core_free / 100)
-        return [leases, age, free, core]
+        return [leases, age, free, core, parked, host, thrashing]

@@ -103,7 +103,14 @@ class LeaseService:
         key = secrets.token_hex(32)
         try:
             return self.pool.grant(
-                LeaseRequest(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host),
+                LeaseRequest(
+                    cards=asked.cards,
+                    core=asked.core,
+                    memory_mib=asked.memory_mib,
+                    host=asked.host,
+                    resident_percent=asked.resident_percent,
+                    park_idle_seconds=asked.park_idle_seconds,
+                ),
                 lease=lease_name(key),
                 key=key,
                 holder=asked.holder,

@@ -5,7 +5,7 @@ from typing import Final
 from egpu.adapters.pool import messages
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import executor_name
-from egpu.core.leasing.state import Lease
+from egpu.core.leasing.state import Lease, Server
 
 EXECUTOR_SOCKET: Final = "lease.sock"
 
@@ -19,7 +19,12 @@ def lease_view(pool: Pool, lease: Lease) -> messages.LeaseView:
         shares = part.wanted or (running.record.cards if running is not None else ())
         used = running.used_mib if running is not None and len(running.used_mib) == len(shares) else None
         cards += [
-            messages.CardView(server=name, share=share, used_mib=None if used is None else used[place])
+            messages.CardView(
+                server=name,
+                share=share,
+                used_mib=None if used is None else used[place],
+                parked_mib=running.parked_mib if running is not None and share.resident_mib else 0,
+            )
             for place, share in enumerate(shares)
         ]
         if server is not None:
@@ -41,6 +46,11 @@ def lease_view(pool: Pool, lease: Lease) -> messages.LeaseView:
     )  # fmt: skip
 
 
+def _parked_mib(pool: Pool, server: Server) -> int:
+    running = [part.running for lease in server.leases if (part := pool.leases[lease].parts.get(server.name))]
+    return sum(one.parked_mib for one in running if one is not None)
+
+
 def server_views(pool: Pool) -> tuple[messages.ServerView, ...]:
     """Return all servers as people see them."""
     views: list[messages.ServerView] = []
@@ -54,7 +64,9 @@ def server_views(pool: Pool) -> tuple[messages.ServerView, ...]:
             memory_mib=sum(card.memory_mib for card in server.cards),
             memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
             confinement=server.confinement, libraries=server.libraries, cordoned=server.is_cordoned,
-            movable=server.movable,
+            movable=server.movable, parking_mib=server.parking_mib,
+            parking_free_mib=max(0, ledger.host_memory(server.name)[1]), parked_mib=_parked_mib(pool, server),
+            thrashing=server.thrashing,
         )  # fmt: skip
         views.append(view)
     return tuple(views)

@@ -6,6 +6,7 @@
     owners        leases as they are stored beside their executors
     arrivals      leases that move to this server
     departures    leases that move away from it
+    rooms         which leases that share room have their memory on the card
     links         networks of executors, linked with those of the same caller on other servers
     config        its settings
 

@@ -35,6 +35,7 @@ from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.departures import Departures
 from egpu.apps.serve.links import Links
 from egpu.apps.serve.owners import LeaseOwner
+from egpu.apps.serve.rooms import LeaseRooms
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
@@ -86,6 +87,8 @@ class Server:
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True
         )
         self._inventory = NvmlInventory(config.nvml_library)
+        self._memory = MemoryWatch(self._inventory)
+        self.rooms = LeaseRooms(self.leases, self._memory)
         self._link_mbps = config.link_mbps or fastest_link_mbps()
         self.connected = False
         self._was_connected = False
@@ -116,6 +119,7 @@ class Server:
         supervisor.add("moves", self.departures.run())
         supervisor.add("memory", self._watch_memory())
         supervisor.add("sharing", self._share_time())
+        supervisor.add("rooms", self.rooms.run())
         if self.links is not None:
             supervisor.add("links", self.links.run())
         supervisor.add("link", self._stay_linked())
@@ -142,7 +146,7 @@ class Server:
 
     async def _watch_memory(self) -> None:
         """Compare leases with the driver's figures for their executors, forever."""
-        watch = MemoryWatch(self._inventory)
+        watch = self._memory
         loop = asyncio.get_running_loop()
 
         def look() -> float:
@@ -252,6 +256,8 @@ class Server:
             libraries=self.libraries,
             movable=self.movable,
             cordoned=self.config.cordoned_file.exists(),
+            parking_mib=self.config.parking_mib,
+            thrashing=self.rooms.thrashing,
             epoch=epoch,
             version=version,
         )

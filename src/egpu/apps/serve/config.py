@@ -15,7 +15,8 @@ class ServeConfig:
     the listening address). `sharing_dir` is where it finds other processes that share the time of this machine's cards
     (None: it is alone). `driver_dir` and `nvml_library` are the driver's; None for this machine's own. `library_path`
     are further folders of NVIDIA's libraries.
-    `link_mbps` 0: the speed of the machine's fastest interface."""
+    `link_mbps` 0: the speed of the machine's fastest interface. `parking_mib` of the machine's memory are for parked
+    leases."""
 
     name: str
     broker: str
@@ -34,6 +35,7 @@ class ServeConfig:
     max_connections: int = 8192
     confinement: ConfinementConfig = UNGROUPED
     image_cache_mib: int | None = None
+    parking_mib: int = 0
 
     @property
     def leases_dir(self) -> Path:

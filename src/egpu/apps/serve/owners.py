@@ -6,6 +6,9 @@ import msgspec
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.record import MIB
+from egpu.adapters.slices.pages import USAGE_SIZE, UsageReader
+from egpu.adapters.slices.parked import parked_bytes
 from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
 
 
@@ -54,6 +57,13 @@ def has_moved(executor: LeaseExecutor) -> bool:
     return executor.moved
 
 
+def parked_mib(executor: LeaseExecutor) -> int:
+    """Return how much of its memory its sessions say that they have parked."""
+    if not executor.record.parkable:
+        return 0
+    return sum(parked_bytes(UsageReader(executor.directory / "usage").content(USAGE_SIZE)).values()) // MIB
+
+
 def running_lease(executor: LeaseExecutor) -> RunningLease:
     """Return the report of a running executor."""
     used = executor.usage()
@@ -61,6 +71,7 @@ def running_lease(executor: LeaseExecutor) -> RunningLease:
         record=lease_record(executor),
         occupied_mib=tuple(0 for _ in used.memory_mib) if executor.moved else executor.allowed_mib(used),
         used_mib=() if executor.moved else used.memory_mib,
+        parked_mib=0 if executor.moved else parked_mib(executor),
         arriving=executor.record.owner.arriving,
         gpu_seconds=used.gpu_seconds,
         ready=executor.ready,

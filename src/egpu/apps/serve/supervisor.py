@@ -285,7 +285,8 @@ class LeaseSupervisor:
         minors = {uuid: card.minor for uuid, card in self.cards.items()}
         started = ExecutorRecord(
             name=record.executor, owner=LeaseOwner.of(record, arriving=arriving), cards=record.cards, minors=minors,
-            network=record.peer, caller=record.peer, movable=self._movable,
+            network=record.peer, caller=record.peer, movable=self._movable and not record.shares_room,
+            parkable=record.shares_room,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(contextlib.closing(self._arrivals.open(record))) if arriving else None

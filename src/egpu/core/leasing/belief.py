@@ -8,14 +8,15 @@ lease that runs elsewhere. An invented lease must at least fit on its cards, bes
 
 import dataclasses
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.api.allocation import CardShare
 from egpu.api.text import check_plain, escaped
 from egpu.core.leasing.moves import is_second
-from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_name
+from egpu.core.leasing.records import MOST_IDLE_SECONDS, LeaseRecord, Report, RunningLease, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.leasing.table import LeaseTable
 from egpu.core.placement.cards import Card
@@ -39,7 +40,7 @@ def believed(report: Report, table: LeaseTable, *, max_leases: int) -> tuple[Rep
     Raises Refused for values that none of our servers report.
     """
     _check(report)
-    free = {card.uuid: (100, card.memory_mib) for card in report.cards}
+    free = {card.uuid: _Left(100, card.memory_mib) for card in report.cards}
     possible = [one for one in report.leases if _is_possible(one)]
     granted = [one for one in possible if _was_granted(one.record, report.server, table)]
     for one in granted:
@@ -91,20 +92,34 @@ def _may_be_granted(one: RunningLease, found: Lease | None) -> bool:
     return len(found.parts) < record.parts and record.part not in others
 
 
-def _fits(free: dict[str, tuple[int, int]], record: LeaseRecord) -> bool:
+class _Left(NamedTuple):
+    """What is left of a card. Of its memory, `shared_mib` are room that leases share, as much as the largest needs."""
+
+    core: int
+    memory_mib: int
+    shared_mib: int = 0
+
+    def without(self, share: CardShare) -> "_Left":
+        """Return what is left beside one more share."""
+        own = share.resident_mib or share.memory_mib
+        shared = max(self.shared_mib, share.memory_mib - own)
+        return _Left(self.core - share.core, self.memory_mib - own - (shared - self.shared_mib), shared)
+
+
+def _fits(free: dict[str, _Left], record: LeaseRecord) -> bool:
     """Return whether its cards, all different, have that much left."""
     return 0 < len(record.cards) == len({share.uuid for share in record.cards}) and all(
         share.uuid in free
-        and 1 <= share.core <= free[share.uuid][0]
-        and 1 <= share.memory_mib <= free[share.uuid][1]
+        and share.core >= 1
+        and share.memory_mib >= max(1, share.resident_mib)
+        and min(free[share.uuid].without(share)[:2]) >= 0
         for share in record.cards
     )  # fmt: skip
 
 
-def _take(free: dict[str, tuple[int, int]], record: LeaseRecord) -> None:
+def _take(free: dict[str, _Left], record: LeaseRecord) -> None:
     for share in record.cards:
-        core, memory_mib = free.get(share.uuid, (0, 0))
-        free[share.uuid] = (core - share.core, memory_mib - share.memory_mib)
+        free[share.uuid] = free.get(share.uuid, _Left(0, 0)).without(share)
 
 
 def _plain(one: RunningLease) -> RunningLease:
@@ -129,6 +144,11 @@ def _check(report: Report) -> None:
         check_plain("library", name, at_most=MAX_TEXT)
         check_plain(f"library {name}", version, at_most=MAX_TEXT, empty=True)
     _check_number("link", report.link_mbps)
+    _check_number("parking memory", report.parking_mib)
+    if len(report.thrashing) > MAX_CARDS:
+        raise Refused(f"thrashing: {len(report.thrashing)} cards; the most is {MAX_CARDS}")
+    for uuid in report.thrashing:
+        check_plain("card", uuid, at_most=MAX_TEXT)
     if len(report.cards) > MAX_CARDS or len({card.uuid for card in report.cards}) != len(report.cards):
         raise Refused(f"cards: {len(report.cards)} cards, or one of them twice; the most is {MAX_CARDS}")
     for card in report.cards:
@@ -153,19 +173,20 @@ def _check_card(card: Card) -> None:
 def _is_possible(one: RunningLease) -> bool:
     """Return whether its texts and numbers are valid for a lease."""
     record = one.record
-    numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts, record.place]
+    numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts, record.place, one.parked_mib]
     if one.departure is not None:
         numbers.append(one.departure.place)
     if one.look is not None:
         numbers += [one.look.number, len(one.look.prevents)]
     texts = [record.lease, record.holder, record.peer, record.request, record.key]
     for share in record.cards:
-        numbers += [share.index, share.minor, share.core, share.memory_mib, share.card_memory_mib]
+        numbers += [share.index, share.minor, share.core, share.memory_mib, share.card_memory_mib, share.resident_mib]
         texts += [share.uuid, share.model]
     return (
         len(one.occupied_mib) == len(record.cards) <= MAX_CARDS
         and len(one.used_mib) <= MAX_CARDS
         and all(0 <= number <= MAX_NUMBER for number in numbers)
+        and 0 <= record.park_idle_seconds <= MOST_IDLE_SECONDS
         and all(len(text) <= MAX_TEXT and text.isprintable() for text in texts)
     )
 

@@ -63,6 +63,8 @@ def source_of(lease: Lease, source: str, servers: Mapping[str, Server]) -> str:
         raise Unavailable(f"lease {lease.id} {what}; try again in a moment")
     if lease.state != "active":
         raise Unavailable(f"lease {lease.id} is {lease.state}; its executors must run before it can move")
+    if lease.shares_room:
+        raise Refused(f"lease {lease.id} may be parked (--parking-resident); such a lease stays on its card")
     server = servers[source]
     if server.away_since is not None:
         raise Unavailable(f"{source} is away; its leases can move when it is back")

@@ -31,7 +31,7 @@ from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu_base.errors import DoesNotFit, NotFound, Refused, TooSoon, Unavailable
+from egpu_base.errors import DoesNotFit, NotFound, NotSupported, Refused, TooSoon, Unavailable
 
 TTL_SECONDS: Final = 30.0
 """The life of a lease without a renewal: a network may be silent for this long."""
@@ -109,6 +109,7 @@ class Pool(LeaseTable):
         made = Lease(
             id=lease, holder=holder, peer=peer, request=request, key=key, state="granted", parts=parts,
             expected_parts=len(parts), deadline=now + TTL_SECONDS, since=now,
+            park_idle_seconds=asked.park_idle_seconds,
         )  # fmt: skip
         self.add(made)
         return made
@@ -145,8 +146,11 @@ class Pool(LeaseTable):
             InvalidInput: no card can have that.
             DoesNotFit: a card has too little free; nothing was changed.
             Unavailable: the lease is moving.
+            NotSupported: the lease shares room.
         """
         found = self.live(lease)
+        if found.shares_room:
+            raise NotSupported(f"lease {lease} shares room on its card (--parking-resident), which fixes its size")
         if found.second is not None and found.second.may_arrive:
             raise Unavailable(f"lease {lease} is moving; resize it when it has arrived")
         wanted = {
@@ -272,6 +276,7 @@ class Pool(LeaseTable):
             moves.forget(self, lease, server)
         del self.servers[server.name]
         self.ledger.remove_node(server.name)
+        self.ledger.set_host_memory(server.name, 0)
         self.changed.discard(server.name)
 
     # --- places -------------------------------------------------------------------------------------------------------
@@ -325,6 +330,7 @@ class Pool(LeaseTable):
         if (more := len(servers) - len(reasons)) > 0:
             reasons.append(f"and {more} servers more")
         amounts = f"{asked.cards} × {asked.core} % and {asked.memory_mib} MiB"
+        amounts += f" ({asked.resident_percent} % of it always on the card)" if asked.resident_percent else ""
         return f"no room for {amounts} now: {'; '.join(reasons)}"
 
     def _check_room(self, lease: Lease, server: str, shares: tuple[CardShare, ...]) -> None:
@@ -347,7 +353,10 @@ class Pool(LeaseTable):
 
 def _request(asked: LeaseRequest, cards: int) -> Request:
     # Ask each server for its own cards, as a node for a container with local cards.
-    demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=asked.core, memory_mib=asked.memory_mib)
+    demand = ContainerDemand(
+        provisioner=names.QGPU, cards=cards, core=asked.core, memory_mib=asked.memory_mib,
+        resident_percent=asked.resident_percent,
+    )  # fmt: skip
     return Request(PodDemand(containers={CONTAINER: demand}))
 
 

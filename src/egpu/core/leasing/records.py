@@ -1,7 +1,7 @@
 """The messages about leases between programs, the pool and its servers, and the records stored beside executors."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -12,23 +12,35 @@ from egpu.api.allocation import CardShare
 from egpu.core.placement.cards import Card
 from egpu_base.errors import InvalidInput
 
+MOST_IDLE_SECONDS: Final = 86_400
+"""A lease that is idle for a day has no use for a longer time."""
 LEASE_NAME_DIGITS: Final = 20
 """Hexadecimal digits. Sockets are created below a directory of that name, and the kernel limits their paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRequest:
-    """A request for a lease, with amounts per card; `host`: the id of the program's machine, which is preferred."""
+    """A request for a lease, with amounts per card; `host`: the id of the program's machine, which is preferred. With
+    `resident_percent`, only this part of the memory has its own room on the card. The rest is parked for others while
+    the program makes no call for `park_idle_seconds`."""
 
     cards: int
     core: int
     memory_mib: int
     host: str = ""
+    resident_percent: int = 0
+    park_idle_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.cards <= names.MAX_CARDS_PER_CONTAINER:
             raise InvalidInput("gpus", f"{self.cards} is not between 1 and {names.MAX_CARDS_PER_CONTAINER}")
         check_amounts(self.core, self.memory_mib)
+        if not 0 <= self.resident_percent < 100:
+            raise InvalidInput("parking-resident", f"{self.resident_percent} is not a percentage from 1 to 99")
+        if self.resident_percent and self.cards > 1:
+            raise InvalidInput("parking-resident", f"it needs a lease of one card, and {self.cards} are asked for")
+        if not 0 <= self.park_idle_seconds <= MOST_IDLE_SECONDS:
+            raise InvalidInput("parking-idle", f"{self.park_idle_seconds:g} is not between 0 and {MOST_IDLE_SECONDS}")
 
 
 def check_amounts(core: int, memory_mib: int) -> None:
@@ -50,7 +62,7 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     `part` of `parts` says which ordinals this server's cards get; `key` signs the lease's tokens
     (`egpu.core.leasing.tokens`); `peer` is the authenticated caller that took it, `request` the caller's own number for
-    that call.
+    that call. `park_idle_seconds`: the time without a call after which a lease that shares room counts as idle.
     """
 
     lease: str
@@ -60,6 +72,7 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     key: str
     part: int
     parts: int
+    park_idle_seconds: float = 0.0
 
 
 class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -78,6 +91,16 @@ class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel", omit
     def executor(self) -> str:
         """The name of its executor on its server, which may run those of two places at once."""
         return executor_name(self.lease, self.place)
+
+    @property
+    def shares_room(self) -> bool:
+        """Whether memory of it may be parked for others."""
+        return shares_room(self.cards)
+
+
+def shares_room(cards: Iterable[CardShare]) -> bool:
+    """Return whether only a part of this memory has its own room on the card."""
+    return any(share.resident_mib for share in cards)
 
 
 def executor_name(lease: str, place: int) -> str:
@@ -139,6 +162,8 @@ class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     failure: str = ""
     over_limit: bool = False
     used_mib: tuple[int, ...] = ()
+    parked_mib: int = 0
+    """How much of `used_mib` is in the server's own memory."""
     gpu_seconds: float = 0.0
     sessions: int = 0
     arriving: bool = False
@@ -186,3 +211,7 @@ class Report:
     """True if leases can move from and to its cards."""
     cordoned: bool = False
     """True if an administrator keeps new leases off its cards."""
+    parking_mib: int = 0
+    """How much of its own memory parked leases may take."""
+    thrashing: tuple[str, ...] = ()
+    """The cards, by UUID, whose busy leases wait for each other most of the time."""

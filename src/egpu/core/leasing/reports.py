@@ -32,6 +32,7 @@ def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadli
         _running(table, server, one, read=read, now=now, deadline=deadline)
     for lease in list(server.leases):
         _absent(table, server, lease, read, running)
+    table.ledger.set_host_memory(server.name, server.parking_mib)
     table.ledger.set_node(NodeCards(server.name, server.offered))
 
 
@@ -107,7 +108,7 @@ def _adopted(table: LeaseTable, record: LeaseRecord, *, now: float, deadline: fl
     adopted = Lease(
         id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
         state="granted" if ended is None else "ending", parts={}, expected_parts=record.parts, deadline=deadline,
-        since=now, reason=ended or "", is_adopted=True, is_learned=True,
+        since=now, reason=ended or "", is_adopted=True, is_learned=True, park_idle_seconds=record.park_idle_seconds,
     )  # fmt: skip
     table.add(adopted)
     return adopted

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from egpu.api.allocation import CardShare
-from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
+from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, shares_room
 from egpu.core.placement.cards import Card
 
 State = Literal["granted", "active", "ending"]
@@ -112,6 +112,8 @@ class Lease:
     """The end of its last move."""
     looks: int = 0
     """How often somebody asked whether it can move."""
+    park_idle_seconds: float = 0.0
+    """The time without a call after which it counts as idle, if it shares room."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -130,6 +132,11 @@ class Lease:
     def is_at(self, server: str) -> bool:
         """Return whether any part of it has a place on the server, final or not."""
         return server in self.parts or (self.second is not None and self.second.server == server)
+
+    @property
+    def shares_room(self) -> bool:
+        """True if memory of it may be parked for other leases."""
+        return any(shares_room(part.held) for part in self.parts.values())
 
     @property
     def over_limit(self) -> bool:
@@ -183,6 +190,7 @@ class Lease:
             lease=self.id, holder=self.holder, peer=self.peer, request=self.request, key=self.key,
             part=self.servers.index(server) if number < 0 else number, parts=self.expected_parts, cards=part.wanted,
             fit_by=self.fit_by, place=part.place, gpu_seconds=part.gpu_seconds,
+            park_idle_seconds=self.park_idle_seconds,
         )  # fmt: skip
 
 
@@ -203,6 +211,8 @@ class Server:
     simulated: bool = False
     movable: bool = False
     cordoned: bool = False
+    parking_mib: int = 0
+    thrashing: tuple[str, ...] = ()
     to_cordon: bool | None = None
     """What an administrator wants, until the server has it; None: as it is."""
     away_since: float | None = None
@@ -215,7 +225,7 @@ class Server:
         self.instance, self.cards, self.away_since = report.instance, report.cards, None
         self.directory, self.confinement, self.libraries = report.directory, report.confinement, report.libraries
         self.collectives, self.simulated, self.movable = report.collectives, report.simulated, report.movable
-        self.cordoned = report.cordoned
+        self.cordoned, self.parking_mib, self.thrashing = report.cordoned, report.parking_mib, report.thrashing
         if self.to_cordon == self.cordoned:
             self.to_cordon = None
 

@@ -102,7 +102,7 @@ def on_sick_cards(table: LeaseTable) -> Iterator[tuple[Lease, str]]:
             continue
         for lease in (table.leases[name] for name in sorted(server.leases)):
             part = lease.parts.get(server.name)
-            is_free = lease.second is None and lease.state == "active"
+            is_free = lease.second is None and lease.state == "active" and not lease.shares_room
             if part is not None and is_free and any(share.uuid in sick for share in part.wanted):
                 yield lease, server.name
 

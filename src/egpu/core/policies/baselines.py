@@ -65,7 +65,8 @@ class GpuPacking(_Tightest):
         core = fleet.core[rows]
         eligible = core >= shape.core_milli
         if shape.card_memory_mib:
-            eligible &= fleet.card_memory[rows] >= shape.card_memory_mib
+            room = fleet.memory_room(shape, rows).T
+            eligible &= room >= shape.card_memory_mib
         order = np.sort(np.where(eligible, core, 2 * WHOLE_CARD), axis=1)[:, : shape.cards]
         fresh = (order == WHOLE_CARD).sum(axis=1)
         left = (order // 10).sum(axis=1)

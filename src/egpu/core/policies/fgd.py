@@ -93,7 +93,7 @@ class Fgd(Policy):
         if shape.cards == 1:
             eligible = fleet.lanes.take(rows, axis=1) >= shape.core_milli
             if shape.card_memory_mib:
-                eligible &= fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib
+                eligible &= fleet.memory_room(shape, rows) >= shape.card_memory_mib
             scores = np.where(eligible, scores, -np.inf)
         return scores
 

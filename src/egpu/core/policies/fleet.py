@@ -48,6 +48,9 @@ class Fleet:
         self.lanes: IntArray = np.ascontiguousarray(np.where(there, WHOLE_CARD, 0).T.astype(np.int64))
         self.memory_lanes: IntArray = np.ascontiguousarray(np.where(there, memory[:, None], 0).T.astype(np.int64))
         self.core, self.card_memory = self.lanes.T, self.memory_lanes.T
+        self._shared_lanes: IntArray = np.zeros_like(self.memory_lanes)
+        self._sharing: dict[tuple[int, int], list[int]] = {}
+        """What each pod that shares the room of a card needs of it, by card and node."""
         self.card_memory_total: IntArray = memory
         self.state: IntArray = np.zeros((5, count), dtype=np.int64)
         self.state[CPU] = [m.cpu_milli for m in machines]
@@ -119,13 +122,21 @@ class Fleet:
 
     def eligible_cards(self, shape: Shape, row: int) -> list[int]:
         """Return the columns of a row that could take the shape's share of one card."""
-        core, memory = self.core[row].tolist(), self.card_memory[row].tolist()
+        core, memory = self.core[row].tolist(), self.memory_room(shape, self.all_rows[row : row + 1])[:, 0].tolist()
         asked = self.memory_asked(shape, row)
         return [
             column
             for column in range(int(self.count[row]))
             if core[column] >= shape.core_milli and memory[column] >= asked
         ]
+
+    def memory_room(self, shape: Shape, rows: IntArray) -> IntArray:
+        """Return how much memory the pod finds on each card, shape (cards, rows): what is free, and the room there that
+        others share already."""
+        free = self.memory_lanes.take(rows, axis=1)
+        if not shape.shared_mib:
+            return free
+        return free + np.minimum(self._shared_lanes.take(rows, axis=1), shape.shared_mib)
 
     def memory_asked(self, shape: Shape, row: int) -> int:
         """Return the memory that the pod takes of each card there: all of a whole card."""
@@ -154,11 +165,12 @@ class Fleet:
         if cards:
             lanes, memory = self.lanes, self.memory_lanes
             total = int(self.card_memory_total[row])
-            core_taken, memory_taken = sign * shape.core_milli, sign * self.memory_asked(shape, row)
+            core_taken, memory_asked = sign * shape.core_milli, sign * self.memory_asked(shape, row)
             gained = 0
             for card in cards:
                 core, left = int(lanes[card, row]), int(memory[card, row])
                 gained -= core == WHOLE_CARD and left == total
+                memory_taken = self._share(shape, card, row, sign) if shape.shared_mib else memory_asked
                 core, left = core - core_taken, left - memory_taken
                 gained += core == WHOLE_CARD and left == total
                 lanes[card, row], memory[card, row] = core, left
@@ -168,6 +180,18 @@ class Fleet:
             self.allocated_milli += sign * shape.gpu_milli
         self._note_pristine(row)
         self._changed(row, sign)
+
+    def _share(self, shape: Shape, card: int, row: int, sign: int) -> int:
+        """Let the pod share the room of a card, or no more; return how much of the card's memory that takes. The room
+        is as large as the largest of them needs."""
+        sharing = self._sharing.setdefault((card, row), [])
+        before = max(sharing, default=0)
+        if sign > 0:
+            sharing.append(shape.shared_mib)
+        else:
+            sharing.remove(shape.shared_mib)
+        room = self._shared_lanes[card, row] = max(sharing, default=0)
+        return sign * shape.resident_mib + room - before
 
     def _note_taken(self, row: int, cpu_milli: int, ram_mib: int) -> None:
         if self.count[row]:

@@ -57,7 +57,7 @@ class _Row:
         if shape.whole:
             return fleet.card_memory_total.take(rows) >= shape.card_memory_mib
         eligible = fleet.lanes.take(rows, axis=1) >= shape.core_milli
-        eligible &= fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib
+        eligible &= fleet.memory_room(shape, rows) >= shape.card_memory_mib
         return eligible.sum(axis=0) >= shape.cards
 
 

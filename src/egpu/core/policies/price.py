@@ -165,8 +165,8 @@ class Price(Policy):
             if not shape.card_memory_mib:
                 return losses
             # The pod asks for memory, but the prices do not include memory yet.
-            return np.where(fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib, losses, np.inf)
-        memory = fleet.memory_lanes.take(rows, axis=1)
+            return np.where(fleet.memory_room(shape, rows) >= shape.card_memory_mib, losses, np.inf)
+        memory = fleet.memory_room(shape, rows)
         levels = (memory * self._memory_scale.take(rows) + 1e-9).astype(np.int64)
         at = lanes * self._width + levels
         # Levels are rounded, so compare the amounts themselves.

@@ -14,7 +14,10 @@ WHOLE_CARD: Final = 1000
 
 @dataclass(frozen=True)
 class Shape:
-    """The request of one pod. `core_milli` and `card_memory_mib` are per card; `models` empty means any model."""
+    """The request of one pod. `core_milli` and `card_memory_mib` are per card; `models` empty means any model.
+
+    With `resident_mib`, only so much of the card's memory is its own. It shares the room for the rest with others, and
+    uses it for `busy_percent` of its time."""
 
     cpu_milli: int = 0
     ram_mib: int = 0
@@ -22,6 +25,8 @@ class Shape:
     core_milli: int = 0
     card_memory_mib: int = 0
     models: tuple[str, ...] = ()
+    resident_mib: int = 0
+    busy_percent: int = 0
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -32,8 +37,10 @@ class Shape:
             raise InvalidInput("shape", f"{self.core_milli} thousandths of one card asked: ask for more cards instead")
         if self.cards and not (self.core_milli or self.card_memory_mib):
             raise InvalidInput("shape", "asks for cards, but for neither compute nor memory")
+        if not 0 <= self.resident_mib <= self.card_memory_mib:
+            raise InvalidInput("shape", f"{self.resident_mib} of {self.card_memory_mib} MiB cannot be resident")
         amounts = (self.cpu_milli, self.ram_mib, self.cards, self.core_milli, self.card_memory_mib, self.models)
-        object.__setattr__(self, "_hash", hash(amounts))
+        object.__setattr__(self, "_hash", hash((*amounts, self.resident_mib, self.busy_percent)))
 
     def __hash__(self) -> int:
         """Return the cached hash: shapes are looked up several times per decision."""
@@ -43,6 +50,11 @@ class Shape:
     def whole(self) -> bool:
         """True if it takes untouched cards whole, compute and memory."""
         return self.core_milli == WHOLE_CARD
+
+    @property
+    def shared_mib(self) -> int:
+        """The room that it shares with others on its card; 0: none."""
+        return self.card_memory_mib - self.resident_mib if self.resident_mib else 0
 
     @property
     def gpu_milli(self) -> int:

@@ -9,6 +9,7 @@ class Pool(QGPU):
     name = names.POOL
     aliases = ("pool.provisioner.elasticgpu.io",)
     anywhere = True
+    parks = False  # only the node with the cards knows its memory for parked slices
     shareable = False  # each pod has its own executor, wherever its cards are
     claim_vocabulary = vocabularies.POOL
 

@@ -11,6 +11,7 @@ class QGPU(Provisioner):
     aliases = ("qgpu.provisioner.elasticgpu.io",)
     bursts = True
     shareable = True
+    parks = True
 
     def visible_devices(self, allocation: ContainerAllocation) -> str:
         return names.NO_DEVICES

@@ -14,6 +14,7 @@ from egpu.core.policies.placer import Placer
 from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.registry import Setting, make_policy
 from egpu.core.policies.shapes import Machine, Mix, Shape
+from egpu.core.replay.parking import contended_percent
 from egpu.core.replay.workload import Workload
 
 Clock = Callable[[], float]
@@ -41,6 +42,8 @@ class Outcome:
     decisions: int
     decision_seconds: FloatArray
     price_seconds: float
+    contended_percent: float = 0.0
+    """Of the cards whose room pods share at the end, those where they wait for each other."""
     placements: dict[int, Placement | None] = field(default_factory=dict[int, Placement | None])
     """The place of each arrival (rows in the workload's node order), on request."""
 
@@ -125,6 +128,7 @@ def run(
         decisions=len(seconds),
         decision_seconds=np.array(seconds),
         price_seconds=price_seconds,
+        contended_percent=contended_percent((shapes[event], place) for event, place in places.items()),
         placements=kept,
     )
 

@@ -86,6 +86,7 @@ class SlotExecutors:
                 caller=caller_of(record.namespace),
                 core_limit=record.allocation.core_limit,
                 latency=record.allocation.latency,
+                parkable=record.allocation.parkable,
             )
         )
 
