@@ -118,8 +118,10 @@ static void charge_batch(struct meter *meter, struct batch *batch, uint64_t now)
                      cost > batch->estimate_ns;
     bool late = batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns;
     bool turns = LIMIT(meter->device, work) != EGPU_WORK_PLAIN;
+    struct turn_cost turn = {0};
     if (turns) {
-        cost = turn_cost(batch, (uint64_t)(end - length), (uint64_t)end, cost);
+        turn = turn_cost(batch, (uint64_t)(end - length), (uint64_t)end, cost);
+        cost = turn.cost_ns;
         overtaken = late = false;
     }
     bool mixed =
@@ -130,6 +132,10 @@ static void charge_batch(struct meter *meter, struct batch *batch, uint64_t now)
     if (batch->queues) queue_add(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     charge_count(meter->device, cost, batch->launches, now);
     if (mixed) return;
+    if (turns) {
+        learn(meter, batch, turn.sample_ns, turn.upper);
+        return;
+    }
     /* Expectations should add up to charges, so learn from `cost`: siblings' work may be part of
      * `length`. But a process that always reports second is charged next to nothing, and must not
      * learn that its work is free. */
@@ -137,8 +143,7 @@ static void charge_batch(struct meter *meter, struct batch *batch, uint64_t now)
     /* the coverage counts in grains: ignore a smaller difference */
     if (cost + EGPU_COVERAGE_GRAIN_NS > whole && cost < whole + EGPU_COVERAGE_GRAIN_NS)
         cost = whole;
-    if (turns) least = 0;
-    learn(meter, batch, cost > least ? cost : least, !turns && end > (double)batch->until_ns);
+    learn(meter, batch, cost > least ? cost : least, end > (double)batch->until_ns);
 }
 
 void charge_ended(struct meter *meter, uint64_t now) {

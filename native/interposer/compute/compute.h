@@ -172,8 +172,14 @@ void turn_done(int device, uint64_t now);
 uint64_t yield_wait_ns(struct meter *meter, uint64_t now, uint64_t expected_ns);
 /* Sleeps for at most so long. */
 void turn_pause(int device, uint64_t wait_ns);
-/* What a timing costs of which others' turns may be a part. */
-uint64_t turn_cost(const struct batch *batch, uint64_t start_ns, uint64_t end_ns, uint64_t cost_ns);
+/* What a timing costs of which others' turns may be a part, and what it says of the work: so much,
+ * or at most so much. */
+struct turn_cost {
+    uint64_t cost_ns, sample_ns;
+    bool upper;
+};
+struct turn_cost turn_cost(const struct batch *batch, uint64_t start_ns, uint64_t end_ns,
+                           uint64_t cost_ns);
 #pragma GCC visibility pop
 
 static inline bool is_lane_of(const struct lane *lane, CUcontext context, CUstream stream,
@@ -215,6 +221,12 @@ static inline bool is_through(struct meter *meter) {
     for (int i = 0; i < BATCHES; i++)
         if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) != BATCH_FREE) return false;
     return true;
+}
+
+static inline bool has_free_batch(struct meter *meter) {
+    for (int i = 0; i < BATCHES; i++)
+        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_FREE) return true;
+    return false;
 }
 
 static inline bool is_in_flight(const struct batch *batch) {

@@ -27,12 +27,15 @@ static bool borrows_too_much(struct meter *meter) {
            LIMIT(meter->device, window_period_us) == 0 && queued_ns(meter) > BORROWED_NS;
 }
 
-/* Return how long work of a slice that takes turns must wait. */
+/* Return how long work of a slice that takes turns must wait. What is not timed is not known to be
+ * queued: latency work would launch more than its turn has room for. */
 static uint64_t wait_for_others_ns(struct meter *meter, uint64_t now, uint64_t expected_ns,
                                    uint64_t *until) {
-    if (LIMIT(meter->device, work) == EGPU_WORK_LATENCY)
-        return turn_wait_ns(meter->device, now, through_at(meter, now), expected_ns, until);
-    return yield_wait_ns(meter, now, expected_ns);
+    if (LIMIT(meter->device, work) != EGPU_WORK_LATENCY)
+        return yield_wait_ns(meter, now, expected_ns);
+    uint64_t busy_until = through_at(meter, now), queued = queued_ns(meter);
+    if (queued > BACKLOG_WAIT_NS && !has_free_batch(meter)) return queued / BATCHES;
+    return turn_wait_ns(meter->device, now, busy_until, expected_ns, until);
 }
 
 /* Delays the calling thread until the container may start `expected_ns` of work. Returns the time,

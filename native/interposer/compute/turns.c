@@ -3,10 +3,12 @@
  *
  * A slice of latency work asks when it begins to work, and launches its first work without waiting
  * for the answer: once for each turn that it had. More waits for the turn. It asks for as long as
- * it worked the last time, and again when it needs more.
+ * it worked the last time, and again when it needs more. The arbiter may hear of several requests
+ * at once, so none of a burst takes back a part of the one before.
  *
- * A yielding slice starts a kernel shortly before the one before it should end. So never more than
- * the rest of one kernel, and little else, is before the work of others. */
+ * A yielding slice starts a kernel shortly before the one before it should end. It does not start
+ * one behind a long kernel: this may have begun late, or take longer than before. So never more
+ * than the rest of one kernel, and little else, is before the work of others. */
 #include "compute.h"
 
 #include <string.h>
@@ -19,6 +21,7 @@ enum {
     LATE_NS = 1000000,      /* a turn that was asked for so late is not that of a launch */
     BEFORE_NS = 20000,      /* a kernel is queued so long before the one before it should end */
     SPIN_NS = 120000,       /* a timer is late by as much as half of it */
+    LONG_NS = 1000000,      /* a kernel that no other is queued behind; it costs one look */
     LOOK_AGAIN_NS = 20000,
     LONG_WAIT_NS = 2000000, /* after so long a wait it looks less often */
 };
@@ -26,8 +29,9 @@ enum {
 
 static struct burst {
     uint64_t began_ns, cost_ns, last_ns; /* what it and the one before cost so far */
-    uint64_t waits_since_ns;             /* for an answer; 0: it does not */
-    uint32_t used; /* the turn before which work was launched without waiting */
+    uint64_t asked_until_ns;
+    uint64_t waits_since_ns; /* for an answer; 0: it does not */
+    uint32_t used;           /* the turn before which work was launched without waiting */
     bool has_used;
 } bursts[EGPU_MAX_DEVICES];
 
@@ -76,7 +80,8 @@ uint64_t turn_wait_ns(int device, uint64_t now, uint64_t busy_until, uint64_t ex
         return 0;
     }
     uint64_t more = (needs - burst->began_ns) / 4, asks = needs;
-    if (begins && burst->began_ns + POLL_NS < now) {
+    bool fresh = begins && burst->began_ns + POLL_NS < now;
+    if (fresh) {
         burst->last_ns = PEEK(burst->cost_ns);
         if (burst->last_ns > FORESEEN_NS) burst->last_ns = FORESEEN_NS;
         POKE(burst->cost_ns, 0);
@@ -89,7 +94,10 @@ uint64_t turn_wait_ns(int device, uint64_t now, uint64_t busy_until, uint64_t ex
     uint32_t serial = PEEK(turn->serial);
     want(device, now);
     uint64_t least = expected_ns > most_of(device) ? now + most_of(device) : needs;
-    ask(device, asks + more, asks + more - least);
+    asks += more;
+    if (!fresh && asks < burst->asked_until_ns) asks = burst->asked_until_ns;
+    burst->asked_until_ns = asks;
+    ask(device, asks, asks - least);
     if (begins && expected_ns <= FREE_NS && (!burst->has_used || burst->used != serial)) {
         burst->used = serial;
         burst->has_used = true;
@@ -127,6 +135,7 @@ uint64_t yield_wait_ns(struct meter *meter, uint64_t now, uint64_t expected_ns) 
     if (outstanding > 1) return LOOK_AGAIN_NS;
     uint64_t ends = outstanding == 0 ? now : ended + queued;
     if (ends > now + BEFORE_NS) return ends - BEFORE_NS - now;
+    if (outstanding == 1 && queued >= LONG_NS) return LOOK_AGAIN_NS;
     if (LIMIT(meter->device, window_period_us) != 0) return 0; /* queue_wait_ns counts it */
     POKE(slice_usage()->devices[meter->device].queued_until_ns,
          (ends > now ? ends : now) + expected_ns);
@@ -142,23 +151,28 @@ void turn_pause(int device, uint64_t wait_ns) {
         turn_spin(wait_ns < LOOK_AGAIN_NS ? wait_ns : LOOK_AGAIN_NS);
 }
 
-uint64_t turn_cost(const struct batch *batch, uint64_t start_ns, uint64_t end_ns,
-                   uint64_t cost_ns) {
+struct turn_cost turn_cost(const struct batch *batch, uint64_t start_ns, uint64_t end_ns,
+                           uint64_t cost_ns) {
     int device = batch->lane->meter->device;
     uint64_t estimate_ns = batch->estimate_ns;
     const struct egpu_policy_turn *turn = &policy_turns[device];
     uint64_t own = cost_ns, until = PEEK(turn->until_ns), since = PEEK(turn->since_ns),
              from = PEEK(turn->from_ns);
-    if (LIMIT(device, work) == EGPU_WORK_LATENCY) {        /* others' work ran before it */
-        bool its_own = since < batch->opened_ns + LATE_NS; /* not a turn after it */
+    struct turn_cost found = {.sample_ns = cost_ns};
+    if (LIMIT(device, work) == EGPU_WORK_LATENCY) { /* others' work ran before it */
+        /* not a turn after it, nor one that was over before it */
+        bool its_own = since < batch->opened_ns + LATE_NS && until > batch->opened_ns;
+        found.upper = !its_own || from >= end_ns;
         if (its_own && from > start_ns) own = end_ns > from ? end_ns - from : 0;
+        if (!found.upper) found.sample_ns = own;
     } else { /* or with it, on a card that slices time */
         uint64_t first = since > start_ns ? since : start_ns,
                  last = until < end_ns ? until : end_ns;
         if (last > first) own = cost_ns > last - first ? cost_ns - (last - first) : 0;
+        found.upper = since < end_ns && until + LATE_NS > start_ns;
     }
     own = own > estimate_ns ? own : estimate_ns;
-    own = own < cost_ns ? own : cost_ns;
-    __atomic_fetch_add(&bursts[device].cost_ns, own, __ATOMIC_RELAXED);
-    return own;
+    found.cost_ns = own < cost_ns ? own : cost_ns;
+    __atomic_fetch_add(&bursts[device].cost_ns, found.cost_ns, __ATOMIC_RELAXED);
+    return found;
 }

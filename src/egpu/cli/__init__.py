@@ -20,6 +20,7 @@
     cordon          stops or allows new slices on a card
     park            moves the memory of a slice's idle programs off the card, and back
     mig             a plan of MIG instances
+    delays          long kernels that delay latency work, from events of a pod
     explain         reasons why a pod or claim waits, or why it got its cards; the cards of a node
     own_words       … from its own status, for users of one namespace
     top             nodes, cards and slices, live on a terminal

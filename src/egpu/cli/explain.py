@@ -9,6 +9,7 @@ import typer
 
 from egpu.api import names
 from egpu.cli.components import Kubeconfig
+from egpu.cli.delays import delays_from
 from egpu.cli.output import Format, fail, note, say, show_value
 from egpu.cli.own_words import own_words
 from egpu.cli.snapshot import Snapshot, load_allowed_from
@@ -68,6 +69,9 @@ def explain(
             explanation = own_words(snapshot, what.value, namespace, name)
         case What.POD:
             explanation = explain_with_growth(snapshot, namespace, name, policies=policies)
+            if explanation is not None and explanation.state == "placed":
+                delays = delays_from(kubeconfig, namespace, name)
+                explanation = replace(explanation, details=(*explanation.details, *delays))
         case What.CLAIM:
             explanation = _claim_in(snapshot, namespace, name, policies=policies)
         case What.NODE:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from egpu.adapters.slices import turns
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
 from egpu.adapters.slices.sharing import TimeSharing, TimeSlice
 from egpu.adapters.slices.turns import TurnArbiter, TurnSlice
@@ -113,6 +114,23 @@ def test_slices_may_launch_at_any_time_when_the_arbiter_ends(pair: tuple[Slice, 
     arbiter.close()
     assert latency.until_ns() == FREE
     assert batch.until_ns() == 0
+
+
+def test_an_arbiter_that_does_not_answer_is_given_up(
+    pair: tuple[Slice, Slice], arbiter: TurnArbiter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\nexec sleep 600\n")
+    mute.chmod(0o755)
+    monkeypatch.setattr(turns, "READY_SECONDS", 0.2)
+    with monkeypatch.context() as patched:
+        patched.setattr(turns.native, "path", lambda _: mute)
+        cards = [[one.turn_slice() for one in pair]] * 2000  # more than a pipe holds
+        assert not arbiter.follow(cards)
+        assert not arbiter.follow(cards)  # it is not started again at once
+    monkeypatch.setattr(turns, "READY_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(turns, "AGAIN_SECONDS", 0)
+    assert arbiter.follow([[one.turn_slice() for one in pair]])
 
 
 def test_a_usage_file_that_shrinks_ends_nothing(pair: tuple[Slice, Slice], arbiter: TurnArbiter) -> None:

@@ -9,6 +9,7 @@ membership    the kernel's facts about the slice of a process
 attribution   the slice of a process on a card, even one that hides
 shares        divides a card's time between its slices at one moment; pure
 turns         runs the arbiter of turns between latency work and others
+long_kernels  finds batch work whose kernels delay latency work; pure
 work          the kind of a slice's work, and its part in turns
 sharing       finds the active slices, many times a second, and grants each its share of time
 reaping       removes ended processes from a usage file that containers share

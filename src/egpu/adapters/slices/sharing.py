@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.slices.long_kernels import LongKernels, Seen, long_kernels
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -58,6 +59,8 @@ DOUBTED_KERNEL_NS = 5_000_000
 #: Latency work counts as present for this time after its last launch. Meanwhile the others on its card start kernels
 #: one by one, which costs them processor time.
 PRESENT_SECONDS = 60.0
+#: Long kernels of batch work are named for this time after its last launch.
+NAMED_SECONDS = 5.0
 #: Between two looks, at most. A late look, on a busy node, sees less.
 MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
 
@@ -81,6 +84,7 @@ class _Share:
     line: DevicePolicy
     ceiling_ppm: int
     unused: Callable[[], bool]
+    key: Hashable = None
     content: bytes | str = b""
     last: DeviceUsage | None = None
     active_at: float = -1e9
@@ -130,6 +134,12 @@ class _Share:
             kernel_ns=kernel_ns,
             latency=self.line.kind is Kind.LATENCY,
         )
+
+    def seen(self, now: float) -> Seen:
+        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
+        latency = self.line.kind is Kind.LATENCY
+        lately = PRESENT_SECONDS if latency else NAMED_SECONDS
+        return Seen(self.key, latency, now - self.active_at < lately, kernel_ns)
 
     def turns(self) -> TurnSlice:
         latency = self.line.kind is Kind.LATENCY
@@ -247,6 +257,14 @@ class TimeSharing:
             found[share.line.uuid] = found.get(share.line.uuid, 0.0) + share.used_ppm / PPM
         return found
 
+    def long_kernels(self) -> list[LongKernels]:
+        """Return the slices of batch work whose kernels delay latency work now."""
+        now = self._clock()
+        cards = [shares for shares in self._shared if _has_turns(shares, now)]
+        return [
+            found for shares in cards for found in long_kernels(shares[0].line.uuid, [one.seen(now) for one in shares])
+        ]
+
     def _page(self, policy: Path) -> _Page:
         """Return the page, read again only after a write: for many slices, reading takes longer than all the rest."""
         written = last_change(policy)
@@ -271,7 +289,7 @@ class TimeSharing:
                 share = self._shares.get(key)
                 if share is None or share.policy != one.policy:  # of several slots with it, another remains
                     reader = UsageReader(one.usage, devices=position + 1)
-                    share = _Share(one.policy, one.usage, reader, position, line, 0, one.unused)
+                    share = _Share(one.policy, one.usage, reader, position, line, 0, one.unused, one.key)
                 share.line = line  # other processes may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share

@@ -7,6 +7,8 @@ When this process dies, the arbiter lets latency work launch at any time, and en
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import subprocess
 import time
 from collections.abc import Sequence
@@ -25,6 +27,9 @@ PROGRAM: Final = "egpu-turns"
 AGAIN_SECONDS: Final = 5.0
 """The time before the arbiter is started again after it has ended."""
 END_SECONDS: Final = 5.0
+READY_SECONDS: Final = 2.0
+"""The time for its answer: the thread that waits also gives out windows. A starting process answers within some
+hundredths of a second."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class TurnArbiter:
     """Runs the arbiter while cards have turns."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._told = ""
         self._ended_at = -1e9
 
@@ -85,13 +90,10 @@ class TurnArbiter:
         if self._process is None:
             command = [str(native.path(PROGRAM))]
             pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(f"{wanted}go\n")
-        self._process.stdin.flush()
-        if self._process.stdout.readline() != "ready\n":
-            raise OSError(f"{PROGRAM} has ended")
+        _ask(self._process.stdin.fileno(), self._process.stdout.fileno(), f"{wanted}go\n".encode())
         self._told = wanted
 
     def _drop(self) -> None:
@@ -104,3 +106,29 @@ class TurnArbiter:
                     assert pipe
                     pipe.close()
         self._process, self._told, self._ended_at = None, "", time.monotonic()
+
+
+def _ask(there: int, back: int, question: bytes) -> None:
+    """Write the question, and wait for the answer `ready`; both for READY_SECONDS at most."""
+    os.set_blocking(there, False)
+    deadline, answer = time.monotonic() + READY_SECONDS, b""
+    poll = select.poll()
+    poll.register(back, select.POLLIN)
+    poll.register(there, select.POLLOUT)
+    while not answer.endswith(b"\n"):
+        left_seconds = deadline - time.monotonic()
+        events = poll.poll(left_seconds * 1000) if left_seconds > 0 else []
+        if not events:
+            raise OSError(f"{PROGRAM} has not answered within {READY_SECONDS:g} s")
+        for ready, _ in events:
+            if ready == there and question:
+                question = question[os.write(there, question) :]
+                if not question:
+                    poll.unregister(there)
+            elif ready == back:
+                part = os.read(back, len(b"ready\n"))
+                if not part:
+                    raise OSError(f"{PROGRAM} has ended")
+                answer += part
+    if answer != b"ready\n":
+        raise OSError(f"{PROGRAM} has answered {answer!r}")

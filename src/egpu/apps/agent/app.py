@@ -39,6 +39,7 @@ from egpu.apps.agent.dra.users import ClaimUsers
 from egpu.apps.agent.dra.way import ByPlugin, by_claims
 from egpu.apps.agent.farewell import Farewell
 from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.delay_events import DelayEvents
 from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.limits.ended_programs import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
@@ -142,6 +143,7 @@ class Agent:
         self.memory.pods_of = ClaimUsers(self.resizer.pods).of
         self.parker = SlotParker(self.slots, self.resizer.pods, events)
         self.rooms = CardRooms(self.slots, self.resizer.pods, events, self.memory)
+        self.delays = DelayEvents(self.slots, self.resizer.pods, events, self.compute.long_kernels)
         self.allocator = self._allocator(events, pods)
         self.standing = self._standing(events, kubelet)
         self.publisher = self._publisher(events)
@@ -161,7 +163,7 @@ class Agent:
             node=self.config.node, node_ip=self.config.node_ip, slots=self.slots, inventory=self.inventory,
             demand=self.compute.demand, findings=lambda: self.memory.findings,
             served=lambda: [] if self.serving is None else self.serving.executors(),
-            hardware=hardware, rooms=lambda: self.rooms.totals,
+            hardware=hardware, rooms=lambda: self.rooms.totals, delaying_seconds=self.compute.delaying_seconds,
         )  # fmt: skip
 
     def _mps(self, events: EventRecorder) -> MpsServers:
@@ -341,9 +343,9 @@ class Agent:
         for name, work in (
             ("inventory", self.inventory.run), ("publisher", self.publisher.run), ("allocator", self.allocator.run),
             ("sweeper", self.sweeper.run), ("resizer", self.resizer.run), ("parker", self.parker.run),
-            ("compute", self.compute.run), ("memory", self.memory.run), ("ended", self.ended.run),
-            ("metrics", self.metrics.run), ("time-slices", self.time_slices.run), ("mps", self.mps.run),
-            ("executors", self.executors.run), ("amounts", self.amounts.until_end), ("rooms", self.rooms.run),
+            ("compute", self.compute.run), ("rooms", self.rooms.run), ("ended", self.ended.run), ("mps", self.mps.run),
+            ("metrics", self.metrics.run), ("time-slices", self.time_slices.run), ("delays", self.delays.run),
+            ("executors", self.executors.run), ("amounts", self.amounts.until_end), ("memory", self.memory.run),
         ):  # fmt: skip
             supervisor.add(name, work())
         taint = StartupTaint(self.client, self.config.node, self.not_ready, self.allocator)

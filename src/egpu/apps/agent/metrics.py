@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -59,10 +59,12 @@ class AgentMetrics(Collector):
         served: Callable[[], list[Executor[ServedContainer]]] = list,
         hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
         rooms: Callable[[], Totals] = Totals,
+        delaying_seconds: Callable[[], Mapping[tuple[Hashable, str], float]] = dict,
     ) -> None:
         """`demand` returns how much of a card's time its containers use together, by UUID. `findings` returns the
         driver's figures for containers' memory, `served` the executors for other nodes' containers, `hardware` the
-        driver's figures for the cards (None: another exporter has them), `rooms` the arbiter's totals."""
+        driver's figures for the cards (None: another exporter has them), `rooms` the arbiter's totals,
+        `delaying_seconds` as in SliceMetrics."""
         self._rooms = rooms
         self._read_hardware = hardware
         self._hardware: Mapping[str, CardHardware] = {}
@@ -79,6 +81,7 @@ class AgentMetrics(Collector):
             cards=lambda: inventory.cards,
             parked_seconds=lambda: rooms().parked_seconds,
             overstayed_seconds=lambda: rooms().overstayed_seconds,
+            delaying_seconds=delaying_seconds,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)

@@ -37,6 +37,7 @@ _GAUGES: Final = {
     "core_used_ratio": "Share of the card's time used in the last five whole seconds.",
     "memory_spill_limit_bytes": "Memory that the container may allocate beyond its limit, as managed memory.",
     "memory_spilled_bytes": "Memory beyond the limit, as managed memory.",
+    "delaying_launch_seconds": "Mean length of its launches, by its own account, while long ones delay latency work.",
     "idle_seconds": "Time since the container last used the card, or since its slice was made.",
     "age_seconds": "Time since the slice was made: its counters count from then.",
     "lost_gpu_seconds": "GPU time that the container was given and did not use, since its slice was made.",
@@ -103,11 +104,13 @@ class SliceMetrics:
         cards: Callable[[], Mapping[str, CardReading]],
         parked_seconds: Callable[[], Mapping[Hashable, float]] = dict,
         overstayed_seconds: Callable[[], Mapping[Hashable, float]] = dict,
+        delaying_seconds: Callable[[], Mapping[tuple[Hashable, str], float]] = dict,
     ) -> None:
         """Take where to read. `served`: executors for other nodes' containers; `findings`: the driver's figures for
         containers' memory; `cards`: this node's, by UUID; `parked_seconds`, `overstayed_seconds`: of slices that share
-        room, by key."""
+        room, by key; `delaying_seconds`: the length of kernels that delay latency work, by slice and card."""
         self._of_rooms = {"parked_seconds": parked_seconds, "overstayed_seconds": overstayed_seconds}
+        self._delaying_seconds = delaying_seconds
         self._slots = slots
         self._where = [node, node_ip]
         self._served = served
@@ -139,6 +142,7 @@ class SliceMetrics:
             for name, text, label in _OF_PROCESSES
         )
         findings, of_rooms = self._findings(), {name: of() for name, of in self._of_rooms.items()}
+        delaying_seconds = self._delaying_seconds()
         for use in self._uses(UsageReader.read):
             for position, share in enumerate(use.cards):
                 labels = self._labels(use, share)
@@ -152,6 +156,8 @@ class SliceMetrics:
                 for pid, used_bytes in _largest(use.usage, position):
                     process.add_metric([*labels, str(pid)], used_bytes)
                 values |= {name: of[use.key] for name, of in of_rooms.items() if use.key in of}
+                if (use.key, share.uuid) in delaying_seconds:
+                    values["delaying_launch_seconds"] = delaying_seconds[use.key, share.uuid]
                 if key in self._rates:
                     values["core_used_ratio"] = self._rates[key]
                 if used is not None:

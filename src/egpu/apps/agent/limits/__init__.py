@@ -4,6 +4,7 @@
     driver          lets the driver limit the memory of pods, if it can and their class asks for it
     ended_programs  returns memory that ended programs of shared slices still count for
     rooms           decides which slices have their memory on a card, where several share its room
+    delay_events    tells pods that long kernels of one delay latency work of another
     park_events     tells pods for which others their memory was parked, and why
     overstays       tells pods that keep their memory from others, and ends programs after the patience of their class
     memory          compares containers and executors with the driver's figures, and ends those that stay over the limit

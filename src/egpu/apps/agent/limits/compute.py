@@ -32,6 +32,7 @@ class ComputeSharing:
         self.served: Mapping[str, Executor[Any]] = {}
         self._sharing = TimeSharing(self._slices, self._stamp, clock=clock)
         self.demand = self._sharing.demand
+        self.long_kernels = self._sharing.long_kernels
 
     async def run(self) -> None:
         await looking(self._sharing.next)
@@ -39,6 +40,14 @@ class ComputeSharing:
     def step(self) -> float:
         """Look once and write changes. Returns the seconds until the next look."""
         return self._sharing.step()
+
+    def delaying_seconds(self) -> Mapping[tuple[Hashable, str], float]:
+        """Return the length of kernels that delay latency work, by the key of their slice, as in metrics, and card."""
+        executors: dict[Hashable, Hashable] = {
+            (one.name, one.process): (one.record.name, one.record.pid) for one in tuple(self.served.values())
+        }
+        found = self._sharing.long_kernels()
+        return {(executors.get(one.key, one.key), one.uuid): one.kernel_ns / 1e9 for one in found}
 
     def _slices(self) -> Iterator[TimeSlice]:
         for record, *_ in self._slots.slices():
