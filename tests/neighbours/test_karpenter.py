@@ -44,7 +44,7 @@ async def claims(client: Client) -> list[Json]:
 
 async def test_an_overlay_makes_karpenter_add_one_node_by_sums(running: Cluster, client: Client, tmp_path: Path):
     """With 80 % free on each node and 40 % on each card, a pod of 70 % brings no node. One of 90 % brings one as soon
-    as an overlay says that an instance type has slices. When the pod is gone, the node goes."""
+    as an overlay says that an instance type has slices. When no pod is left, the node goes."""
     async with filled(client), KARPENTER.running(running, client, tmp_path):
         pool, kind = KARPENTER.example("nodepool.yaml")
         pool["spec"]["disruption"]["consolidateAfter"] = "2s"
@@ -71,7 +71,7 @@ async def test_an_overlay_makes_karpenter_add_one_node_by_sums(running: Cluster,
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         patch = "application/strategic-merge-patch+json"
         await client.raw("PATCH", f"/api/v1/nodes/{name}/status", body=ready, of=patch)
-        await remove(client, "more")
+        await remove(client)
 
         async def idle_gone() -> bool:
             return not await claims(client) and not await node()
