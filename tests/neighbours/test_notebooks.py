@@ -27,7 +27,7 @@ def sliced() -> Json:
     spec |= {"terminationGracePeriodSeconds": 0, "volumes": [{"name": "dshm", "emptyDir": {"medium": "Memory"}}]}
     spec["containers"][0] |= {
         "command": [sys.executable, "-c", SCRIPT],
-        "workingDir": "/tmp",  # /home/jovyan is in the image
+        "workingDir": "/tmp",  # the default is a folder of the image
         "resources": {"limits": {names.GPU_CORE: "30", names.GPU_MEMORY: "4096"}},
         "volumeMounts": [{"name": "dshm", "mountPath": "/dev/shm"}],
     }
