@@ -50,9 +50,14 @@ async def client(running: Cluster) -> AsyncIterator[Client]:
 
 async def test_without_the_pool_a_node_offers_what_its_cards_have(client: Client):
     """As the chart installs it. Autoscalers add these amounts up."""
-    (node,) = await client.list(Node)
-    room = node.status.allocatable or {}
-    assert [str(room[name]) for name in (names.GPU, names.GPU_CORE)] == ["2", "200"]
+
+    async def offered() -> dict[str, str]:
+        (node,) = await client.list(Node)
+        room = {name: str(amount) for name, amount in (node.status.allocatable or {}).items()}
+        return room if names.GPU_CORE in room else {}
+
+    room = await until(offered, seconds=60)
+    assert (room[names.GPU], room[names.GPU_CORE]) == ("2", "200")
     assert not [name for name in room if "pool" in name]
 
 
