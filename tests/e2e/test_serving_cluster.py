@@ -16,7 +16,7 @@ import pytest_asyncio
 from egpu.api import names
 from egpu.api.allocation import CardShare, decode_allocation
 from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
-from egpu_base.api.kubernetes import Pod
+from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.kubernetes import Client
 from support.waiting import until
 
@@ -38,7 +38,7 @@ SHARED_MEMORY: Json = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[Cluster]:
-    async with cluster(ClusterConfig(nodes=1, cards_per_node=2)) as one:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=2, pool=False)) as one:
         yield one
 
 
@@ -46,6 +46,19 @@ async def running() -> AsyncIterator[Cluster]:
 async def client(running: Cluster) -> AsyncIterator[Client]:
     async with running.client() as one:
         yield one
+
+
+async def test_without_the_pool_a_node_offers_what_its_cards_have(client: Client):
+    """As the chart installs it. Autoscalers add these amounts up."""
+
+    async def offered() -> dict[str, str]:
+        (node,) = await client.list(Node)
+        room = {name: str(amount) for name, amount in (node.status.allocatable or {}).items()}
+        return room if names.GPU_CORE in room else {}
+
+    room = await until(offered, seconds=60)
+    assert (room[names.GPU], room[names.GPU_CORE]) == ("2", "200")
+    assert not [name for name in room if "pool" in name]
 
 
 def server(name: str, *paths: str, environment: Mapping[str, str] | None = None, **more: Any) -> Json:

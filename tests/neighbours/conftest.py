@@ -25,12 +25,13 @@ FLAGS = {
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """The cluster. Groups of Kubernetes are turned on."""
+    """The cluster. Groups of Kubernetes are turned on, and the pool is off, as the chart installs it: autoscalers see
+    what the cards have."""
     programs = named_by_environment()
     if programs is None:
         pytest.skip(f"{ENVIRONMENT} names no directory with Kubernetes' programs")
     flagged = with_flags(programs, tmp_path_factory.mktemp("kubernetes") / "programs", FLAGS)
-    async with cluster(ClusterConfig(nodes=NODES, cards_per_node=CARDS, kubernetes=flagged)) as one:
+    async with cluster(ClusterConfig(nodes=NODES, cards_per_node=CARDS, kubernetes=flagged, pool=False)) as one:
         yield one
 
 

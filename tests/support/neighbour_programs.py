@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx2
 import pytest
@@ -37,15 +37,27 @@ SECONDS: Final = 120
 Json = dict[str, Any]
 
 
+class Probe(NamedTuple):
+    """Where a program says that it is ready. A program that cannot be told its port has a port of its own."""
+
+    path: str
+    port: int = 0
+
+
+READYZ: Final = Probe("/readyz")
+
+
 @dataclass(frozen=True)
 class Neighbour:
     """A neighbour's folder, and the kind of its configuration. `settings` are added to the common ones. A program
-    without a configuration gets `arguments`, with its address for probes in place of {health}."""
+    without a configuration gets `arguments`: in place of {health} its address for probes, of {probed} that address's
+    port, of {port} its webhooks' port, of {pki} the folder of its certificate, and of {kubeconfig} the cluster's."""
 
     name: str
     api_version: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arguments: tuple[str, ...] = ()
+    probe: Probe = READYZ
 
     @property
     def folder(self) -> Path:
@@ -61,14 +73,15 @@ class Neighbour:
     @contextlib.asynccontextmanager
     async def running(self, cluster: Cluster, client: Client, directory: Path) -> AsyncGenerator[None]:
         """Install the neighbour, run its controller until the end, and remove all of it."""
-        folder, port, health = self.folder, free_port(), free_port()
+        folder, port, probed, pki = self.folder, free_port(), self.probe.port or free_port(), directory / "pki"
         made = issue(["localhost", "127.0.0.1"], now=datetime.now(UTC))
-        store(directory / "pki", made)
+        store(pki, made)
         definitions = [one for path in sorted((folder / "crds").glob("*.yaml")) for one in _documents(path)]
         webhooks = list(_webhooks(folder / "webhooks.yaml", self.name, port, made.ca_bundle))
-        arguments = [one.format(health=f"127.0.0.1:{health}") for one in self.arguments]
+        told = {"health": f"127.0.0.1:{probed}", "probed": probed, "port": port, "pki": pki}
+        arguments = [one.format(**told, kubeconfig=cluster.plane.kubeconfig) for one in self.arguments]
         configuration = directory / "config.yaml"
-        configuration.write_text(yaml.safe_dump(self._configuration(port, health, directory / "pki")))
+        configuration.write_text(yaml.safe_dump(self._configuration(port, probed, pki)))
         try:
             for one in definitions:
                 await client.raw("POST", _DEFINITIONS, body=one)
@@ -85,7 +98,8 @@ class Neighbour:
                     stderr=output,
                 )
                 try:
-                    await until(lambda: _ready(health, program), lambda: log.read_text()[-2000:], seconds=SECONDS)
+                    url = f"http://127.0.0.1:{probed}{self.probe.path}"
+                    await until(lambda: _ready(url, program), lambda: log.read_text()[-2000:], seconds=SECONDS)
                     assert program.returncode is None, log.read_text()[-2000:]
                     trust = ssl.create_default_context(cadata=made.ca_bundle.decode())
                     urls = [hook["clientConfig"]["url"] for one in webhooks for hook in one["webhooks"]]
@@ -104,7 +118,7 @@ class Neighbour:
             for one in definitions:
                 await _removed(client, f"{_DEFINITIONS}/{one['metadata']['name']}")
 
-    def _configuration(self, port: int, health: int, pki: Path) -> Json:
+    def _configuration(self, port: int, probed: int, pki: Path) -> Json:
         return {
             "apiVersion": self.api_version,
             "kind": "Configuration",
@@ -112,7 +126,7 @@ class Neighbour:
             "internalCertManagement": {"enable": False},
             "webhook": {"port": port, "host": "127.0.0.1", "certDir": str(pki)},
             "metrics": {"bindAddress": "0"},
-            "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{probed}"},
             **self.settings,
         }
 
@@ -155,13 +169,13 @@ async def _established(client: Client, definition: Json) -> bool:
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
-async def _ready(port: int, program: asyncio.subprocess.Process) -> bool:
+async def _ready(url: str, program: asyncio.subprocess.Process) -> bool:
     """Return whether the program is ready, or has ended."""
     if program.returncode is not None:
         return True
     async with httpx2.AsyncClient() as http:
         with contextlib.suppress(httpx2.HTTPError):
-            return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            return (await http.get(url)).status_code == 200
     return False
 
 

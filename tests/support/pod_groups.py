@@ -54,3 +54,14 @@ async def gone(client: Client, labels: str) -> None:
         return not await pods_of(client, labels)
 
     await until(none_left, seconds=SECONDS)
+
+
+async def waits(client: Client, labels: str, because: str) -> None:
+    """Wait until kube-scheduler says this of one of these pods."""
+
+    async def told() -> bool:
+        pods = await pods_of(client, labels)
+        said = [one.message for pod in pods for one in pod.status.conditions or () if one.type == "PodScheduled"]
+        return any(because in message for message in said)
+
+    await until(told, because, seconds=SECONDS)

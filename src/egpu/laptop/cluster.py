@@ -55,12 +55,14 @@ VIEWER = "viewer"
 @dataclass(frozen=True)
 class ClusterConfig(world.ClusterConfig):
     """`vocabularies` are the optional ones to turn on. `scheduler`: GPU pods go to a scheduler of our own, or to the
-    cluster's existing one, as an installation chooses."""
+    cluster's existing one, as an installation chooses. `pool`: every node takes part in it, so that it offers far more
+    than its cards."""
 
     vocabularies: tuple[str, ...] = ()
     scheduler: Literal["own", "existing"] = "own"
     node_policy: str = "default"
     card_policy: str = "default"
+    pool: bool = True
 
     def check(self) -> None:
         """Check the fields. Raises InvalidInput naming the wrong one."""
@@ -171,7 +173,10 @@ class Product(world.Components):
         running.ready_urls[f"agent-{node}"] = f"http://127.0.0.1:{port}/readyz"
         places = ("--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"))
         mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
-        authority.issue(state_dir / PKI, "server", node)
+        pooled: list[str] = []
+        if self.config.pool:
+            authority.issue(state_dir / PKI, "server", node)
+            pooled = ["--pool-pki", str(state_dir / PKI)]
         shim = ("egpu", "shim", *places, "--driver-dir", str(machine.driver_dir), "--cgroup", "none",
                 "--log-level", self.config.log_level)  # fmt: skip
         return [
@@ -181,7 +186,7 @@ class Product(world.Components):
                 "--device-root", str(machine.device_dir), "--cdi-dir", str(home / "cdi"),
                 "--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1"),
                 "--cgroup-root", str(home / "kubelet" / "cgroup"), "--listen", f"127.0.0.1:{port}",
-                "--pool-pki", str(state_dir / PKI), *mounting, "--vocabularies", ",".join(self.config.vocabularies),
+                *pooled, *mounting, "--vocabularies", ",".join(self.config.vocabularies),
             ),
         ]  # fmt: skip
 
@@ -192,7 +197,7 @@ class Product(world.Components):
             return f"{len(cards)} cards are published", "controller"
         for name in running.node_names:
             node = await client.get(Node, name)
-            if names.POOL_ADDRESS not in node.annotations:
+            if self.config.pool and names.POOL_ADDRESS not in node.annotations:
                 return f"{name} has not joined the pool", f"agent-{name}"
             if (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
                 return f"{name} offers no {names.SLOT}", f"agent-{name}"
