@@ -195,8 +195,8 @@ def _written(config: KubeletConfig, pod: Pod, volume: Volume, files: Sequence[_F
 
 
 def _part(source: Path, sub_path: str, *, make: bool) -> Path:
-    """Return the part of a volume at `sub_path`. `make`: a directory if it is missing. Raises InvalidInput: it is outside
-    of the volume, in which a container of the pod may have made links."""
+    """Return the part of a volume at `sub_path`. `make`: a directory if it is missing. Raises InvalidInput: the path is
+    outside of the volume, in which a container of the pod may have made links."""
     whole = source.resolve()
     path = (whole / _inside(sub_path, "subPath")).resolve()
     if not path.is_relative_to(whole):

@@ -28,11 +28,11 @@ TELL_SECONDS: Final = 1.0
 class DriverFigures(Protocol):
     """The driver's figures for a slice on a card."""
 
-    def driver_bytes(self, key: Hashable, uuid: str) -> int | None:
+    def driver_bytes(self, key: Hashable, uuid: str, /) -> int | None:
         """Return the bytes; None without a figure."""
         ...
 
-    def holders(self, key: Hashable, uuid: str) -> tuple[Process, ...]:
+    def holders(self, key: Hashable, uuid: str, /) -> tuple[Process, ...]:
         """Return the processes that have this memory."""
         ...
 
