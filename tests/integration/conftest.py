@@ -27,8 +27,13 @@ MOVABLE_EXECUTOR = Path(__file__).parent / "programs" / "movable_executor.py"
 
 @pytest.fixture(autouse=True, scope="module")
 def nvml_of_this_file() -> Generator[None]:
-    """A process reads one NVML. The next file may have another simulated machine."""
+    """A process reads one NVML. This file may have another simulated machine than the one before, and the next one."""
+    _forget_nvml()
     yield
+    _forget_nvml()
+
+
+def _forget_nvml() -> None:
     if "pynvml" in sys.modules:
         cast(Any, sys.modules["pynvml"]).nvmlLib = None
 

@@ -14,10 +14,6 @@ DEADLINE_SECONDS: Final = 90.0
 """After this, what a test waits for is called a hang."""
 
 POLL_SECONDS: Final = 0.01
-LONGEST_POLL_SECONDS: Final = 0.1
-"""Pauses grow to this one. Most conditions are requests to a server on the same cores: a hundred of them a second take
-the time of what is waited for."""
-GROWTH: Final = 1.15
 
 T = TypeVar("T")
 What = str | Callable[[], str]
@@ -33,7 +29,7 @@ async def until(condition: Callable[[], Any], what: What = "", *, seconds: float
 
     Raises AssertionError after `seconds`.
     """
-    deadline, pause = time.monotonic() + seconds, POLL_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         answer = condition()
         if inspect.isawaitable(answer):
@@ -41,17 +37,15 @@ async def until(condition: Callable[[], Any], what: What = "", *, seconds: float
         if answer:
             return answer
         _check(deadline, what, answer)
-        await asyncio.sleep(pause)
-        pause = min(pause * GROWTH, LONGEST_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def wait_until(condition: Callable[[], T | None], what: What = "", *, seconds: float = DEADLINE_SECONDS) -> T:
     """As `until`, where there is no event loop."""
-    deadline, pause = time.monotonic() + seconds, POLL_SECONDS
+    deadline = time.monotonic() + seconds
     while not (answer := condition()):
         _check(deadline, what, answer)
-        time.sleep(pause)
-        pause = min(pause * GROWTH, LONGEST_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     return answer
 
 

@@ -120,6 +120,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"egpu.cli.{module}.load_from", lambda *_, **__: snapshot)
     for module in ("get", "explain"):
         monkeypatch.setattr(f"egpu.cli.{module}.load_allowed_from", lambda *_, **__: snapshot)
+    delay = f"container main: launches of 40 ms, by its own account, delay pod {PODS[0]}, which waits"
+    monkeypatch.setattr("egpu.cli.explain.delays_from", lambda *_: [delay])
     instances = pod(WAITS, container("main", {names.MIG_PREFIX + "1g.10gb": 7}), namespace=NAMESPACE)
     cut = snapshot_of([], [mig_card(name, model="A100-80G") for name in SERVERS], (), (), [instances])
     monkeypatch.setattr("egpu.cli.mig.load_from", lambda *_, **__: cut)
