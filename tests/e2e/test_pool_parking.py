@@ -92,6 +92,11 @@ def sharing(pool: LocalPool, seed: int, *, far: bool = False) -> contextlib.Abst
     return running(pool, HOLDS.replace("SEED", str(seed)), *options, far=far)
 
 
+def parked(pool: LocalPool) -> list[int]:
+    """How much of each lease that shares room is parked, by the last reports."""
+    return sorted(lease["parkedMiB"] for lease in pool.leases() if lease["residentMiB"] == LEASE_MIB // 10)
+
+
 @pytest.mark.parametrize("far", [False, True])
 def test_two_programs_of_eighty_in_a_room_of_a_hundred(pool: LocalPool, far: bool) -> None:
     (server,) = pool.servers()
@@ -101,13 +106,12 @@ def test_two_programs_of_eighty_in_a_room_of_a_hundred(pool: LocalPool, far: boo
         assert one.hear() == "ready"
         with sharing(pool, 2, far=far) as two:
             assert two.hear() == "ready", "it got the room of the first, which was idle"
-            parked = [lease["parkedMiB"] for lease in pool.leases() if lease["residentMiB"] == LEASE_MIB // 10]
-            assert sorted(parked) == [0, HELD_MIB]
+            wait_until(lambda: parked(pool) == [0, HELD_MIB], "the broker hears of it with the next report")
             for _ in range(2):
                 assert one.ask() == "True"
                 assert two.ask() == "True"
-            (server,) = pool.servers()
-            assert (server["parkedMiB"], server["parkingMemoryFreeMiB"]) == (HELD_MIB, 1000 - 2 * LEASE_MIB)
+            wait_until(lambda: parked(pool) == [0, HELD_MIB] and pool.servers()[0]["parkedMiB"] == HELD_MIB)
+            assert pool.servers()[0]["parkingMemoryFreeMiB"] == 1000 - 2 * LEASE_MIB
             pool.kill("one")
             pool.again("one")
             assert one.ask() == "True", "the next daemon goes on as arbiter"
