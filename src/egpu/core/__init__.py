@@ -19,6 +19,7 @@
     growth        what new nodes would change for a waiting pod, as values
     new_nodes     … found by placing it on nodes that are like the cluster's
     waking        which of the waiting pods would find room now
+    rests         how long namespaces wait after long looks in vain
     moves         which pods to move so that others fit
     replay        whole workloads, replayed on arrays
     leasing       the pool's leases: which program gets which cards, and for how long

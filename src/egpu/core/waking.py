@@ -5,8 +5,7 @@ one free card, one is woken up.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final
 
 from egpu.api.allocation import PodAllocation
 from egpu.core.gangs.membership import Gang
@@ -15,29 +14,12 @@ from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
+from egpu.core.rests import Rests
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import CorruptData, DoesNotFit, InvalidInput, MissingExtra
 
 MAX_LOOKED_AT: Final = 256
 """Different requests per search; equal requests cost nothing once one of them found no room."""
-
-
-class Look(Protocol):
-    """A look at a gang."""
-
-    found: bool
-
-
-class Rests(Protocol):
-    """How long namespaces wait after long looks at their gangs."""
-
-    def seconds(self, namespace: str) -> float:
-        """Return how long to wait before the next look; 0 if there may be one now."""
-        ...
-
-    def look(self, namespace: str) -> AbstractContextManager[Look]:
-        """Surround a look, whose `found` is to be set."""
-        ...
 
 
 def would_fit(

@@ -1,17 +1,19 @@
 """Claims that several pods use together: who may, what is counted for them, and when one more pod has to wait."""
 
+import time
+
 import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
-from egpu.apps.extender.rests import Rests
 from egpu.core.admission import mutate_pod, validate_class
 from egpu.core.explain import explain_pod
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
+from egpu.core.rests import Rests
 from egpu.core.waking import would_fit
 from egpu_base.api.kubernetes import Pod
 from support.objects import (
@@ -30,6 +32,7 @@ from support.objects import (
 
 CARD = ("n0", "GPU-n0-0")
 SHAREABLE = {"shareable": "true"}
+RESTS = Rests(clock=time.monotonic, work=time.thread_time)
 
 
 def free(cache: SchedulerCache) -> tuple[int, int]:
@@ -138,7 +141,7 @@ def told(cache: SchedulerCache, members: list[Pod]) -> tuple[list[Pod], str]:
     gang = cache.gangs.of(members[0])
     assert gang is not None
     verdict = place_gang(cache, gang, BINPACK, pod=members[0], nodes=["n0"])
-    return would_fit(members, cache, ["n0"], BINPACK, Rests()), verdict.reason
+    return would_fit(members, cache, ["n0"], BINPACK, RESTS), verdict.reason
 
 
 def test_a_gang_uses_one_claim_together_where_its_class_allows_it_and_it_has_cards() -> None:
@@ -148,7 +151,7 @@ def test_a_gang_uses_one_claim_together_where_its_class_allows_it_and_it_has_car
     members = gang_of("c", "c", "")
     assert told(cache, members) == (members, "")
     last = slice_pod("zz", core=10)
-    assert would_fit([*members, last], cache, ["n0"], BINPACK, Rests()) == [*members, last], "it is counted once"
+    assert would_fit([*members, last], cache, ["n0"], BINPACK, RESTS) == [*members, last], "it is counted once"
 
 
 def test_a_gang_never_gives_one_claim_two_places() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from egpu.apps.extender.claim_looks import COUNTS_SECONDS, ClaimLooks
-from egpu.apps.extender.rests import LONG_SECONDS, REST
+from egpu.core.rests import LONG_SECONDS, REST
 from egpu_base.errors import DoesNotFit
 
 

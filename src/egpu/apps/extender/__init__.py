@@ -15,7 +15,6 @@
     claim_writer         gives claims their cards: at once, or with their first pod
     device_claims        gives waiting pods the ResourceClaims of priced nodes
     claim_looks          how soon to look again for claims that found no cards
-    rests                how long namespaces wait after long looks in vain
     device_claim_writer  writes their allocations
     resizer              gives running slices another size: the queue, and claims
     pod_sizes            the same for pods, and for pods that use claims

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from egpu.apps.extender.rests import Rests
+from egpu.core.rests import Rests
 from egpu_base.errors import DoesNotFit
 
 COUNTS_SECONDS: Final = 9.0

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from egpu.apps.extender.filter_results import FilterResults
-from egpu.apps.extender.rests import Rests
 from egpu.apps.extender.sole_answers import has_wishes, is_avoided
 from egpu.apps.extender.view import View
 from egpu.core.arrays import BoolArray, IntArray
@@ -22,6 +21,7 @@ from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.victims import is_placed
+from egpu.core.rests import Rests
 from egpu_base.api.extender import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -64,7 +64,7 @@ class Placing:
     listener: the pod's UID and the nodes that it may go to."""
 
     def __init__(self, view: View, policies: Policies, filtered: FilterResults, *listeners: Listener) -> None:
-        self.rests = Rests()
+        self.rests = Rests(clock=time.monotonic, work=time.thread_time)
         """After long looks at gangs."""
         self._view = view
         self._policies = policies

@@ -17,10 +17,10 @@ import structlog
 
 from egpu.apps.extender.fence import touch
 from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.rests import Rests
 from egpu.apps.extender.view import View
 from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
+from egpu.core.rests import Rests
 from egpu.core.waking import would_fit
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import Conflict, ElasticGPUError, NotFound, Refused

@@ -2,7 +2,6 @@
 
 The extender serves all tenants, one question after the other. So each gets a tenth of its time for such looks."""
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
@@ -22,9 +21,7 @@ class Look:
 class Rests:
     """Remembers which namespaces rest. `work` counts seconds of work, `clock` seconds that pass."""
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, work: Callable[[], float] = time.thread_time
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float], work: Callable[[], float]) -> None:
         self._clock = clock
         self._work = work
         self._until: dict[str, float] = {}
