@@ -7,6 +7,7 @@
     delay_events    tells pods that long kernels of one delay latency work of another
     park_events     tells pods for which others their memory was parked, and why
     overstays       tells pods that keep their memory from others, and ends programs after the patience of their class
+    seldom          how long ago something was told
     memory          compares containers and executors with the driver's figures, and ends those that stay over the limit
 
 The limits themselves are written when a slot is prepared (`egpu.apps.agent.slots`)."""

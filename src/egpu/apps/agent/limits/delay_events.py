@@ -8,12 +8,13 @@ events say so.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from egpu.adapters.slices.long_kernels import LongKernels
 from egpu.api.names import EVENT_DELAYED, EVENT_DELAYS
+from egpu.apps.agent.limits.park_events import named
+from egpu.apps.agent.limits.seldom import Seldom
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes.events import EventRecorder
@@ -22,8 +23,6 @@ from egpu_base.runtime.beats import rest
 
 EVENT_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 5.0
-MOST_TOLD: Final = 1024
-"""Pods remembered: more than a node has."""
 
 
 class DelayEvents:
@@ -42,8 +41,7 @@ class DelayEvents:
         self._pods = pods
         self._events = events
         self._found = found
-        self._clock = clock
-        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._seldom = Seldom(EVENT_SECONDS, clock)
 
     async def run(self) -> None:
         await self._pods.synced.wait()
@@ -56,28 +54,20 @@ class DelayEvents:
         found = self._found()
         if not found:
             return
-        slices: Mapping[Hashable, tuple[SlotRecord, ...]] = {one[0].slice: one for one in self._slots.slices()}
+        slices = self._slots.by_slice()
         for one in found:
             length = f"launches of {one.kernel_ns / 1e6:.0f} ms, by its own account,"
             delayed = [record for key in one.delays for record in slices.get(key, ())[:1]]
             for record in slices.get(one.key, ()):
-                others = ", ".join(_named(record, other) for other in delayed) or "latency work"
+                others = ", ".join(named(record, (other,)) for other in delayed) or "latency work"
                 text = f"container {record.container}: {length} delay {others}, which waits for the one that runs"
                 await self._tell(record, EVENT_DELAYS, text)
                 for other in delayed:
-                    text = f"container {other.container}: {length} of {_named(other, record)} delay it"
+                    text = f"container {other.container}: {length} of {named(other, (record,))} delay it"
                     await self._tell(other, EVENT_DELAYED, text)
 
     async def _tell(self, record: SlotRecord, reason: str, message: str) -> None:
-        pod, now = self._pods.by_uid(record.pod_uid), self._clock()
-        if pod is None or now - self._told.get((record.pod_uid, reason), -EVENT_SECONDS) < EVENT_SECONDS:
-            return
-        self._told[record.pod_uid, reason] = now
-        self._told.move_to_end((record.pod_uid, reason))
-        if len(self._told) > MOST_TOLD:
-            self._told.popitem(last=False)
-        await self._events.warn(pod, reason, message)
-
-
-def _named(record: SlotRecord, other: SlotRecord) -> str:
-    return f"pod {other.pod}" if other.namespace == record.namespace else f"pod {other.pod_uid}"
+        pod, key = self._pods.by_uid(record.pod_uid), (record.pod_uid, reason)
+        if pod is not None and self._seldom.is_due(key):
+            self._seldom.told(key)
+            await self._events.warn(pod, reason, message)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from egpu.adapters.slices.overruns import end_processes
 from egpu.adapters.slices.overstays import Overstay
 from egpu.apps.agent.limits.park_events import named
+from egpu.apps.agent.limits.seldom import Seldom
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES
@@ -27,7 +28,7 @@ KEPT: Final = "GPUMemoryKeptFromOthers"
 ENDED: Final = "GPUMemoryKeptTooLong"
 EVENT_SECONDS: Final = 60.0
 MOST_WAITING: Final = 1024
-"""Overstays since the last look, and slices remembered."""
+"""Overstays since the last look."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,24 +50,20 @@ class OverstayEvents:
         self._pods = pods
         self._events = events
         self._holders = holders
-        self._clock = clock
         self._new = deque[Overstay](maxlen=MOST_WAITING)
-        self._told_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._seldom = Seldom(EVENT_SECONDS, clock)
 
     def see(self, overstay: Overstay) -> None:
         """Note an overstay, if its pods are to be told or its programs to be ended."""
-        if overstay.is_over or self._clock() - self._told_at.get(overstay.key, -EVENT_SECONDS) >= EVENT_SECONDS:
-            self._told_at[overstay.key] = self._clock()
-            self._told_at.move_to_end(overstay.key)
-            while len(self._told_at) > MOST_WAITING:
-                self._told_at.popitem(last=False)
+        if overstay.is_over or self._seldom.is_due(overstay.key):
+            self._seldom.told(overstay.key)
             self._new.append(overstay)
 
     async def step(self) -> None:
         """End what is to be ended, and write the events."""
         if not self._new:
             return
-        slices: Mapping[Hashable, tuple[SlotRecord, ...]] = {one[0].slice: one for one in self._slots.slices()}
+        slices = self._slots.by_slice()
         while self._new:
             one = self._new.popleft()
             if one.is_over and not await self._end(one):

@@ -6,7 +6,7 @@ other pod is named if it is in the same namespace, and else by its UID, as kube-
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,7 +51,7 @@ class ParkEvents:
     async def step(self) -> None:
         """Write the events that are due."""
         if self._new:
-            slices: Mapping[Hashable, tuple[SlotRecord, ...]] = {one[0].slice: one for one in self._slots.slices()}
+            slices = self._slots.by_slice()
             while self._new:
                 key, park = self._new.popleft()
                 for record in slices.get(key, ()):

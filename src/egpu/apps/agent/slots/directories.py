@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -186,11 +186,15 @@ class Slots:
                 yield record
 
     def slices(self) -> list[tuple[SlotRecord, ...]]:
-        """Yield the records of each slice: one, or those that share it."""
-        found: dict[tuple[str, int], list[SlotRecord]] = {}
+        """Return the records of each slice: one, or those that share it."""
+        return list(self.by_slice().values())
+
+    def by_slice(self) -> dict[Hashable, tuple[SlotRecord, ...]]:
+        """Return the same by `SlotRecord.slice`."""
+        found: dict[Hashable, list[SlotRecord]] = {}
         for record in self.records():
             found.setdefault(record.slice, []).append(record)
-        return [tuple(records) for records in found.values()]
+        return {key: tuple(records) for key, records in found.items()}
 
     def others(self, record: SlotRecord) -> list[SlotRecord]:
         """Return the other slots that share its slice."""
