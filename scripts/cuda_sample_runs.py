@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from egpu_base.system import proc
+from egpu_base.system.processes import descendants
 from egpu_sim.machines.machine import destroy, open_machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -115,25 +117,9 @@ def _ends(process: subprocess.Popen[bytes], processor_limit: float, clock_limit:
 
 def processor_seconds() -> float:
     """Return the processor time of all processes that this one has started, and of theirs, alive or ended."""
-    parents: dict[int, int] = {}
-    seconds: dict[int, float] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        parents[int(stat.parent.name)] = int(words[1])
-        seconds[int(stat.parent.name)] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+    ticks = sum(sum(map(int, proc.stat(each.pid)[11:15])) for each in descendants(os.getpid()))
     times = os.times()
-    ended = times.children_user + times.children_system
-    return ended + sum(used for process, used in seconds.items() if _ours(process, parents))
-
-
-def _ours(process: int, parents: dict[int, int]) -> bool:
-    while process := parents.get(process, 0):
-        if process == os.getpid():
-            return True
-    return False
+    return times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def judged(status: int, output: str, errors: str) -> str:

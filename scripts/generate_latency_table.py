@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from generate import ROOT, ToolError
+from markdown_table import table
 
 sys.path.insert(0, str(ROOT))  # for benchmarks
 from benchmarks.isolation import NEVER
@@ -30,20 +31,19 @@ def files() -> Mapping[Path, str | None]:
         raise ToolError(f"{TARGET.name}: one {BEGIN} and one {END} are needed")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    tables = f"{_steps(found['latency'])}\n\n{_goals(found['goals'])}"
-    return {TARGET: f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"}
+    return {TARGET: f"{before}{BEGIN}\n\n{_steps(found['latency'])}{_goals(found['goals'])}{END}{after}"}
 
 
 def _steps(figures: Sequence[Mapping[str, Any]]) -> str:
     ways = {(*_case(one), one["way"]): one for one in figures}
     cases = sorted({_case(one) for one in figures}, key=lambda case: (case[0] != "5 ms of 50 ms", *case[1:]))
     rows = [(case[0], CARDS[case[1]], _length(case[2]), *(_cell(ways[(*case, way)]) for way in WAYS)) for case in cases]
-    return _table(COLUMNS, rows)
+    return table(COLUMNS, rows)
 
 
 def _goals(goals: Sequence[Mapping[str, Any]]) -> str:
     rows = [(one["what"], one["figure"], one["goal"], "met" if one["met"] else "not met") for one in goals]
-    return _table(("goal of turns", "figure", "bound", ""), rows)
+    return table(("goal of turns", "figure", "bound", ""), rows)
 
 
 def _case(one: Mapping[str, Any]) -> tuple[str, str, int]:
@@ -63,10 +63,3 @@ def _times(value: float) -> str:
     if value == NEVER:
         return "never"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return (
-        "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("| --- ", "|---").replace("|--- |", "|---|")
-    )

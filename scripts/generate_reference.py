@@ -5,12 +5,13 @@ import enum
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import typer.main
 import yaml
+from markdown_table import table
 
 from egpu.adapters.values import settings
 from egpu.api import names
@@ -102,10 +103,6 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "EGPU_TRACEBACK": ("`egpu`", "Anything: show errors with Python's traceback."),
 }
 """Variables that no command's option shows: who reads them, and what they do."""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows)) + "\n"
 
 
 def plain(text: str) -> str:
