@@ -70,12 +70,12 @@ class EventRecorder:
         if again is known[-1]:
             return
         known.remove(again)
-        known.append(again)
         again.unwritten += 1
-        if (now := self._clock()) >= again.rests_until:
-            known.remove(again)
-            event = self._event(subject, kind, reason, message, count=again.unwritten)
-            await self._create(subject, event, rests_until=now + REPEAT_SECONDS)
+        if (now := self._clock()) < again.rests_until:
+            known.append(again)
+            return
+        event = self._event(subject, kind, reason, message, count=again.unwritten)
+        await self._create(subject, event, rests_until=now + REPEAT_SECONDS)
 
     async def _create(self, subject: Object, event: Event, *, rests_until: float = 0.0) -> None:
         known = self._known(subject)
