@@ -18,7 +18,7 @@ from egpu.cli.panels import PANELS
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
 from egpu_base.errors import ElasticGPUError, InvalidInput
 
-HELP = """Share GPUs as slices, whole cards or pools. A slice is a share of a card's compute time and memory.
+HELP = """Share GPUs on one machine, in a cluster or in a pool. A slice is a share of a card's compute time and memory.
 
 Start here:
 [bold]egpu demo[/] runs the example manifests on simulated GPUs.

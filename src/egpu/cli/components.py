@@ -110,7 +110,7 @@ MpsShm = Annotated[
         "must see the mount. 0: not shared.",
     ),
 ]
-SlotsPerCard = Annotated[int, typer.Option("--tokens-per-card", min=1, help="Maximum GPU containers per card.")]
+SlotsPerCard = Annotated[int, typer.Option("--tokens-per-card", min=1, help="Slots (GPU containers) per card.")]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,

@@ -17,7 +17,7 @@ def dashboard(
     card_policy: Annotated[str, typer.Option(help="Policy that ranks cards, as set on the extender.")] = "default",
     namespace: Annotated[str, typer.Option(help="Namespace of the extender's Lease.")] = NAMESPACE,
     lease: Annotated[
-        str, typer.Option(help="Extender's Lease. It also stores what jobs typically ask for.")
+        str, typer.Option(help="Lease of the extender. It also stores the typical requests of jobs.")
     ] = "elastic-gpu-extender",
     usage: Usage = None,
     token_file: TokenFile = None,

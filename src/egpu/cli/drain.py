@@ -29,7 +29,7 @@ def drain(
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Move all leases of a server of the pool to other servers while their programs run. It gets no new ones."""
+    """Move all leases of a pool's server to other servers while their programs run. The server gets no new leases."""
     found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     if undo:
         pool.ask(address, found, lambda client: client.cordon(server, cordoned=False))

@@ -23,12 +23,12 @@ from egpu_base.errors import InvalidDemand, InvalidInput
 MAX_ASKED = 10_000
 """The most instances of a job mix."""
 
-mig = typer.Typer(no_args_is_help=True, help="Plan the instances of cards in MIG mode.")
+mig = typer.Typer(no_args_is_help=True, help="Plan how to cut cards in MIG mode into instances.")
 
 
 @mig.callback()
 def of_cards() -> None:
-    """Plan the instances of cards in MIG mode."""
+    """Plan how to cut cards in MIG mode into instances."""
 
 
 @mig.command(epilog=epilog("mig plan"))
@@ -36,7 +36,7 @@ def plan(
     kubeconfig: Kubeconfig = None,
     mix: Annotated[
         Path | None,
-        typer.Option(help='JSON file with a job mix to serve instead, such as {"1g.10gb": 5, "3g.40gb": 2}.'),
+        typer.Option(help='JSON file with instances to plan for instead, such as {"1g.10gb": 5, "3g.40gb": 2}.'),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")

@@ -44,8 +44,8 @@ ParkingMemory = Annotated[
         "--parking-memory",
         metavar="MIB",
         callback=_check_amount,
-        help="Memory of the machine for slices that are parked for others (parkingResident), in MiB. "
-        "Default: half of it.",
+        help="Memory of the machine for slices that share room on a card (parkingResident), in MiB. "
+        "Default: half of the machine's.",
         show_default=False,
     ),
 ]

@@ -24,7 +24,7 @@ def resize(
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Change the limits of a lease (a program's slice in a pool). While it holds more, its allocations fail."""
+    """Change the limits of a lease (a program's slice in a pool). Above the new memory limit, allocations fail."""
     found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     try:
         memory_mib = None if memory is None else parse_memory_mib(memory, field="--memory")

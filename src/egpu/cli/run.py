@@ -49,14 +49,15 @@ Wait = Annotated[
 
 
 Parkable = Annotated[
-    bool, typer.Option("--parkable", help="Allow `egpu park` to move the memory to the host while it is idle.")
+    bool,
+    typer.Option("--parkable", help="Allow parking: while the command is idle, its GPU memory may move to the host."),
 ]
 ParkingResident = Annotated[
     str | None,
     typer.Option(
         metavar="PERCENT",
-        help="With --parkable: the part of the memory that is always on the card, such as 3%. Idle slices are parked "
-        "for others. Default: all of it, and none is.",
+        help="With --parkable: the part of the memory that always has room on the card, such as 3%. The rest is parked "
+        "when another slice needs the room. Default: all memory has room, and only `egpu park` parks it.",
         show_default=False,
     ),
 ]
@@ -101,7 +102,7 @@ def run(
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
     work: Annotated[
-        RunWork, typer.Option(help="latency: on a shared card, its launches come before those of others.")
+        RunWork, typer.Option(help="latency: on a shared card, its kernels start before those of others.")
     ] = RunWork.BATCH,
     parkable: Parkable = False,
     parking_resident: ParkingResident = None,
