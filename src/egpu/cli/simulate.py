@@ -152,8 +152,7 @@ def simulate(
     ] = None,
     lifetimes: Annotated[float, typer.Option(help="With --lifetime: length of a run, in mean lifetimes.")] = 6.0,
     warm_up: Annotated[
-        float,
-        typer.Option(help="With --lifetime: warm-up in mean lifetimes. REFUSED GPU % ignores pods of the warm-up."),
+        float, typer.Option(help="With --lifetime: warm-up in mean lifetimes. REFUSED GPU % ignores its pods.")
     ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="CSV file for the curves of all runs.")] = None,
