@@ -128,7 +128,7 @@ def broker(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Run the broker of a pool. It leases slices of the servers' cards. Only parkable leases may over-commit memory."""
+    """Run the broker of a pool. It leases slices of the servers' cards, never more than a card holds at a time."""
     from egpu.apps.broker import BrokerConfig, run
 
     try:
