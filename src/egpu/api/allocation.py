@@ -62,6 +62,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """The claim that provides the cards; empty for none."""
     core_limit: int = 0
     """Percent up to which the container may use idle compute; 0: no more than its share."""
+    max_core_limits: int = 0
+    """Percent that the limits of all slices on its cards may add up to; 0: any."""
     latency: bool = False
     """Whether the container's launches come before those of others on its cards, within its share."""
     memory_limit_percent: int = 0
@@ -109,6 +111,10 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
         if not all(share.core for share in self.cards):
             return "BestEffort"
         return "Burstable" if any(share.core < self.core_limit for share in self.cards) else "Guaranteed"
+
+    def core_limit_of(self, share: CardShare) -> int:
+        """Return the percent of a card that the container may use while others are idle."""
+        return max(share.core, self.core_limit) if share.core else 100
 
     @property
     def work(self) -> Literal["latency", "batch"]:
@@ -180,6 +186,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     tflops: int = 0
     precision: str = "fp32"
     core_limit: int = 0
+    max_core_limits: int = 0
     latency: bool = False
     memory_limit_percent: int = 0
     links: str = ""
