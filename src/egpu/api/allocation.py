@@ -21,6 +21,14 @@ VERSION: Final = 1
 Mode = Literal["exclusive", "shared"]
 
 
+Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+"""The quality of service of a slice's compute, in Kubernetes' words."""
+
+
+Work = Literal["latency", "batch"]
+"""The kind of work of a slice: launches of latency work come before those of others."""
+
+
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, rename=camel):
     """The base of both. Subclasses with `omit_defaults` do not write defaults: during an upgrade, readers of an older
     version would take an unknown field as corrupt."""
@@ -47,6 +55,15 @@ class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """MiB of `memory_mib` that have their own room on the card; the rest shares room with others. 0: all of it."""
     instance: InstancePlace | None = None
     """The MIG instance of the share, if it is one."""
+
+
+def qos_of(cores: Iterable[int], core_limit: int) -> Qos:
+    """Return the quality of service of a slice with these requests, in percent of each card, and this limit. It gets its
+    request and no more, it may get more while others are idle, or it requests none."""
+    requests = tuple(cores)
+    if not all(requests):
+        return "BestEffort"
+    return "Burstable" if min(requests, default=core_limit) < core_limit else "Guaranteed"
 
 
 class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,20 +122,17 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
         return self.mode == "exclusive"
 
     @property
-    def qos(self) -> Literal["Guaranteed", "Burstable", "BestEffort"]:
-        """The quality of service of its compute, in Kubernetes' words: what it requests is all it gets, it may get more
-        while others are idle, or it requests none."""
-        if not all(share.core for share in self.cards):
-            return "BestEffort"
-        return "Burstable" if any(share.core < self.core_limit for share in self.cards) else "Guaranteed"
+    def qos(self) -> Qos:
+        """The quality of service of its compute."""
+        return qos_of((share.core for share in self.cards), self.core_limit)
 
     def core_limit_of(self, share: CardShare) -> int:
         """Return the percent of a card that the container may use while others are idle."""
         return max(share.core, self.core_limit) if share.core else 100
 
     @property
-    def work(self) -> Literal["latency", "batch"]:
-        """The kind of its work: the launches of latency work come before those of others."""
+    def work(self) -> Work:
+        """The kind of its work."""
         return "latency" if self.latency else "batch"
 
     def memory_limit_bytes(self, share: CardShare) -> int:

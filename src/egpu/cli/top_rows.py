@@ -131,7 +131,7 @@ def _slice_row(one: SliceView) -> Row:
             100.0 if one.exclusive else _part(one.memory_mib, one.card_memory_mib),
             None if used is None else _part(used.memory_bytes, total),
         ),
-        ", ".join(filter(None, ("claim" if one.holder.kind in ("claim", "resourceclaim") else "", parked))),
+        ", ".join(filter(None, (one.qos, "latency" if one.work == "latency" else "", "claim" if one.holder.kind in ("claim", "resourceclaim") else "", parked))),
         pod,
     )  # fmt: skip
 
