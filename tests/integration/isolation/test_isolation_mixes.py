@@ -109,6 +109,17 @@ def test_every_slice_of_a_mix_has_its_guarantee_in_any_two_seconds(
     assert max(short) <= POINTS, short
 
 
+@pytest.mark.parametrize("arbitration", ["fifo", "timeslice"])
+@pytest.mark.parametrize("kernel_us", [20_000, 50_000])
+def test_latency_work_with_long_kernels_gains_nothing_and_takes_nothing(
+    kernel_us: int, arbitration: str, program: Path, tmp_path: Path
+) -> None:
+    tenants = [Tenant(30, Kind.LATENCY, kernel_us), Tenant(70, Kind.BATCH, 500)]
+    claims, other = World(tmp_path, tenants).run(program, arbitration)
+    assert max(pace.mean(claims, at, at + JUDGED_MS) for at in range(WARM_MS, END_MS - JUDGED_MS + 1, 100)) <= 33
+    assert least(other) >= 67
+
+
 def test_latency_work_that_always_wants_the_card_has_windows_and_other_latency_work_keeps_its_turns(
     program: Path, tmp_path: Path
 ) -> None:

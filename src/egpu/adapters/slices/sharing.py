@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.slices.long_kernels import LongKernels, Seen, long_kernels
+from egpu.adapters.slices.long_kernels import LONG_NS, LongKernels, Seen, long_kernels
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -106,6 +106,11 @@ class _Share:
         """Whether it has turns, where others share its card."""
         return self.line.kind is Kind.LATENCY and not self.always
 
+    @property
+    def kernel_ns(self) -> int:
+        """The mean length of its launches lately, by its own account."""
+        return int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
+
     def look(self, now: float, elapsed: float) -> None:
         """Read its processes' account of their work since the last look."""
         self.content = self.reader.content()
@@ -126,7 +131,8 @@ class _Share:
         self.held_back = throttled_ns > 0
         wanted = min(1.0, max(0, gpu_ns + throttled_ns) / 1e9 / elapsed)
         self.wanted += -math.expm1(-elapsed / WANTED_OVER_SECONDS) * (wanted - self.wanted)
-        self.always = self.wanted > (NOT_ALWAYS if self.always else ALWAYS)
+        # A long kernel runs over its window, at the others' expense. A turn waits until it is paid for.
+        self.always = self.wanted > (NOT_ALWAYS if self.always else ALWAYS) and self.kernel_ns < LONG_NS
         if launches > 0 and gpu_ns > 0:
             self.recent_launches += 0.1 * (launches - self.recent_launches)
             self.recent_gpu_ns += 0.1 * (gpu_ns - self.recent_gpu_ns)
@@ -138,7 +144,7 @@ class _Share:
 
     def tenant(self, now: float) -> Tenant:
         wants = self.ceiling_ppm if self.held_back else min(self.ceiling_ppm, int(self.used_ppm * 1.3) + PPM // 20)
-        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
+        kernel_ns = self.kernel_ns
         if self.active_at > now:  # in doubt
             kernel_ns = max(kernel_ns, DOUBTED_KERNEL_NS)
         return Tenant(
@@ -152,10 +158,9 @@ class _Share:
         )
 
     def seen(self, now: float) -> Seen:
-        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
         latency = self.line.kind is Kind.LATENCY
         lately = PRESENT_SECONDS if latency else NAMED_SECONDS
-        return Seen(self.key, latency, now - self.active_at < lately, kernel_ns)
+        return Seen(self.key, latency, now - self.active_at < lately, self.kernel_ns)
 
     def turns(self) -> TurnSlice:
         return TurnSlice(self.policy, self.usage, self.position, self.line.core_ppm, self.latency)
