@@ -58,8 +58,10 @@ class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def qos_of(cores: Iterable[int], core_limit: int) -> Qos:
-    """Return the quality of service of a slice with these requests, in percent of each card, and this limit. It gets its
-    request and no more, it may get more while others are idle, or it requests none."""
+    """Return the quality of service of a slice with these requests, in percent of each card, and this limit.
+
+    It gets its request and no more, it may get more while others are idle, or it requests none.
+    """
     requests = tuple(cores)
     if not all(requests):
         return "BestEffort"

@@ -88,7 +88,7 @@ def test_a_class_or_a_claim_says_the_kind_of_work() -> None:
         assert grant.allocation.work == "latency"
     (grant,) = grants(claim(result()), "node", CARDS)
     assert grant.allocation.work == "batch"
-    with pytest.raises(InvalidInput, match="work: .*physical gives out no turns"):
+    with pytest.raises(InvalidInput, match=r"work: .*physical gives out no turns"):
         grants(claim(result(), config=(opaque(work="latency", technology=names.PHYSICAL),)), "node", CARDS)
 
 
