@@ -37,16 +37,6 @@ class Holder:
     room: RoomTerms | None = None
 
     @property
-    def core_limit(self) -> int:
-        """Return the percent of each card that it may use while others are idle."""
-        return WHOLE_CORE if self.mode is Mode.SHARE else self.core
-
-    @property
-    def qos(self) -> Qos:
-        """Return the quality of service of its compute."""
-        return qos_of((self.core,), self.core_limit)
-
-    @property
     def own_mib(self) -> int:
         """Return how much of its memory no other slice may use."""
         return self.memory_mib if self.room is None else self.room.resident_mib
@@ -77,6 +67,16 @@ class SliceRequest:
     resident_percent: int = 0
     idle_seconds: float = 0.0
     host_memory_mib: int = 0
+
+    @property
+    def core_limit(self) -> int:
+        """Return the percent of each card that it may use while others are idle."""
+        return WHOLE_CORE if self.mode is Mode.SHARE else self.core
+
+    @property
+    def qos(self) -> Qos:
+        """Return the quality of service of its compute."""
+        return qos_of((self.core,), self.core_limit)
 
     @property
     def own_mib(self) -> int:
