@@ -58,8 +58,13 @@ def told(slots: Slots, served: list[Any]) -> str:
     return generate_latest(registry).decode()
 
 
-def slot(slots: Slots, name: str, *, server: str = "", prepared_at: float = 0.0) -> None:
-    given = ContainerAllocation(provisioner="elasticgpu.io/vcuda", mode="shared", cards=(SHARE,), server=server)
+def slot(
+    slots: Slots, name: str, *, server: str = "", prepared_at: float = 0.0, core_limit: int = 0, latency: bool = False
+) -> None:
+    given = ContainerAllocation(
+        provisioner="elasticgpu.io/vcuda", mode="shared", cards=(SHARE,), server=server, core_limit=core_limit,
+        latency=latency,
+    )  # fmt: skip
     record = SlotRecord(
         slot_id=name, namespace="team", pod=name, pod_uid=f"uid-{name}", container="app", generation=1,
         boot_id="", allocation=given, minors={}, server=server, prepared_at=prepared_at,
@@ -96,6 +101,20 @@ def test_what_a_container_uses_is_told_and_can_be_read_back(tmp_path: Path) -> N
     assert used.idle_seconds == used.age_seconds, "it never launched anything"
     assert "# TYPE elasticgpu_container_throttled_seconds_total counter" in text
     assert 'node="n"' in text
+
+
+def test_each_slice_has_its_quality_of_service_and_kind_as_labels(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    slot(slots, "b", core_limit=100, latency=True)
+    served = FakeExecutor(
+        tmp_path / "served", ServedContainer(namespace="team", pod="c", uid="u", container="app", peer="p", key="0")
+    )
+    lines = [line for line in told(slots, [served]).splitlines() if line.startswith("elasticgpu_container_info{")]
+    words = {pod: next(line for line in lines if f'pod="{pod}"' in line) for pod in ("a", "b", "c")}
+    assert 'qos="Guaranteed",work="batch"} 1.0' in words["a"]
+    assert 'qos="Burstable",work="latency"} 1.0' in words["b"]
+    assert 'qos="Guaranteed",work="batch"} 1.0' in words["c"]
 
 
 def test_all_who_ask_are_told_the_same_share_and_asking_changes_nothing(

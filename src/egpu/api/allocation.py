@@ -21,6 +21,14 @@ VERSION: Final = 1
 Mode = Literal["exclusive", "shared"]
 
 
+Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+"""The quality of service of a slice's compute, in Kubernetes' words."""
+
+
+Work = Literal["latency", "batch"]
+"""The kind of work of a slice: launches of latency work come before those of others."""
+
+
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, rename=camel):
     """The base of both. Subclasses with `omit_defaults` do not write defaults: during an upgrade, readers of an older
     version would take an unknown field as corrupt."""
@@ -49,6 +57,17 @@ class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """The MIG instance of the share, if it is one."""
 
 
+def qos_of(cores: Iterable[int], core_limit: int) -> Qos:
+    """Return the quality of service of a slice with these requests, in percent of each card, and this limit.
+
+    It gets its request and no more, it may get more while others are idle, or it requests none.
+    """
+    requests = tuple(cores)
+    if not all(requests):
+        return "BestEffort"
+    return "Burstable" if min(requests, default=core_limit) < core_limit else "Guaranteed"
+
+
 class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """The cards of one container. While a smaller size takes effect, `held` still counts as allocated."""
 
@@ -62,6 +81,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
     """The claim that provides the cards; empty for none."""
     core_limit: int = 0
     """Percent up to which the container may use idle compute; 0: no more than its share."""
+    max_core_limits: int = 0
+    """Percent that the limits of all slices on its cards may add up to; 0: any."""
     latency: bool = False
     """Whether the container's launches come before those of others on its cards, within its share."""
     memory_limit_percent: int = 0
@@ -103,16 +124,17 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
         return self.mode == "exclusive"
 
     @property
-    def qos(self) -> Literal["Guaranteed", "Burstable", "BestEffort"]:
-        """The quality of service of its compute, in Kubernetes' words: what it requests is all it gets, it may get more
-        while others are idle, or it requests none."""
-        if not all(share.core for share in self.cards):
-            return "BestEffort"
-        return "Burstable" if any(share.core < self.core_limit for share in self.cards) else "Guaranteed"
+    def qos(self) -> Qos:
+        """The quality of service of its compute."""
+        return qos_of((share.core for share in self.cards), self.core_limit)
+
+    def core_limit_of(self, share: CardShare) -> int:
+        """Return the percent of a card that the container may use while others are idle."""
+        return max(share.core, self.core_limit) if share.core else 100
 
     @property
-    def work(self) -> Literal["latency", "batch"]:
-        """The kind of its work: the launches of latency work come before those of others."""
+    def work(self) -> Work:
+        """The kind of its work."""
         return "latency" if self.latency else "batch"
 
     def memory_limit_bytes(self, share: CardShare) -> int:
@@ -180,6 +202,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     tflops: int = 0
     precision: str = "fp32"
     core_limit: int = 0
+    max_core_limits: int = 0
     latency: bool = False
     memory_limit_percent: int = 0
     links: str = ""

@@ -255,6 +255,7 @@ def _claim() -> Schema:
                 description="percent of a card, in all",
             ),
             _Column(name="Memory-MiB", path=_amount(names.GPU_MEMORY, under=".status.capacity"), description="in all"),
+            _Column(name="QoS", path=".status.qos", description="of its compute"),
             _Column(name="Used-By", path=".status.usedBy[0]", description="pod/container"),
             _Column(name="All-Users", path=".status.usedBy", description="where several pods may use it", wide=True),
             _Column(

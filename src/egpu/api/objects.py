@@ -253,6 +253,8 @@ class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
     """The containers that use the claim, as pod/container."""
     capacity: dict[str, Quantity] = {}
     """The allocated amounts, by resource name."""
+    qos: str = ""
+    """The quality of service of the claim's compute: Guaranteed, Burstable or BestEffort; empty without cards."""
     conditions: list[Condition] = []
     """Further conditions of the claim."""
 

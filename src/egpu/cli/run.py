@@ -26,6 +26,7 @@ from egpu_base.errors import DoesNotFit, ElasticGPUError, InvalidInput
 
 if TYPE_CHECKING:
     from egpu.adapters.local.book import LocalSlice
+    from egpu.adapters.local.holders import SliceRequest
     from egpu.adapters.local.run import LocalMachine
 
 EXIT_NOT_STARTED = 125
@@ -210,6 +211,8 @@ def _run_local(
     status = EXIT_NOT_STARTED
     try:
         plan = localrun.plan(machine, local, command)
+        if size.mode is Mode.SHARE or size.work is RunWork.LATENCY:
+            note(in_words(local.request))
         _note_problems(plan.weaknesses, warning(local.request.memory_mib, [card.model for card in local.cards]))
         guard, sharing = MemoryGuard(local, machine.inventory(), note), MachineSharing(machine.sharing())
         status = localrun.execute(plan, local, guard.thread(), sharing.thread(), BookRooms(machine.book).thread())
@@ -246,6 +249,12 @@ def _take(
         host_memory_mib=parking_memory_mib(size.parking.host_memory_mib),
     )
     return machine.take(cards, request, command, wait_seconds=wait, tell=note), machine
+
+
+def in_words(request: "SliceRequest") -> str:
+    """Return what the slice gets of its cards' time, in words."""
+    most = f" and up to {request.core_limit} % while others are idle" if request.core_limit > request.core else ""
+    return f"{request.qos}: {request.core} % of the card's time{most}, {request.kind.name.lower()} work"
 
 
 def _default_core_hint(context: typer.Context) -> str:

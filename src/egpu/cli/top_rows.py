@@ -124,6 +124,8 @@ def _slice_row(one: SliceView) -> Row:
     name = f"{one.namespace}/{one.name} {one.container}".strip("/ ")
     pod = next(((user.namespace, user.pod) for user in one.users), None)
     parked = f"{format_mib(used.parked_bytes >> 20)} parked" if used is not None and used.parked_bytes else ""
+    latency = "latency" if one.work == "latency" else ""
+    claim = "claim" if one.holder.kind in ("claim", "resourceclaim") else ""
     return Row(
         2, name,
         Gauge(float(WHOLE if one.exclusive else one.core_percent), None if used is None else 100 * used.core_ratio),
@@ -131,7 +133,7 @@ def _slice_row(one: SliceView) -> Row:
             100.0 if one.exclusive else _part(one.memory_mib, one.card_memory_mib),
             None if used is None else _part(used.memory_bytes, total),
         ),
-        ", ".join(filter(None, ("claim" if one.holder.kind in ("claim", "resourceclaim") else "", parked))),
+        ", ".join(filter(None, (one.qos, latency, claim, parked))),
         pod,
     )  # fmt: skip
 

@@ -143,9 +143,9 @@ def nodes(snapshot: Snapshot) -> Table:
 def claims(snapshot: Snapshot, namespace: str | None) -> Table:
     """Return one row per claim, with phase, class, bound node and users."""
     table = Table(
-        ("namespace", "name", "phase", "class", "node", "slice", "used by", "age"),
+        ("namespace", "name", "phase", "class", "node", "slice", "qos", "used by", "age"),
         title="Claims",
-        spare=("class", "age", "used by"),
+        spare=("class", "age", "qos", "used by"),
     )
     for claim in snapshot.claims:
         if namespace is not None and claim.namespace != namespace:
@@ -160,6 +160,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
                 claim.spec.class_name or NONE,
                 allocation.node if allocation else NONE,
                 shares(allocation.container) if allocation else NONE,
+                allocation.container.qos if allocation else NONE,
                 ", ".join(claim.status.used_by) or NONE,
                 age(claim.metadata.creation_timestamp),
             ),
@@ -184,10 +185,10 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
 def pods(snapshot: Snapshot, namespace: str | None, used: Mapping[SliceKey, SliceUsage] | None = None) -> Table:
     """Return one row per GPU container, with its node and allocation. `used`: what the slices say; None: not known."""
     table = Table(
-        ("namespace", "pod", "container", "phase", "node", "technology", "slice", "parked", "restarts", "age"),
+        ("namespace", "pod", "container", "phase", "node", "technology", "slice", "qos", "parked", "restarts", "age"),
         title="GPU pods",
         right=frozenset({"parked", "restarts"}),
-        spare=("technology", "restarts", "age", "node", "parked"),
+        spare=("technology", "restarts", "age", "node", "qos", "parked"),
     )
     for pod in snapshot.pods:
         if (namespace is not None and pod.namespace != namespace) or not asks_for_cards(pod):
@@ -206,6 +207,7 @@ def pods(snapshot: Snapshot, namespace: str | None, used: Mapping[SliceKey, Slic
                     pod.spec.node_name or NONE,
                     _short(given.provisioner) if given else NONE,
                     shares(given) if given else NONE,
+                    given.qos if given else NONE,
                     format_mib(parked_mib) if parked_mib else NONE,
                     str(restarts),
                     age(pod.metadata.creation_timestamp),

@@ -18,6 +18,8 @@ from egpu.core.demand.bounds import class_bounds
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, names_of_class
 from egpu.core.demand.classes import Parameters, class_selector, parameter_values
 from egpu.core.demand.counted import counted
+from egpu.core.demand.kinds import is_latency, latency_priority
+from egpu.core.demand.limits import max_core_limits
 from egpu.core.demand.others import others_problems, unserved_resources
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.demand.templates import template_problems, with_named_claims
@@ -329,7 +331,10 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         found.append(Violation("provisioner", str(error)))
         checks.insert(0, partial(memory_limit_percent, technology=None))
     else:
-        own = (memory_limit_percent, is_shareable, memory_isolation, parking_terms)
+        own = (
+            memory_limit_percent, is_shareable, memory_isolation, parking_terms, is_latency, latency_priority,
+            max_core_limits,
+        )  # fmt: skip
         checks = [*(partial(check, technology=technology) for check in own), *checks, technology.profiles]
     for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
         value = parameters.get(parameter)

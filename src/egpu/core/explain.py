@@ -219,7 +219,7 @@ def held(subject: str, container: ContainerAllocation, pod_node: str, cache: Sch
     for share in container.cards:
         card = f"card {share.index} {share.model} ({share.uuid})".replace("  ", " ")
         if container.exclusive:
-            lines.append(f"{subject} has the whole {card}{source}, by {container.provisioner}")
+            lines.append(f"{subject} has the whole {card}{source}, by {container.provisioner} ({container.qos})")
             continue
         more = f" (up to {container.core_limit} % while others are idle)" if share.core < container.core_limit else ""
         amounts = ([f"{share.core} %{more}"] if share.core else []) + [format_mib(share.memory_mib)]
@@ -232,7 +232,8 @@ def held(subject: str, container: ContainerAllocation, pod_node: str, cache: Sch
         if share.instance is not None:
             amounts[0] = f"{share.instance}, {amounts[0]}"
         company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
-        lines.append(f"{subject} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}")
+        by = f"by {container.provisioner} ({container.qos})"
+        lines.append(f"{subject} has {' and '.join(amounts)} of {card}{source}, {by}{company}")
     if text := _links(container, node, cache):
         lines.append(f"{subject}'s {len(container.cards)} cards are {text}")
     return lines

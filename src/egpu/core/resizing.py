@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.api.objects import ElasticGPUClaim, Slice, SliceInForce
-from egpu.core.placement.card_usage import card_usage
+from egpu.core.placement.card_usage import Usage, card_usage, limit_sums
 from egpu.core.placement.ledger import Holder, Ledger
 from egpu.core.provisioners import provisioner
 from egpu_base.api.kubernetes import Pod
@@ -224,7 +224,7 @@ def check_room(ledger: Ledger, holder: Holder, allocation: PodAllocation) -> Non
     had = {} if before is None else card_usage(before)
     for key, usage in card_usage(allocation).items():
         old = had.get(key)
-        if old is not None and usage.core <= old.core and usage.memory_mib <= old.memory_mib:
+        if old is not None and _is_within(usage, old):
             continue
         card = next((one for one in ledger.cards(key.node) if one.uuid == key.uuid), None)
         if card is None:
@@ -239,6 +239,17 @@ def check_room(ledger: Ledger, holder: Holder, allocation: PodAllocation) -> Non
                 f"card {card.index} of node {key.node} has {core} % and {memory_mib} MiB for it, "
                 f"{usage.core} % and {usage.memory_mib} MiB are asked for"
             )
+        limits, most = limit_sums((*others, usage))
+        if most and limits > most:
+            raise DoesNotFit(
+                f"card {card.index} of node {key.node} would have slices with limits of {limits} % of compute, and a "
+                f"class of them allows {most} %"
+            )
+
+
+def _is_within(usage: Usage, old: Usage) -> bool:
+    """Return whether it is no more of anything."""
+    return usage.core <= old.core and usage.memory_mib <= old.memory_mib and usage.core_limit <= old.core_limit
 
 
 def size_text(container: ContainerAllocation) -> str:

@@ -318,6 +318,17 @@ def test_a_command_that_leaves_the_interposer_and_its_parent_behind_is_found_all
     assert f"processes {pid.read_text().strip()} of the slice were ended: it holds" in done.stderr
 
 
+def test_a_run_says_what_its_slice_gets(state: Path) -> None:
+    done = run(state, "--core", 30, "--mode", "share", "--work", "latency", "-o", "json", "--", "true")
+    words = "Burstable: 30 % of the card's time and up to 100 % while others are idle, latency work"
+    assert words in done.stderr.splitlines()
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["qos"], told["coreLimitPercent"], told["work"]) == ("Burstable", 100, "latency")
+    plain = run(state, "--core", 30, "-o", "json", "--", "true")
+    assert "Guaranteed: " not in plain.stderr
+    assert json.loads(plain.stderr.splitlines()[-1])["qos"] == "Guaranteed"
+
+
 def test_two_runs_never_share_more_than_a_card(state: Path) -> None:
     holder = subprocess.Popen(
         command(state, "--core", "60", "--memory", "40GiB", "--", "sh", "-c", "echo in; exec sleep 1000"),

@@ -3,7 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
+from egpu.adapters.local.holders import SliceRequest
+from egpu.adapters.slices.pages import Mode
+from egpu.adapters.slices.work import Kind
 from egpu.cli.app import app
+from egpu.cli.run import in_words
 from egpu_sim.machines.models import suggestion
 
 
@@ -29,6 +33,17 @@ def said(*arguments: str, environment: dict[str, str] | None = None) -> tuple[in
 def test_what_has_no_effect_is_refused(arguments: list[str], words: str) -> None:
     code, message = said(*arguments)
     assert (code, words in message) == (2, True), message
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "words"),
+    [
+        (Mode.CAP, Kind.LATENCY, "Guaranteed: 30 % of the card's time, latency work"),
+        (Mode.SHARE, Kind.BATCH, "Burstable: 30 % of the card's time and up to 100 % while others are idle, batch"),
+    ],
+)
+def test_a_slice_is_described_by_its_guarantee_its_limit_and_its_kind(mode: Mode, kind: Kind, words: str) -> None:
+    assert in_words(SliceRequest(core=30, memory_mib=1024, mode=mode, kind=kind)).startswith(words)
 
 
 def test_nothing_alike_is_no_suggestion() -> None:

@@ -97,7 +97,7 @@ def test_parked_memory_is_beside_its_slice(view: ClusterView) -> None:
         for card in node.cards
     )
     listed = rows(replace(view, nodes=(replace(node, cards=cards),)), search="small")
-    assert listed[2].note == "700 MiB parked"
+    assert listed[2].note == "Guaranteed, 700 MiB parked"
 
 
 def test_a_user_of_one_namespace_sees_its_pods(view: ClusterView) -> None:

@@ -1,6 +1,7 @@
 """What an allocation takes of a card: amounts at the worst moment, and the mode that its containers make of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -33,9 +34,9 @@ def owning(core: int = 100, memory_mib: int = 1000) -> ContainerAllocation:
 
 
 def usage(*, init: Sequence[str] = (), sidecars: Sequence[str] = (), **containers: ContainerAllocation) -> Usage:
-    """Of the one card that all of them are on."""
+    """Of the one card that all of them are on, without limits of compute."""
     allocation = PodAllocation(node="n", containers=containers, init=tuple(init), sidecars=tuple(sidecars))
-    return card_usage(allocation)[CardKey("n", "u")]
+    return replace(card_usage(allocation)[CardKey("n", "u")], core_limit=0)
 
 
 # --- modes ----------------------------------------------------------------------------------------------------------

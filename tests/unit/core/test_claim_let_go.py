@@ -166,8 +166,14 @@ def test_a_claim_without_cards_has_no_slices() -> None:
 
 
 def test_the_status_is_written_in_the_words_of_the_api() -> None:
-    assert PatchClaimStatus(claim("c"), "Bound", ("a", "b"), ("p/app",), {"x": "3"}).merge_patch() == {
-        "status": {"phase": "Bound", "boundGPUs": ["a", "b"], "usedBy": ["p/app"], "capacity": {"x": "3"}}
+    assert PatchClaimStatus(claim("c"), "Bound", ("a", "b"), ("p/app",), {"x": "3"}, "Burstable").merge_patch() == {
+        "status": {
+            "phase": "Bound",
+            "boundGPUs": ["a", "b"],
+            "usedBy": ["p/app"],
+            "capacity": {"x": "3"},
+            "qos": "Burstable",
+        }
     }
 
 

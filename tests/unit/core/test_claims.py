@@ -58,6 +58,7 @@ class Store:
                     bound_gpus=list(action.bound_gpus),
                     used_by=list(action.used_by),
                     capacity=dict(action.merge_patch()["status"]["capacity"]),
+                    qos=action.qos,
                 )
                 self.claim = replace(self.claim, status=status)
             case CreateSlice():
@@ -368,5 +369,5 @@ def test_users_are_placed_pods_that_have_not_ended() -> None:
 
 
 def test_the_extenders_part_of_the_status_is_never_written() -> None:
-    assert "allocation" not in PatchClaimStatus(claim("c"), "Bound", (), (), {}).merge_patch()["status"]
+    assert "allocation" not in PatchClaimStatus(claim("c"), "Bound", (), (), {}, "").merge_patch()["status"]
     assert ElasticGPUClaimStatus().allocation is None

@@ -51,7 +51,8 @@ def test_a_placed_pod_shows_its_share_and_its_company() -> None:
     books = cache.ledger.snapshot()
     assert explain_pod(done, cache, ["n0", "n1", "n2"], BINPACK).lines() == [
         "pod default/p: is on node n0",
-        "  container app has 20 % and 2560 MiB of card 0 T4 (GPU-n0-0), by elasticgpu.io/vcuda; 1 more shares it",
+        "  container app has 20 % and 2560 MiB of card 0 T4 (GPU-n0-0), by elasticgpu.io/vcuda (Guaranteed); 1 more "
+        "shares it",
         "  why there: of 2 nodes with room it is the best; policy binpack prefers the node with the fullest cards",
         "  if it were placed now (policy binpack for nodes, binpack for cards):",
         "  node n1: container app asks for 20 % and 2560 MiB of a card, 0 of 1 cards can take it",

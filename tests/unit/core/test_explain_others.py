@@ -76,7 +76,7 @@ def test_a_bound_claim_shows_its_cards_and_users() -> None:
     used = replace(used, status=replace(used.status, phase="Bound", allocation=given, used_by=["p/app"]))
     assert explained(cache, used, "n0").lines() == [
         "claim default/c: has its cards on node n0",
-        "  it has 30 % and 4096 MiB of card 0 T4 (GPU-n0-0), by elasticgpu.io/vcuda",
+        "  it has 30 % and 4096 MiB of card 0 T4 (GPU-n0-0), by elasticgpu.io/vcuda (Guaranteed)",
         "  class shared: elasticgpu.io/vcuda, WaitForFirstConsumer, Delete",
         "  used by p/app",
     ]

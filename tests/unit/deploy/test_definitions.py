@@ -227,7 +227,7 @@ def columns_of(kind: str) -> list[str]:
 
 
 def test_a_claim_shows_its_share_and_a_card_what_it_is() -> None:
-    claim = ["Phase", "Class", "Node", "Card", "Model", "Core", "Memory-MiB", "Used-By"]
+    claim = ["Phase", "Class", "Node", "Card", "Model", "Core", "Memory-MiB", "QoS", "Used-By"]
     claim += ["All-Users", "Cards-On", "Slices", "Age"]
     assert columns_of("ElasticGPUClaim") == claim
     card = [

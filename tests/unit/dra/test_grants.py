@@ -82,6 +82,16 @@ def test_a_class_decides_and_a_claim_fills_in() -> None:
         grants(claim(result(), config=parts), "node", CARDS)
 
 
+def test_a_class_or_a_claim_says_the_kind_of_work() -> None:
+    for source in ("FromClass", "FromClaim"):
+        (grant,) = grants(claim(result(), config=(opaque(source, work="latency"),)), "node", CARDS)
+        assert grant.allocation.work == "latency"
+    (grant,) = grants(claim(result()), "node", CARDS)
+    assert grant.allocation.work == "batch"
+    with pytest.raises(InvalidInput, match=r"work: .*physical gives out no turns"):
+        grants(claim(result(), config=(opaque(work="latency", technology=names.PHYSICAL),)), "node", CARDS)
+
+
 def test_configuration_of_another_request_or_driver_does_not_count() -> None:
     foreign = {"source": "FromClaim", "opaque": {"driver": "other.example", "parameters": {"x": 1}}}
     (grant,) = grants(

@@ -6,6 +6,7 @@ from typing import Final
 
 from egpu.adapters.slices.pages import Mode, UsageReader
 from egpu.adapters.slices.work import Kind
+from egpu.api.allocation import Qos, qos_of
 from egpu_base.errors import InvalidInput
 from egpu_base.system.processes import Process
 
@@ -66,6 +67,16 @@ class SliceRequest:
     resident_percent: int = 0
     idle_seconds: float = 0.0
     host_memory_mib: int = 0
+
+    @property
+    def core_limit(self) -> int:
+        """Return the percent of each card that it may use while others are idle."""
+        return WHOLE_CORE if self.mode is Mode.SHARE else self.core
+
+    @property
+    def qos(self) -> Qos:
+        """Return the quality of service of its compute."""
+        return qos_of((self.core,), self.core_limit)
 
     @property
     def own_mib(self) -> int:

@@ -252,6 +252,8 @@ def summary(local: LocalSlice, status: int) -> dict[str, Any]:
         **({"moreGpus": more} if more else {}),
         "corePercent": local.request.core,
         "memoryMiB": local.request.memory_mib,
+        "coreLimitPercent": local.request.core_limit,
+        "qos": local.request.qos,
         "mode": local.request.mode.name.lower(),
         "work": local.request.kind.name.lower(),
         "exitStatus": status,

@@ -4,8 +4,8 @@ An idle container leaves its share to containers in mode `share`, by weight, eac
 its own share is untouched. While several are active, each gets a window of a common period. So they run one after the
 other, and each is timed for its own work.
 
-Latency work has turns instead (native/turns), which interrupt the windows of the others: their clock stands still
-meanwhile. So windows divide what turns leave, and turns take no more than the share of latency work.
+Latency work that is not always busy has turns instead (native/turns), which interrupt the windows of the others: their
+clock stands still meanwhile. So windows divide what turns leave, and turns take no more than the share of latency work.
 """
 
 from collections.abc import Sequence

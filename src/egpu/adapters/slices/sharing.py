@@ -11,6 +11,7 @@ checks are as frequent as before from then on. A slice known to be without progr
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.slices.long_kernels import LongKernels, Seen, long_kernels
+from egpu.adapters.slices.long_kernels import LONG_NS, LongKernels, Seen, long_kernels
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -59,6 +60,11 @@ DOUBTED_KERNEL_NS = 5_000_000
 #: Latency work counts as present for this time after its last launch. Meanwhile the others on its card start kernels
 #: one by one, which costs them processor time.
 PRESENT_SECONDS = 60.0
+#: Latency work that wants the card for this part of the time has windows, as batch work: turns are for work that waits
+#: little, and would give it less than its share. It has turns again when it wants the card for the lesser part.
+ALWAYS, NOT_ALWAYS = 0.85, 0.6
+#: The time over which these parts are taken.
+WANTED_OVER_SECONDS = 0.25
 #: Long kernels of batch work are named for this time after its last launch.
 NAMED_SECONDS = 5.0
 #: Between two looks, at most. A late look, on a busy node, sees less.
@@ -92,6 +98,18 @@ class _Share:
     recent_gpu_ns: float = 0.0
     used_ppm: float = 0.0
     held_back: bool = False
+    wanted: float = 0.0
+    always: bool = False
+
+    @property
+    def latency(self) -> bool:
+        """Whether it has turns, where others share its card."""
+        return self.line.kind is Kind.LATENCY and not self.always
+
+    @property
+    def kernel_ns(self) -> int:
+        """The mean length of its launches lately, by its own account."""
+        return int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
 
     def look(self, now: float, elapsed: float) -> None:
         """Read its processes' account of their work since the last look."""
@@ -111,6 +129,10 @@ class _Share:
         if gpu_ns > 0 or throttled_ns > 0 or launches > 0 or totals.refilled_ns != before.refilled_ns:
             self.active_at = max(self.active_at, now)
         self.held_back = throttled_ns > 0
+        wanted = min(1.0, max(0, gpu_ns + throttled_ns) / 1e9 / elapsed)
+        self.wanted += -math.expm1(-elapsed / WANTED_OVER_SECONDS) * (wanted - self.wanted)
+        # A long kernel runs over its window, at the others' expense. A turn waits until it is paid for.
+        self.always = self.wanted > (NOT_ALWAYS if self.always else ALWAYS) and self.kernel_ns < LONG_NS
         if launches > 0 and gpu_ns > 0:
             self.recent_launches += 0.1 * (launches - self.recent_launches)
             self.recent_gpu_ns += 0.1 * (gpu_ns - self.recent_gpu_ns)
@@ -122,7 +144,7 @@ class _Share:
 
     def tenant(self, now: float) -> Tenant:
         wants = self.ceiling_ppm if self.held_back else min(self.ceiling_ppm, int(self.used_ppm * 1.3) + PPM // 20)
-        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
+        kernel_ns = self.kernel_ns
         if self.active_at > now:  # in doubt
             kernel_ns = max(kernel_ns, DOUBTED_KERNEL_NS)
         return Tenant(
@@ -132,18 +154,16 @@ class _Share:
             active=now - self.active_at < IDLE_SECONDS,
             wants_ppm=wants,
             kernel_ns=kernel_ns,
-            latency=self.line.kind is Kind.LATENCY,
+            latency=self.latency,
         )
 
     def seen(self, now: float) -> Seen:
-        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
         latency = self.line.kind is Kind.LATENCY
         lately = PRESENT_SECONDS if latency else NAMED_SECONDS
-        return Seen(self.key, latency, now - self.active_at < lately, kernel_ns)
+        return Seen(self.key, latency, now - self.active_at < lately, self.kernel_ns)
 
     def turns(self) -> TurnSlice:
-        latency = self.line.kind is Kind.LATENCY
-        return TurnSlice(self.policy, self.usage, self.position, self.line.core_ppm, latency)
+        return TurnSlice(self.policy, self.usage, self.position, self.line.core_ppm, self.latency)
 
 
 def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
@@ -308,13 +328,11 @@ def _is_shared(shares: list[_Share]) -> bool:
 
 def _has_turns(shares: list[_Share], now: float) -> bool:
     """Return whether latency work that was there lately shares the card."""
-    return len(shares) > 1 and any(
-        share.line.kind is Kind.LATENCY and now - share.active_at < PRESENT_SECONDS for share in shares
-    )
+    return len(shares) > 1 and any(share.latency and now - share.active_at < PRESENT_SECONDS for share in shares)
 
 
 def _work(share: _Share) -> Work:
-    return Work.LATENCY if share.line.kind is Kind.LATENCY else Work.YIELDING
+    return Work.LATENCY if share.latency else Work.YIELDING
 
 
 def _write(share: _Share, grant: Grant, work: Work) -> None:

@@ -18,7 +18,7 @@ from egpu.adapters.executors.process import Executor
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.overruns import Finding
 from egpu.adapters.slices.pages import DeviceUsage, Usage, UsageReader
-from egpu.api.allocation import CardShare
+from egpu.api.allocation import CardShare, Qos, Work, qos_of
 from egpu.apps.agent.limits.memory import Key
 from egpu.apps.agent.serving.pod_service import ServedContainer
 from egpu.apps.agent.slots.directories import Slots
@@ -28,6 +28,7 @@ from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.system.processes import seconds_since_boot
 
 LABELS: Final = ("namespace", "pod", "container", "node", "node_ip", "device_index", "device_uuid", "claim")
+INFO: Final = "elasticgpu_container_info"
 _GAUGES: Final = {
     "memory_limit_bytes": "Card memory that the container may use.",
     "memory_used_bytes": "Card memory that the container reports as used.",
@@ -79,6 +80,8 @@ class ContainerUse:
     cards: tuple[CardShare, ...]
     limit_bytes: Mapping[str, int]
     """The memory that it may allocate, by card UUID, including managed memory beyond its share."""
+    qos: Qos
+    work: Work
     usage: Usage
     age_seconds: float | None
     """The age of its slice; None if that was not recorded."""
@@ -141,11 +144,13 @@ class SliceMetrics:
             GaugeMetricFamily(f"elasticgpu_process_{name}", text, labels=(*LABELS, label))
             for name, text, label in _OF_PROCESSES
         )
+        info = GaugeMetricFamily(INFO, "1, with quality of service and kind of work.", labels=(*LABELS, "qos", "work"))
         findings, of_rooms = self._findings(), {name: of() for name, of in self._of_rooms.items()}
         delaying_seconds = self._delaying_seconds()
         for use in self._uses(UsageReader.read):
             for position, share in enumerate(use.cards):
                 labels = self._labels(use, share)
+                info.add_metric([*labels, use.qos, use.work], 1)
                 used = use.usage.devices[position] if position < len(use.usage.devices) else None
                 key = (*use.key, share.uuid)
                 finding = findings.get(key)
@@ -164,7 +169,7 @@ class SliceMetrics:
                     values |= _history(used, use.age_seconds, share, self._cards().get(share.uuid))
                 for name, value in values.items():
                     families[name].add_metric(labels, value)
-        yield from (*families.values(), mismatch, process)
+        yield from (*families.values(), mismatch, process, info)
 
     def _labels(self, use: ContainerUse, share: CardShare) -> list[str]:
         card = self._cards().get(share.uuid)
@@ -184,6 +189,8 @@ class SliceMetrics:
                 claim=given.claim,
                 key=record.slice,
                 cards=given.cards,
+                qos=given.qos,
+                work=given.work,
                 limit_bytes={share.uuid: given.memory_limit_bytes(share) for share in given.cards},
                 usage=read(UsageReader(self._slots.usage_file(record.slot_id), devices=len(given.cards))),
                 age_seconds=max(0.0, now - record.prepared_at) if record.prepared_at else None,
@@ -197,6 +204,8 @@ class SliceMetrics:
                 claim="",
                 key=(record.name, record.pid),
                 cards=record.cards,
+                qos=qos_of((share.core for share in record.cards), record.core_limit),
+                work="latency" if record.latency else "batch",
                 limit_bytes={share.uuid: share.memory_mib * MIB_BYTES for share in record.cards},
                 usage=read(UsageReader(executor.directory / "usage", devices=len(record.cards))),
                 age_seconds=max(0.0, now - record.process.started_at),

@@ -23,10 +23,12 @@ from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
 from egpu.apps.extender.claim_writer import ClaimWriter
 from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.view import View
+from egpu.core.demand.kinds import with_kinds
 from egpu.core.gangs.alike import native_group
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.binding_annotations import binding_annotations
 from egpu.core.placement.requests import Request, claim_allocations
+from egpu.core.placement.reservations import priority
 from egpu.core.policies.registry import Policies
 from egpu_base.api.extender import ExtenderBindingArgs
 from egpu_base.api.kubernetes import Pod
@@ -116,7 +118,8 @@ class Binder:
         with self._view.cache.reservations.lifted(pod), promises.lifted(pod.uid, "" if alone else group):
             chosen_cards = self._choose_one(pod, node) if alone else self._choose(pod, node, read)
             for uid, (request, allocation) in chosen_cards.items():
-                chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
+                kinds = with_kinds(allocation, priority(read[uid]), self._view.cache.classes)
+                chosen.append((read[uid], kinds, claim_allocations(request, allocation)))
         waiting = {name: given.container for _, _, claims in chosen for name, given in claims.items()}
         self._claims.quotas.check_pods(quotas, [member for member, _, _ in chosen], waiting)
         for member, allocation, _ in chosen:

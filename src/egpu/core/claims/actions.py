@@ -26,6 +26,7 @@ class PatchClaimStatus:
     bound_gpus: tuple[str, ...]
     used_by: tuple[str, ...]
     capacity: dict[str, Quantity]
+    qos: str
 
     def merge_patch(self) -> dict[str, Any]:
         return {
@@ -34,6 +35,7 @@ class PatchClaimStatus:
                 "boundGPUs": list(self.bound_gpus),
                 "usedBy": list(self.used_by),
                 "capacity": self.capacity,
+                "qos": self.qos,
             }
         }
 
@@ -45,7 +47,7 @@ class GiveUpShare:
     claim: ElasticGPUClaim
 
     def merge_patch(self) -> dict[str, Any]:
-        return {"status": {"allocation": None, "boundGPUs": [], "capacity": {}}}
+        return {"status": {"allocation": None, "boundGPUs": [], "capacity": {}, "qos": ""}}
 
 
 @dataclass(frozen=True)

@@ -196,9 +196,9 @@ def _follow(
         if gpu.name in present and present[gpu.name].status.phase != "Bound"
     ]
     bound = tuple(gpu.name for gpu in wanted) if phase == "Bound" else tuple(status.bound_gpus)
-    patch = PatchClaimStatus(claim, phase, bound, tuple(users), _capacity(claim))
+    patch = PatchClaimStatus(claim, phase, bound, tuple(users), _capacity(claim), _qos(claim))
     if patch != PatchClaimStatus(
-        claim, status.phase, tuple(status.bound_gpus), tuple(status.used_by), dict(status.capacity)
+        claim, status.phase, tuple(status.bound_gpus), tuple(status.used_by), dict(status.capacity), status.qos
     ):
         actions.append(patch)
     if phase == "Bound" and status.phase != "Bound":
@@ -312,6 +312,11 @@ def _shares(claim: ElasticGPUClaim) -> dict[str, Slice]:
         )
         for name, share in zip(slice_names(claim), container.cards, strict=True)
     }
+
+
+def _qos(claim: ElasticGPUClaim) -> str:
+    allocation = claim.status.allocation
+    return allocation.container.qos if allocation is not None else ""
 
 
 def _capacity(claim: ElasticGPUClaim) -> dict[str, Quantity]:

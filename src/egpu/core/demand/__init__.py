@@ -6,6 +6,7 @@
     classes    the terms of a class: its technology and parameters, read once
     bounds     the amounts that a class lets its claims ask for
     limits     limits of compute above the request
+    kinds      latency or batch work, by class or priority
     amounts    the numbers, by the same rules for both
     counted    the amounts that a quota counts, one unit for all vocabularies
     others     annotations, labels and variables of other projects

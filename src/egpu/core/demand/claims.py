@@ -81,6 +81,7 @@ def demand_under(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         raise InvalidDemand(_REQUESTS, problem)
     demand = terms.technology.of_class(demand, terms.parameters)
     check_bounds(demand, terms.bounds, class_name=terms.name, field=_REQUESTS)
+    limits.check_max_core_limits(demand, _REQUESTS)
     return _with_cards(claim, demand, terms)
 
 
@@ -95,6 +96,7 @@ def _amounts(claim: ElasticGPUClaim, terms: ClassTerms) -> ContainerDemand:
         shared_claim=claim.uid if terms.shareable else "",
         precision=parameters.get(PRECISION, "fp32"),
         core_limit=limits.of_mode(parameters.get(limits.COMPUTE_MODE, limits.CAP)),
+        max_core_limits=terms.max_core_limits,
         latency=terms.latency,
         memory_limit_percent=terms.memory_limit_percent,
         parkable=terms.parking.parkable,

@@ -10,7 +10,8 @@ from typing import Final
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
 from egpu.core.demand.bounds import Bounds, class_bounds
-from egpu.core.demand.limits import BATCH, CAP, COMPUTE_MODE, LATENCY, SHARE, WORK, is_latency
+from egpu.core.demand.kinds import BATCH, LATENCY, WORK, is_latency, latency_priority
+from egpu.core.demand.limits import CAP, COMPUTE_MODE, SHARE, max_core_limits
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
@@ -45,11 +46,13 @@ class ClassTerms:
     memory_isolation: str
     parking: ParkingTerms
     latency: bool
+    max_core_limits: int
 
 
 def class_terms(klass: ElasticGPUClass) -> ClassTerms:
     """Read a class. Raises InvalidDemand, naming the parameter, and UnknownProvisioner."""
     technology, parameters = provisioner(klass.provisioner), klass.parameters or {}
+    latency_priority(parameters, technology)
     return ClassTerms(
         name=klass.name,
         technology=technology,
@@ -60,6 +63,7 @@ def class_terms(klass: ElasticGPUClass) -> ClassTerms:
         memory_isolation=isolation.memory_isolation(parameters, technology),
         parking=parking_terms(parameters, technology),
         latency=is_latency(parameters, technology),
+        max_core_limits=max_core_limits(parameters, technology),
     )
 
 

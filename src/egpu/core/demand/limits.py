@@ -21,9 +21,8 @@ from egpu_base.errors import InvalidDemand, InvalidQuantity
 COMPUTE_MODE: Final = "computeMode"
 """Class parameter: "cap" (never above the share, the default) or "share" (may use idle compute)."""
 CAP, SHARE = "cap", "share"
-WORK: Final = "work"
-"""Class parameter: "latency" (on a shared card, its launches come before those of others) or "batch" (default)."""
-BATCH, LATENCY = "batch", "latency"
+MAX_CORE_LIMITS: Final = "maxCoreLimits"
+"""Class parameter: the most that the limits of all slices on a card may add up to, in percent of a card."""
 WHOLE: Final = 100
 
 _CORE_NAMES: Final = frozenset(vocabulary.core for vocabulary in VOCABULARIES if vocabulary.core)
@@ -32,17 +31,6 @@ _CORE_NAMES: Final = frozenset(vocabulary.core for vocabulary in VOCABULARIES if
 def of_mode(mode: str) -> int:
     """Return the limit that a class with this `computeMode` gives to its claims, in percent; 0: the request."""
     return WHOLE if mode == SHARE else 0
-
-
-def is_latency(parameters: Mapping[str, str], technology: Provisioner) -> bool:
-    """Return whether a class is for latency work. Raises InvalidDemand for a technology without turns."""
-    if parameters.get(WORK, BATCH) != LATENCY:
-        return False
-    if not technology.bursts:
-        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
-        reason = f"{technology.name} gives out no turns; remove it, or use one of {able}"
-        raise InvalidDemand(f"parameters[{WORK}]", reason)
-    return True
 
 
 def split(
@@ -91,3 +79,31 @@ def with_limit(demand: ContainerDemand, value: Quantity, field: str) -> Containe
         able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
         raise InvalidDemand(field, f"{demand.provisioner} gives out no idle compute; remove it, or use one of {able}")
     return replace(demand, core_limit=limit)
+
+
+def max_core_limits(parameters: Mapping[str, str], technology: Provisioner) -> int:
+    """Return the most that limits may add up to on a card of a class, in percent; 0: any. Raises InvalidDemand."""
+    text = parameters.get(MAX_CORE_LIMITS)
+    if text is None:
+        return 0
+    field = f"parameters[{MAX_CORE_LIMITS}]"
+    if not technology.bursts:
+        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
+        raise InvalidDemand(field, f"{technology.name} gives out no idle compute; remove it, or use one of {able}")
+    try:
+        return parse_count(text, field=field)
+    except InvalidQuantity as error:
+        raise InvalidDemand(field, error.reason) from error
+
+
+def core_limit(core: int, limit: int) -> int:
+    """Return the percent that a slice of `core` percent may use: its limit, or all of a card without a share."""
+    return max(core, limit) if core else WHOLE
+
+
+def check_max_core_limits(demand: ContainerDemand, field: str) -> None:
+    """Check that a claim alone is within its class's bound of limits. Raises InvalidDemand for `field`."""
+    limit = core_limit(demand.core, demand.core_limit)
+    if demand.max_core_limits and not demand.exclusive and limit > demand.max_core_limits:
+        reason = f"may use up to {limit} % of a card, and class {demand.class_name} allows {demand.max_core_limits} %"
+        raise InvalidDemand(field, f"{reason} for all slices of a card together ({MAX_CORE_LIMITS}); lower its limit")

@@ -13,6 +13,7 @@ from egpu.api import names
 from egpu.api.allocation import CardRequirement, ContainerDemand
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import EXPRESSION
+from egpu.core.demand import limits
 from egpu.core.dra.classes import device_class
 from egpu.core.dra.configuration import FROM_CLASS, SliceConfig, configuration
 from egpu.core.dra.devices import CORES, MEMORY, PRICED
@@ -169,6 +170,7 @@ def _demand(request: ExactDeviceRequest, config: SliceConfig, where: str) -> Con
         provisioner=config.technology,
         cards=cards,
         core=core,
+        core_limit=limits.of_mode(config.compute_mode),
         memory_mib=memory_mib,
         memory_percent=0 if memory_mib else WHOLE,
         class_name=request.device_class_name,

@@ -5,6 +5,7 @@ from typing import Final
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.demand.classes import PRECISION, class_terms
+from egpu.core.demand.kinds import WORK
 from egpu.core.demand.limits import CAP, COMPUTE_MODE
 from egpu.core.dra.configuration import KIND
 from egpu.core.placement.requests import POLICY_PARAMETER
@@ -21,7 +22,7 @@ from egpu_base.api.devices import (
 from egpu_base.api.objects import ObjectMeta, OwnerReference
 from egpu_base.errors import NotSupported
 
-FOLLOWED: Final = (COMPUTE_MODE, MEMORY_OVERSUBSCRIPTION)
+FOLLOWED: Final = (COMPUTE_MODE, WORK, MEMORY_OVERSUBSCRIPTION)
 """The parameters that become configuration of the DeviceClass."""
 WITHOUT_EFFECT: Final = (SHAREABLE, PRECISION, POLICY_PARAMETER)
 """Parameters that mean nothing to a DeviceClass: any ResourceClaim may be shared, none asks for TFLOPS, and the
@@ -43,7 +44,7 @@ def device_class(klass: ElasticGPUClass) -> DeviceClass:
         raise NotSupported(f"class {klass.name}: ResourceClaims cannot follow its parameter {unknown[0]} yet")
     parameters = {"apiVersion": names.API_VERSION, "kind": KIND, "technology": terms.technology.name}
     parameters |= {name: terms.parameters[name] for name in FOLLOWED if name in terms.parameters}
-    # The defaults are written down, so that no claim decides them.
+    # These defaults are written down, so that no claim decides them. It may choose `work`, which costs no other slice.
     parameters = {COMPUTE_MODE: CAP, MEMORY_OVERSUBSCRIPTION: "1"} | parameters
     suits = f'device.driver == "{names.DRIVER}" && device.attributes["{names.DRIVER}"].{attributes[0]}'
     opaque = OpaqueConfiguration(driver=names.DRIVER, parameters=dict(parameters))

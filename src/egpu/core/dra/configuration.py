@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from egpu.api import names
+from egpu.core.demand.kinds import WORK, is_latency
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu_base.api.devices import AllocationConfiguration, ClaimConfiguration, ClassConfiguration
@@ -28,10 +29,20 @@ class SliceConfig(
     """The provisioner, such as elasticgpu.io/vcuda (the default)."""
     compute_mode: Literal["", "cap", "share"] = ""
     """"cap": never above the share (the default); "share": may use idle compute."""
+    work: Literal["", "batch", "latency"] = ""
+    """"latency": on a shared card, launches come before those of others; "batch" is the default."""
     memory_oversubscription: str = ""
     """How much more than their memory programs may allocate, such as "1.5"."""
     api_version: Literal["", "elasticgpu.io/v1alpha1"] = ""
     kind: Literal["", "SliceConfig"] = ""
+
+    @property
+    def latency(self) -> bool:
+        """Whether launches come before those of others. Raises InvalidInput for a technology without turns."""
+        try:
+            return is_latency({WORK: self.work}, provisioner(self.technology))
+        except InvalidDemand as error:
+            raise InvalidInput(WORK, error.reason) from error
 
     @property
     def memory_limit_percent(self) -> int:
@@ -107,5 +118,5 @@ def _checked(config: SliceConfig, request: str) -> SliceConfig:
         able = ", ".join(names.CLAIM_TECHNOLOGIES.values())
         raise NotSupported(f"request {request}: {technology} cannot serve ResourceClaims yet; use one of {able}")
     config = msgspec.structs.replace(config, technology=technology)
-    _ = config.memory_limit_percent
+    _ = config.memory_limit_percent, config.latency
     return config

@@ -116,6 +116,7 @@ def _allocation(
         mode="exclusive" if whole else "shared",
         claim=claim.name,
         core_limit=limits.of_mode(config.compute_mode),
+        latency=config.latency,
         memory_limit_percent=config.memory_limit_percent,
         cards=tuple(shares.values()),
     )

@@ -17,6 +17,7 @@ requests      from a pod or a claim to a Request
 fit           where a request fits, and which cards it gets
 container_allocation  the allocation of a container, as its pod carries it
 candidates    cards of some nodes while containers of one pod are placed on them
+limit_sums    sums of limits of compute on those cards, and their bounds
 instances     which MIG instance each container takes, and its place
 search        exact placing, by bounded backtracking
 remote        cards of other nodes: the pool

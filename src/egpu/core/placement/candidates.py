@@ -12,6 +12,7 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.mig import WantedInstance, arrange
 from egpu.core.placement.card_usage import EXCLUSIVE, FREE, card_mode
 from egpu.core.placement.ledger import Ledger
+from egpu.core.placement.limit_sums import LimitSums
 from egpu.core.provisioners import CardTotals, Needs
 
 
@@ -39,6 +40,8 @@ class CandidateCards:
     """The instances that the pod's containers take of cards in MIG mode; each is used by one container only."""
     sidecars: dict[str, tuple[tuple[IntArray, IntArray], IntArray, IntArray]] = field(default_factory=dict[Any, Any])
     """The cells of each sidecar, and what it takes of them: compute and memory."""
+    bounded: bool = False
+    """Whether a container placed here bounds the limits of compute."""
 
     @classmethod
     def looked_at(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
@@ -64,6 +67,12 @@ class CandidateCards:
             peak_memory=memory.copy(),
             ledger=ledger,
         )
+
+    @cached_property
+    def limit_sums(self) -> LimitSums:
+        ledger = self.ledger
+        limits, most = ledger.core_limits[self.rows], ledger.max_core_limits[self.rows]
+        return LimitSums(limits, most, limits.copy())
 
     @cached_property
     def totals(self) -> CardTotals:
@@ -99,6 +108,8 @@ class CandidateCards:
         room = self.usable & needs.possible & (core >= needs.core) & (memory >= needs.memory_mib)
         if needs.instances is not None:
             room &= self._with_place(room, needs)
+        if not demand.exclusive and (self.bounded or self.ledger.bounded or demand.max_core_limits):
+            room &= self.limit_sums.eligible(demand, needs, role)
         if demand.exclusive:
             # An init container may use a card exclusively if only its own pod uses it.
             return room & (self.base_mode == FREE if init else self.mode == FREE)
@@ -139,6 +150,9 @@ class CandidateCards:
     def take(self, demand: ContainerDemand, needs: Needs, at: tuple[IntArray, IntArray], role: Role) -> None:
         """Give the cells `at` to a container."""
         core, memory = needs.core[at], needs.memory_mib[at]
+        if not demand.exclusive:
+            self.limit_sums.take(demand, needs, at, role)
+            self.bounded = self.bounded or demand.max_core_limits > 0
         if needs.instances is not None:
             for row, column in zip(*(one.tolist() for one in at), strict=True):
                 place = self._place(row, column, needs)

@@ -69,6 +69,10 @@ class Usage:
     """The instances of a card in MIG mode."""
     shared_mib: int = 0
     host_mib: int = 0
+    core_limit: int = 0
+    """The compute that it may use while others are idle."""
+    max_core_limits: int = 0
+    """Percent that the limits of all holders of the card may add up to; 0: any."""
 
 
 @lru_cache(maxsize=4096)
@@ -80,9 +84,22 @@ def _usage(
     *,
     shared_mib: int,
     host_mib: int,
+    core_limit: int,
+    max_core_limits: int,
 ) -> Usage:
     """Return one shared object for equal slices."""
-    return Usage(core, memory_mib, mode, instances, shared_mib, host_mib)
+    return Usage(core, memory_mib, mode, instances, shared_mib, host_mib, core_limit, max_core_limits)
+
+
+def limit_sums(usages: Iterable[Usage]) -> tuple[int, int]:
+    """Return the sum of limits of compute, and the most that it may be; 0: any."""
+    found = list(usages)
+    return sum(one.core_limit for one in found), least_bound(one.max_core_limits for one in found)
+
+
+def least_bound(bounds: Iterable[int]) -> int:
+    """Return the lowest bound of limits; 0 if there is none."""
+    return min((one for one in bounds if one), default=0)
 
 
 def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
@@ -107,6 +124,9 @@ def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
         return f"has 100 % of compute, {core} % are allocated"
     if total_mib is not None and memory > total_mib:
         return f"has {total_mib} MiB, {memory} MiB are allocated"
+    limits, most = limit_sums(held)
+    if most and limits > most:
+        return f"has slices whose limits of compute add up to {limits} %, and a class allows {most} % (maxCoreLimits)"
     return None
 
 
@@ -144,7 +164,16 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
         instances = () if share.instance is None else (share.instance,)
         own = share.resident_mib or share.memory_mib
         shared = share.memory_mib - own
-        usage = _usage(share.core, own, mode, instances, shared_mib=shared, host_mib=share.memory_mib if shared else 0)
+        usage = _usage(
+            share.core,
+            own,
+            mode,
+            instances,
+            shared_mib=shared,
+            host_mib=share.memory_mib if shared else 0,
+            core_limit=container.core_limit_of(share),
+            max_core_limits=container.max_core_limits,
+        )
         known = usages.get(key)
         if known is None:
             usages[key] = usage
@@ -162,6 +191,8 @@ def _sum(one: Usage, other: Usage, mode: int) -> Usage:
         one.instances + other.instances,
         shared_mib=max(one.shared_mib, other.shared_mib),
         host_mib=one.host_mib + other.host_mib,
+        core_limit=one.core_limit + other.core_limit,
+        max_core_limits=least_bound((one.max_core_limits, other.max_core_limits)),
     )
 
 
@@ -179,4 +210,6 @@ def _larger(one: Usage, other: Usage) -> Usage:
         instances,
         shared_mib=max(one.shared_mib, other.shared_mib),
         host_mib=max(one.host_mib, other.host_mib),
+        core_limit=max(one.core_limit, other.core_limit),
+        max_core_limits=least_bound((one.max_core_limits, other.max_core_limits)),
     )

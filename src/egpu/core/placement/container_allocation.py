@@ -26,6 +26,7 @@ def container_allocation(
         claim=demand.claim,
         shared_claim=demand.shared_claim,
         core_limit=demand.core_limit,
+        max_core_limits=demand.max_core_limits,
         latency=demand.latency,
         memory_limit_percent=demand.memory_limit_percent,
         alike=demand.alike,

@@ -14,7 +14,7 @@ passed the filter can always be bound, unless something changes in between.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -159,8 +159,24 @@ def _exact(
             )
         )
     free = state.core_free[0].tolist(), state.memory_free[0].tolist()
-    cards = search.Cards(*free, state.base_mode[0].tolist(), instances.cut_cards(ledger, row, width))
+    bounded = ledger.bounded or any(one.max_core_limits for one in request.local.values())
+    allowed = partial(_within_limits, request, ledger, row) if bounded else None
+    cards = search.Cards(*free, state.base_mode[0].tolist(), instances.cut_cards(ledger, row, width), allowed)
     return (searches or search.Searches()).place(containers, cards, ledger.links.get(row))
+
+
+def _within_limits(request: Request, ledger: Ledger, row: int, places: search.Places) -> bool:
+    """Return whether limits of compute add up to no more than the classes allow on any card."""
+    rows = np.array([row])
+    sums = CandidateCards.of(ledger, rows).limit_sums
+    before, bounds = sums.limits.copy(), sums.most.copy()
+    for name, demand in request.local.items():
+        if demand.exclusive:
+            continue
+        needs, role, columns = ledger.needs(demand, rows), request.demand.role(name), np.array(places[name])
+        sums.take(demand, needs, (np.zeros_like(columns), columns), role)
+    same = (sums.limits == before) & (sums.most == bounds)
+    return bool((same | (sums.most == 0) | (sums.limits <= sums.most)).all())
 
 
 def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:

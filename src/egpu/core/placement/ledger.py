@@ -20,7 +20,17 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
 from egpu.core.changes import Changes, Verdicts
 from egpu.core.links import Ranks, link_domains, ranks_of
-from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
+from egpu.core.placement.card_usage import (
+    CONFLICT,
+    EXCLUSIVE,
+    FREE,
+    CardKey,
+    Usage,
+    card_usage,
+    limit_sums,
+    mode_name,
+    overcommit,
+)
 from egpu.core.placement.cards import Card, NodeCards
 from egpu.core.placement.known_needs import KnownNeeds
 from egpu.core.placement.node_names import Found, NodeNames
@@ -69,6 +79,12 @@ class Ledger:
         self.memory_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.shared_mib: IntArray = np.zeros((0, 0), dtype=np.int64)
         """The room that parkable slices share on each card, as large as the largest of them needs."""
+        self.core_limits: IntArray = np.zeros((0, 0), dtype=np.int64)
+        """The sum of the limits of compute of each card's holders."""
+        self.max_core_limits: IntArray = np.zeros((0, 0), dtype=np.int64)
+        """The most that it may be, by the holders' classes; 0: any."""
+        self.bounded = False
+        """Whether a card has ever had such a bound: without any, the sums are not looked at."""
         self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kind: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.kinds: list[CardKind] = []
@@ -296,6 +312,8 @@ class Ledger:
         core, memory = sum(usage.core for usage in usages), sum(usage.memory_mib for usage in usages)
         self.shared_mib[cell] = max((usage.shared_mib for usage in usages), default=0)
         memory += int(self.shared_mib[cell])
+        self.core_limits[cell], self.max_core_limits[cell] = limit_sums(usages)
+        self.bounded = self.bounded or bool(self.max_core_limits[cell])
         self.core_free[cell] = 0 if full else max(0, 100 - core)
         self.memory_free[cell] = 0 if full else max(0, int(self.memory_mib[cell]) - memory)
         self.changes.note(cell[0])
@@ -343,6 +361,8 @@ class Ledger:
         self.core_free = np.pad(self.core_free, pad)
         self.memory_free = np.pad(self.memory_free, pad)
         self.shared_mib = np.pad(self.shared_mib, pad)
+        self.core_limits = np.pad(self.core_limits, pad)
+        self.max_core_limits = np.pad(self.max_core_limits, pad)
         self.mode = np.pad(self.mode, pad)
         self.kind = np.pad(self.kind, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
@@ -358,6 +378,8 @@ class Ledger:
             self.core_free,
             self.memory_free,
             self.shared_mib,
+            self.core_limits,
+            self.max_core_limits,
             self.mode,
             *self.tflops.values(),
         ):

@@ -10,9 +10,10 @@ import numpy as np
 from egpu.api.allocation import ContainerDemand
 from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
+from egpu.core.demand.limits import core_limit
 from egpu.core.links import WORDS, best_set
 from egpu.core.mig import arrange
-from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name
+from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, card_mode, least_bound, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.remote import servers
@@ -237,16 +238,30 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
         elif never:
             why = _never(demand, card, needs)
         else:
-            why = _now(
-                demand,
-                card,
-                mode=int(ledger.mode[cell]),
-                core=(int(ledger.core_free[cell]), int(needs.core[column])),
-                memory=(int(ledger.memory_free[cell]), int(needs.memory_mib[column])),
-            ) or _no_place(needs, ledger, cell)
+            why = (
+                _now(
+                    demand,
+                    card,
+                    mode=int(ledger.mode[cell]),
+                    core=(int(ledger.core_free[cell]), int(needs.core[column])),
+                    memory=(int(ledger.memory_free[cell]), int(needs.memory_mib[column])),
+                )
+                or _limited(demand, ledger, cell, int(needs.core[column]))
+                or _no_place(needs, ledger, cell)
+            )
         if why:
             reasons.append((CardReason(card.uuid, card.index, why, selected=other is None), never))
     return reasons
+
+
+def _limited(demand: ContainerDemand, ledger: Ledger, cell: tuple[int, int], core: int) -> str | None:
+    """Return which bound of limits the container would exceed; None if it would not."""
+    held, most = int(ledger.core_limits[cell]), int(ledger.max_core_limits[cell])
+    limit, bound = core_limit(core, demand.core_limit), least_bound((most, demand.max_core_limits))
+    if demand.exclusive or not bound or held + limit <= bound:
+        return None
+    which = f"class {demand.class_name}" if bound == demand.max_core_limits else "the class of one of them"
+    return f"has slices with limits of {held} % of compute, {limit} % more are above the {bound} % that {which} allows"
 
 
 def _no_place(needs: Needs, ledger: Ledger, cell: tuple[int, int]) -> str | None:

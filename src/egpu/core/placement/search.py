@@ -7,7 +7,7 @@ A hostile pod can have many containers of many sizes, and each page and scheduli
 containers are placed in one order only, equal nodes are searched once, and steps have a bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Final
@@ -27,6 +27,8 @@ MAX_CONTAINERS: Final = 256
 """Containers of a pod that is searched for; a larger pod gets only the greedy place."""
 
 
+Places = Mapping[str, tuple[int, ...]]
+"""The columns of each container."""
 CutCard = tuple[Mig, tuple[InstancePlace, ...]]
 """The possible and existing instances of a card in MIG mode, and which places are held."""
 
@@ -57,6 +59,8 @@ class Cards:
     mode: list[int]
     cut: Sequence[CutCard | None] = ()
     """The cards in MIG mode."""
+    allowed: Callable[[Places], bool] | None = None
+    """Whether a place is within bounds that are not in these figures; None for no such bounds."""
 
 
 class _Search:
@@ -70,6 +74,7 @@ class _Search:
         self.base_core, self.base_memory = cards.core, cards.memory
         self.sidecars = [one for one in containers if one.role.sidecar]
         self.cut = cards.cut
+        self.allowed = cards.allowed
         self.wanted: list[list[WantedInstance]] = [[] for _ in cards.mode]
         self.chosen: dict[str, tuple[int, ...]] = {}
         self.steps = 0
@@ -120,7 +125,7 @@ class _Search:
 
     def alike(self, position: int, column: int) -> tuple[int, ...]:
         """Return a key of the column: columns with equal keys are interchangeable from here on, so one is tried."""
-        if self.distinct[position]:
+        if self.distinct[position] or self.allowed is not None:
             return (column,)
         return (
             self.core[column],
@@ -135,7 +140,7 @@ class _Search:
 
     def run(self, position: int = 0) -> bool:
         if position == len(self.containers):
-            return True
+            return self.allowed is None or self.allowed(self.chosen)
         needs = self.containers[position]
         candidates = [column for column in range(len(self.mode)) if self.fits(needs, column)]
         if self.repeats[position] and needs.cards == 1:
@@ -220,7 +225,7 @@ class Searches:
         search = _Search(containers, cards, ranks, most_steps=min(MAX_STEPS, self._left))
         if search.hopeless():
             return None
-        if search.distinct[0]:
+        if search.distinct[0] or cards.allowed is not None:
             return self._run(search)
         key = (*map(tuple, (cards.core, cards.memory, cards.mode)), *(
             (tuple(one.core), tuple(one.memory), tuple(one.possible)) for one in containers

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from egpu.api.allocation import Qos, Work
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
 from egpu.core.view.pending import PendingPod
@@ -53,6 +54,9 @@ class SliceView:
     provisioner: str
     exclusive: bool
     core_percent: int
+    core_limit_percent: int
+    qos: Qos
+    work: Work
     memory_mib: int
     init: bool = False
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
