@@ -22,6 +22,7 @@ from egpu.cli.output import Table
 from egpu.cli.pool import credentials, leases_table, servers_table
 from egpu_base.errors import ElasticGPUError, NativeMissing
 from egpu_sim.machines import machine as simulator
+from support import forked_commands
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -94,10 +95,9 @@ class LocalPool:
 
     def egpu(self, *command: str, who: str = "op", check: bool = True) -> subprocess.CompletedProcess[str]:
         role = "admin" if who == "op" else "client"
-        return subprocess.run(
-            [sys.executable, "-m", "egpu", *command, *self.flags(role, who)],
-            capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=check,
-        )  # fmt: skip
+        return forked_commands.run(
+            [*command, *self.flags(role, who)], env=os.environ, timeout=DEADLINE_SECONDS, check=check
+        )
 
     def get(self, table: Callable[[str, Credentials], Table]) -> Sequence[Mapping[str, Any]] | None:
         """Return the records of `egpu get`, without a process for each look. None if the broker does not answer."""
@@ -124,9 +124,8 @@ class LocalPool:
         ]  # fmt: skip
 
     def run(self, command: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.run_command(command, *options), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-        )
+        _, _, _, *arguments = self.run_command(command, *options)
+        return forked_commands.run(arguments, env=os.environ, timeout=DEADLINE_SECONDS)
 
     def held_lease_directories(self) -> list[Path]:
         return [path for path in self.directory.glob("*/leases/lease-*") if path.is_dir()]
