@@ -28,9 +28,9 @@ MODULES: Final = (
     "egpu.adapters.pool.client", "egpu.apps.agent", KUBELET,
 )  # fmt: skip
 """What the server imports. A command imports the rest itself."""
-ENVIRONMENT: Final = dict(os.environ)
-"""The server's own."""
-OF_A_START: Final = ("LD_", "PYTHON")
+ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+"""The server's own. A console that was made with a size would keep it."""
+OF_A_START: Final = ("LD_", "PYTHON", "LC_", "LANG", "NO_COLOR")
 """Variables that count when a program starts. If one of these differs from the server's, a command does not fork."""
 
 
