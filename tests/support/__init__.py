@@ -16,6 +16,7 @@ mixed_load       a program that does a little of everything on its GPUs
 commands         `egpu` as its users run it
 forked_commands  its commands as forks of a process that has imported them
 forked_command   … in the fork
+command_imports  … before it
 cuttable_proxy   a way to a port that can be cut at any moment
 process_table    the processes of this machine and what they hold
 wrapped_driver   a driver directory with a test's own functions around a simulated driver

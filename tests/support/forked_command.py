@@ -1,9 +1,11 @@
 """One `egpu` command, in a fork of a process that has imported it: see `support.forked_commands`."""
 
+import atexit
 import os
 import runpy
 import sys
 import tempfile
+import threading
 
 if __name__ == "__main__":
     _, directory, error_file, *arguments = sys.argv
@@ -13,4 +15,16 @@ if __name__ == "__main__":
     os.close(errors)
     tempfile.tempdir = None  # An import may have looked it up, for another TMPDIR.
     sys.argv[1:] = arguments
-    runpy.run_module("egpu", run_name="__main__", alter_sys=True)
+    status = 0
+    try:
+        runpy.run_module("egpu", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        status = ended.code or 0
+    # As `multiprocessing` ends its processes. To take all modules apart would cost as much as many a command.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -22,11 +22,7 @@ from typing import Final
 
 TESTS: Final = Path(__file__).parents[1]
 KUBELET: Final = "egpu_sim.cluster.kubelet"
-MODULES: Final = (
-    *(f"egpu.cli.{name}" for name in ("app", "components", "defrag", "doctor", "explain", "export_trace", "get", "pool",
-                                      "resize", "run", "snapshot")),
-    "egpu.adapters.pool.client", "egpu.apps.agent", KUBELET,
-)  # fmt: skip
+MODULES: Final = ("support.command_imports", "egpu.adapters.pool.client", "egpu.apps.agent", KUBELET)
 """What the server imports. A command imports the rest itself."""
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
 """The server's own. A console that was made with a size would keep it."""
