@@ -83,11 +83,12 @@ test-quick: $(VENV)/.dev $(VENV)/.installed  ## the tests without clusters and p
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) tests/unit tests/property
 
 # Each Python gets an environment of its own below build. Plain asserts: each worker would rewrite every module of tests anew for each Python.
+# Few examples: another Python changes no rule.
 PYTHONS ?= python3.12 python3.13
 test-pythons:  ## test-quick with the other Pythons of PYTHONS that are on this machine
 	@for python in $(PYTHONS); do \
 	    if ! $$python -c '' > /dev/null 2>&1; then echo "no $$python on this machine: not tested with it" >&2; continue; fi; \
-	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python QUICK=--assert=plain test-quick || exit 1; \
+	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python QUICK="--assert=plain --hypothesis-profile=few" test-quick || exit 1; \
 	done
 
 # Without KUBECONFIG these tests run on the simulated cluster, as in `make test`. Other settings are at the top of tests/cluster/conftest.py.

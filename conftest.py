@@ -23,6 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("patient", deadline=None)
 # For `make mutants`: the same examples every time, and no search for the smallest one that fails.
 settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+# For `make test-pythons`: another Python changes no rule.
+settings.register_profile("few", deadline=None, max_examples=20)
 settings.load_profile("patient")
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,12 @@ class Tool(Kubectl):
 
 @pytest.fixture(scope="module")
 def kubeconfig() -> Iterator[Path]:
-    """One cluster for all of this file, started as a user starts it."""
+    """One cluster for all of this file, started as a user starts it. Ctrl-C ends it, and nothing is left."""
     with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
         place = Place(Path(root))
         with up(place, "--nodes", "2", "--gpus", "2") as (process, facts):
             yield Path(facts["kubeconfig"])
+            start_stubborn(place, facts)
             assert process.poll() is None, place.stderr()
         assert process.returncode == 0, place.stderr()
         assert place.left_behind() == []
@@ -236,14 +237,19 @@ def slices_of(kubectl: Tool, claim: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_the_cluster_ends_nothing_is_left(place: Place, how: signal.Signals):
-    """Not even a container that ignores SIGTERM."""
+def start_stubborn(place: Place, facts: Mapping[str, Any]) -> None:
+    """Start a container that ignores SIGTERM. It ends with the cluster too."""
     stubborn = "trap '' TERM; echo up; while :; do sleep 0.5; done"
+    tool = Tool(Path(OWN) if OWN else debian_kubectl(), Path(facts["kubeconfig"]), place.root)
+    tool.apply(a_pod("stubborn", stubborn, limits={names.GPU_CORE: 10, names.GPU_MEMORY: 512}))
+    tool.until("the container's word", lambda: tool.run("logs", "stubborn").stdout == "up\n")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_however_the_cluster_ends_nothing_is_left(place: Place, how: signal.Signals):
+    """The cluster of the other tests ends by SIGINT."""
     with up(place, "--nodes", "1", "--gpus", "1") as (process, facts):
-        tool = Tool(Path(OWN) if OWN else debian_kubectl(), Path(facts["kubeconfig"]), place.root)
-        tool.apply(a_pod("stubborn", stubborn, limits={names.GPU_CORE: 10, names.GPU_MEMORY: 512}))
-        tool.until("the container's word", lambda: tool.run("logs", "stubborn").stdout == "up\n")
+        start_stubborn(place, facts)
         assert {path.is_dir() for path in place.shared} == {True, False}, "runs of containers, and a simulated machine"
         process.send_signal(how)
         assert process.wait(DEADLINE_SECONDS) == (-how if how is signal.SIGKILL else 0)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from egpu.adapters.executors.leftovers import processes_of
+from egpu.cli.pool import leases_table, servers_table
 from egpu.core.leasing.pool import TTL_SECONDS
 from support.local_pool import FAR, LocalPool, built, local_pool, sample
 from support.simulated_gpu import variables
@@ -234,6 +235,15 @@ def holding_other(pool: LocalPool) -> Generator[Callable[[str], str]]:
         stdout.close()
 
 
+def test_leases_and_servers_are_listed_for_scripts(pool: LocalPool) -> None:
+    with holding(pool):
+        for name, table, key in (("leases", leases_table, "lease"), ("servers", servers_table, "server")):
+            done = pool.egpu("get", name, "--pool", f"127.0.0.1:{pool.port}", "-o", "json")
+            listed = [one[key] for one in json.loads(done.stdout)]
+            assert listed == [one[key] for one in pool.get(table) or ()]
+            assert listed
+
+
 def test_a_lease_survives_broker_and_daemon_killed_and_started_again(pool: LocalPool) -> None:
     with holding(pool) as (_, tell):
         (before,) = pool.leases()
@@ -263,7 +273,7 @@ def test_a_deadline_of_a_shrunk_lease_is_kept_though_broker_and_daemons_are_kill
         for name in ("broker", "one", "two"):
             pool.again(name)
         wait_until(lambda: sum(one["connected"] for one in pool.servers()) == 2)
-        wait_until(lambda: pool.get("leases") == [])
+        wait_until(lambda: pool.get(leases_table) == [])
         assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
         process.stdin.close()  # type: ignore[union-attr]
         process.wait(DEADLINE_SECONDS)

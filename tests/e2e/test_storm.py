@@ -1,4 +1,4 @@
-"""The storm: sixty pods at once on four nodes of four cards, in peace and while components are killed; and rounds of
+"""The storm: many pods at once on four nodes of four cards, in peace and while components are killed; and rounds of
 pods with resource names and with ResourceClaims, on nodes whose cards the extender or kube-scheduler gives out."""
 
 import asyncio
@@ -42,7 +42,7 @@ kube-scheduler does, and would find the extender dead again and again if it were
 """Not the webhook: without admission no pod is created, which is what failurePolicy Fail is for."""
 
 GIVEN_BACK_SECONDS = 40.0
-PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = 12, 24, 8
+PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = or_long((8, 16, 4), (12, 24, 8))
 
 
 async def _until_done(client: Client, count: int) -> list[Pod]:
@@ -183,9 +183,9 @@ async def _storm(running: Cluster, pods: list[dict[str, Any]], *, seed: int, kil
     return killed
 
 
-async def test_sixty_pods_at_once() -> None:
+async def test_many_pods_at_once() -> None:
     async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
-        await _storm(running, manifests(1), seed=1, kills=0)
+        await _storm(running, manifests(1, PODS), seed=1, kills=0)
         assert not any(child.restarts for child in running.fleet.children.values())
 
 

@@ -4,7 +4,7 @@ objects          objects as the API server holds them, and the scheduler's cache
 fake_api         a pretend API server behind httpx2's transport seam
 control_plane    the simulated API server, and webhook, controller and extender inside the test
 local_node       a node of this machine: API server, kubelet, agent
-storm            sixty pods at once, and a witness of what they are given
+storm            many pods at once, and a witness of what they are given
 in_process_pool  a pool in this process: the broker, and servers made of nothing
 local_pool       a pool of this machine's processes
 simulated_fixtures  fixtures over the simulated world
@@ -14,6 +14,9 @@ remote_gpu       an executor on it, and the remote client beside it
 slices           a slice on a driver made for tests, and programs inside
 mixed_load       a program that does a little of everything on its GPUs
 commands         `egpu` as its users run it
+forked_commands  its commands as forks of a process that has imported them
+forked_command   … in the fork
+command_imports  … before it
 cuttable_proxy   a way to a port that can be cut at any moment
 process_table    the processes of this machine and what they hold
 wrapped_driver   a driver directory with a test's own functions around a simulated driver

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import process_table
+from support import forked_commands, process_table
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 MARK = "EGPU_TEST_PLACE"
@@ -47,6 +47,8 @@ class Place:
     ) -> subprocess.CompletedProcess[str]:
         """`egpu ARGUMENTS` to its end; the caller looks at the exit code. `inside`: a command that runs the rest of its
         arguments, such as `nice`."""
+        if not inside:
+            return forked_commands.run(arguments, env=self.environment(**env), timeout=timeout, cwd=self.root)
         command = [*inside, sys.executable, "-m", "egpu", *arguments]
         return subprocess.run(
             command,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +33,8 @@ from egpu_sim.cluster import janitor, log_lines
 from egpu_sim.cluster.apiserver import Config, ServerHandle, serve
 from egpu_sim.cluster.kubelet import end_all, objects
 from egpu_sim.machines.machine import Machine
+from support import forked_commands
+from support.forked_commands import Fork
 from support.process_table import processes
 from support.waiting import until
 
@@ -103,8 +104,8 @@ class LocalNode:
     _agent: Agent | None = None
     _shim: NodeShim | None = None
     _shim_task: asyncio.Task[None] | None = None
-    kubelet: asyncio.subprocess.Process | None = None
-    agent_process: asyncio.subprocess.Process | None = None
+    kubelet: asyncio.subprocess.Process | Fork | None = None
+    agent_process: asyncio.subprocess.Process | Fork | None = None
     _agent_task: asyncio.Task[None] | None = None
     _agent_supervisor: Supervisor | None = None
     kubelet_flags: list[str] = field(default_factory=list[str])
@@ -195,19 +196,10 @@ class LocalNode:
         self._agent_task = None
 
     async def start_kubelet(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "egpu_sim.cluster.kubelet",
-            "--kubeconfig",
-            str(self.kubeconfig),
-            "--node",
-            NODE,
-        ]
-        command += ["--kubelet-dir", str(self.kubelet_dir), "--cdi-dir", str(self.cdi_dir)]
-        command += ["--backoff-seconds", "0.2", *self.kubelet_flags]
-        with (self.directory / "kubelet.log").open("ab") as output:
-            self.kubelet = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        arguments = ["--kubeconfig", str(self.kubeconfig), "--node", NODE, "--kubelet-dir", str(self.kubelet_dir)]
+        arguments += ["--cdi-dir", str(self.cdi_dir), "--backoff-seconds", "0.2", *self.kubelet_flags]
+        log_file = self.directory / "kubelet.log"
+        self.kubelet = await forked_commands.start(forked_commands.KUBELET, arguments, log_file)
         await until((self.kubelet_dir / "device-plugins/kubelet.sock").exists, "kubelet listens")
 
     async def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -307,24 +299,12 @@ class LocalNode:
     async def start_agent_process(self, machine: Machine) -> None:
         """The agent as a process of its own, on the simulated machine's NVML."""
         self._start_shim(machine.driver_dir)
-        program = "from egpu.cli import main; main()"
-        command = [
-            sys.executable,
-            "-c",
-            program,
-            "agent",
-            "--shim",
-            "--node",
-            NODE,
-            "--kubeconfig",
-            str(self.kubeconfig),
-        ]
-        command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
-        command += ["--device-root", str(machine.device_dir), "--cdi", self.cdi, "--cdi-dir", str(self.cdi_dir)]
-        command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
-        command += ["--mount-usage"] if mounts.allowed(self.directory) else []
-        with (self.directory / "agent.log").open("ab") as output:
-            self.agent_process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        arguments = ["agent", "--shim", "--node", NODE, "--kubeconfig", str(self.kubeconfig)]
+        arguments += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
+        arguments += ["--device-root", str(machine.device_dir), "--cdi", self.cdi, "--cdi-dir", str(self.cdi_dir)]
+        arguments += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
+        arguments += ["--mount-usage"] if mounts.allowed(self.directory) else []
+        self.agent_process = await forked_commands.start("egpu", arguments, self.directory / "agent.log")
         await until(self._agent_answers, "agent ready")
 
     async def _agent_answers(self) -> bool:

@@ -1,23 +1,28 @@
 """A pool of real processes: `egpu broker`, `egpu serve` and `egpu run --pool`, with executors on simulated cards."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from egpu.adapters import native
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import authority
+from egpu.adapters.pool.security import Credentials
+from egpu.cli.output import Table
+from egpu.cli.pool import credentials, leases_table, servers_table
 from egpu_base.errors import ElasticGPUError, NativeMissing
 from egpu_sim.machines import machine as simulator
+from support import forked_commands
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -90,22 +95,27 @@ class LocalPool:
 
     def egpu(self, *command: str, who: str = "op", check: bool = True) -> subprocess.CompletedProcess[str]:
         role = "admin" if who == "op" else "client"
-        return subprocess.run(
-            [sys.executable, "-m", "egpu", *command, *self.flags(role, who)],
-            capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=check,
-        )  # fmt: skip
+        return forked_commands.run(
+            [*command, *self.flags(role, who)], env=os.environ, timeout=DEADLINE_SECONDS, check=check
+        )
 
-    def get(self, what: str) -> list[dict[str, Any]] | None:
-        done = self.egpu("get", what, "--pool", f"127.0.0.1:{self.port}", "-o", "json", check=False)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+    def get(self, table: Callable[[str, Credentials], Table]) -> Sequence[Mapping[str, Any]] | None:
+        """Return the records of `egpu get`, without a process for each look. None if the broker does not answer."""
+        given = self.flags("admin", "op")
+        files = {option: Path(file) for option, file in zip(given[::2], given[1::2], strict=True)}
+        asking = credentials(*map(files.get, ("--secret-file", "--tls-ca", "--tls-cert", "--tls-key")))
+        try:
+            return table(f"127.0.0.1:{self.port}", asking).records
+        except typer.Exit:
+            return None
 
-    def servers(self) -> list[dict[str, Any]]:
-        found: list[list[dict[str, Any]]] = []
-        wait_until(lambda: (answer := self.get("servers")) is not None and not found.append(answer))
+    def servers(self) -> Sequence[Mapping[str, Any]]:
+        found: list[Sequence[Mapping[str, Any]]] = []
+        wait_until(lambda: (answer := self.get(servers_table)) is not None and not found.append(answer))
         return found[0]
 
-    def leases(self) -> list[dict[str, Any]]:
-        return self.get("leases") or []
+    def leases(self) -> Sequence[Mapping[str, Any]]:
+        return self.get(leases_table) or []
 
     def run_command(self, command: Sequence[str], *options: str, who: str = "ann") -> list[str]:
         return [
@@ -114,9 +124,8 @@ class LocalPool:
         ]  # fmt: skip
 
     def run(self, command: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.run_command(command, *options), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-        )
+        _, _, _, *arguments = self.run_command(command, *options)
+        return forked_commands.run(arguments, env=os.environ, timeout=DEADLINE_SECONDS)
 
     def held_lease_directories(self) -> list[Path]:
         return [path for path in self.directory.glob("*/leases/lease-*") if path.is_dir()]

@@ -13,7 +13,12 @@ from typing import Any, Final, TypeVar, overload
 DEADLINE_SECONDS: Final = 90.0
 """After this, what a test waits for is called a hang."""
 
-POLL_SECONDS: Final = 0.01
+POLL_SECONDS: Final = (0.01, 0.25)
+"""The shortest and the longest pause between two looks."""
+
+PAUSES_PER_LOOK: Final = 4
+"""A pause is so many times as long as the look before it. A look that runs kubectl would else keep a core busy, and
+what it waits for would take longer."""
 
 T = TypeVar("T")
 What = str | Callable[[], str]
@@ -31,22 +36,31 @@ async def until(condition: Callable[[], Any], what: What = "", *, seconds: float
     """
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         answer = condition()
         if inspect.isawaitable(answer):
             answer = await answer
         if answer:
             return answer
         _check(deadline, what, answer)
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(_pause(began))
 
 
 def wait_until(condition: Callable[[], T | None], what: What = "", *, seconds: float = DEADLINE_SECONDS) -> T:
     """As `until`, where there is no event loop."""
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (answer := condition()):
         _check(deadline, what, answer)
-        time.sleep(POLL_SECONDS)
+        time.sleep(_pause(began))
+        began = time.monotonic()
     return answer
+
+
+def _pause(began: float) -> float:
+    """Return the seconds to the next look, after one that began then."""
+    shortest, longest = POLL_SECONDS
+    return min(longest, max(shortest, PAUSES_PER_LOOK * (time.monotonic() - began)))
 
 
 def _check(deadline: float, what: What, answer: object) -> None:

@@ -18,6 +18,7 @@ from egpu.adapters import native
 from egpu.adapters.slices.pages import PPM, DevicePolicy, read_policy
 from egpu.core.backoff import Backoff
 from egpu_sim.machines import machine as simulator
+from support import forked_commands
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
@@ -159,7 +160,8 @@ def command(state: Path, *arguments: object) -> list[str]:
 
 
 def run(state: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(state, *arguments), capture_output=True, text=True, timeout=120, check=False)
+    _, _, _, *given = command(state, *arguments)
+    return forked_commands.run(given, env=os.environ, timeout=120)
 
 
 def leftovers(state: Path) -> list[str]:

@@ -22,9 +22,11 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu_sim.machines.machine import Machine, create_machine, destroy
 from support.local_node import NODE, LocalNode, local_node, restarts, shell
+from support.long import or_long
 from support.waiting import until
 
 MIB = 1024 * 1024
+PODS = or_long(12, 24)
 GPU = {"limits": {names.SLOT: "1"}}
 
 
@@ -225,7 +227,7 @@ async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[LocalNode,
     expected: dict[str, tuple[str, int, int]] = {}
 
     async def trouble() -> None:
-        for _ in range(3):
+        for _ in range(or_long(2, 3)):
             await asyncio.sleep(chance.uniform(0.3, 1.2))
             await node.kill_agent()
             await asyncio.sleep(chance.uniform(0.0, 0.3))
@@ -234,7 +236,7 @@ async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[LocalNode,
             await node.start_agent_process(machine)
 
     async def arrive() -> None:
-        for number in range(24):
+        for number in range(PODS):
             allocation: dict[str, ContainerAllocation] = {}
             containers: list[dict[str, Any]] = []
             for name in ("a", "b", "c")[: chance.randint(1, 3)]:
@@ -248,7 +250,7 @@ async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[LocalNode,
             await asyncio.sleep(chance.uniform(0, 0.2))
 
     await asyncio.gather(arrive(), trouble())
-    for number in range(24):
+    for number in range(PODS):
         pod = await node.phase(f"storm-{number}", "Succeeded", "Failed")
         assert pod.status.phase == "Succeeded", pod.status
     for own, wanted in expected.items():
