@@ -351,7 +351,7 @@ def test_classes() -> None:
     (unknown,) = validate_class(gpu_class(provisioner="acme.com/gpu"), None)
     assert unknown.field == "provisioner"
     assert "choose one of elasticgpu.io/physical" in unknown.reason
-    (unit,) = validate_class(gpu_class(parameters={"memoryUnit": "TB"}), None)
+    (unit,) = validate_class(gpu_class(provisioner=names.GPUSHARE, parameters={"memoryUnit": "TB"}), None)
     assert unit.field == "parameters[memoryUnit]"
     (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
     assert placing.reason.startswith("'best' is not one of price, fgd, best-fit")

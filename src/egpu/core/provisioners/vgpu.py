@@ -48,6 +48,7 @@ class VGPU(VCUDA):
     parks = False
     resizable = False
     parameters: ClassVar = {SCHEDULER: (BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE), MODE: (EQUAL_SIZE, MIXED_SIZE)}
+    texts: ClassVar = (PROFILES,)
 
     def problem(self, demand: ContainerDemand) -> str | None:
         if BY_NAME[demand.vocabulary].parts or demand.vocabulary == VGPU_PROFILES.name:
