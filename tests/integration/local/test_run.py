@@ -223,7 +223,7 @@ def test_without_private_mounts_it_still_works_and_says_what_is_weaker(
     assert "clears its environment" in said
 
 
-@pytest.mark.parametrize(("core", "kernel_us"), [(30, 100), (60, 1000)])
+@pytest.mark.parametrize(("core", "kernel_us"), [(30, 100), (60, 1000), (100, 1000)])
 def test_the_share_of_compute_time_holds(
     state: Path, program: Callable[[str], Path], core: int, kernel_us: int
 ) -> None:
@@ -235,8 +235,9 @@ def test_the_share_of_compute_time_holds(
     assert 0 < busy / elapsed <= core / 100 * 1.02 + 0.03  # late wake-ups on a busy machine only take time away
     told = json.loads(done.stderr.splitlines()[-1])
     assert told["exitStatus"] == 0
+    assert told["launches"] == round(busy * 1e6 / kernel_us)
     assert told["gpuSeconds"] >= busy * 0.98
-    assert told["throttledSeconds"] > 0
+    assert (told["throttledSeconds"] > 0) or core == 100
 
 
 def lines(state: Path) -> list[DevicePolicy]:
