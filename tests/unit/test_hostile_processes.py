@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -157,6 +158,8 @@ def test_no_link_in_a_process_s_root_is_followed(tmp_path: Path, start: Start, l
     os.link(victim.policy, root / "other/policy")
     (root / link).parent.mkdir(parents=True)
     (root / link).symlink_to("/other" if link == "opt/egpu" else "/other/policy")
+    now = time.time()
+    os.utime(root / link, (now + 3600, now), follow_symlinks=False)  # to follow it, nothing would be written
     attacker = start(CHROOT, root)
     assert proc.file_at(attacker, "/other/policy") == membership.identity(victim.policy)
     assert proc.file_at(attacker, "/opt/egpu/policy") is None
