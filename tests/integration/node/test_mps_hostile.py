@@ -127,6 +127,11 @@ def test_a_daemon_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept.read_text() == "mine"
 
 
+def touched(directory: Path, count: int) -> None:
+    for number in range(count):
+        (directory / str(number)).touch()
+
+
 def device_of(path: Path | str) -> int:
     return os.stat(path).st_dev
 
@@ -148,8 +153,7 @@ async def test_a_cards_programs_share_a_memory_of_limited_size(tmp_path: Path, m
             (memory / "all").write_bytes(bytes(1 << 21))
         (memory / "all").unlink()
         with pytest.raises(OSError, match="No space left"):
-            for number in range(MEMORY_FILES + 1):
-                (memory / str(number)).touch()
+            touched(memory, MEMORY_FILES + 1)
     await here.step()
     assert not list((tmp_path / "mps").iterdir())
     assert not memory.is_mount()

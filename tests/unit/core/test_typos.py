@@ -55,7 +55,8 @@ def test_a_class_that_is_there_can_still_be_changed() -> None:
 def test_every_parameter_that_the_page_of_claims_describes_is_known() -> None:
     page = (ROOT / "docs/start/claims.md").read_text()
     table = page.split("## Parameters of a class")[1].split("\n## ")[0]
-    described = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)", row)}
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"`(\w+)", row)}
     known = shared_parameters().union(*(own_parameters(one) for one in PROVISIONERS.values()))
     described |= {"precision", "links", "cardSelector", "cardPreference", "memoryUnit"}  # on pages of their own
     assert described == known
@@ -99,7 +100,9 @@ def test_a_mistyped_annotation_of_ours_is_refused_with_the_one_that_was_meant(
 
 
 def test_other_annotations_are_left_alone() -> None:
-    kept = {"elasticgpu.io/owner-of-this": "me", "team.elasticgpu.io/app": "x", "example.com/card-selektor": "x", "myelasticgpu.io": "x"}
+    kept = dict.fromkeys(
+        ("elasticgpu.io/owner-of-this", "team.elasticgpu.io/app", "example.com/card-selektor", "myelasticgpu.io"), "x"
+    )
     assert validate_pod_create(pod("p", container("app"), annotations=kept), {}, {}) == []
 
 
