@@ -277,7 +277,9 @@ async def test_gangs_that_a_look_left_out_are_looked_at_when_their_namespace_has
 
         with monkeypatch.context() as busy:
             busy.setattr(waker, "would_fit", left_out)
-            await one.waker.look()
-        api.remove("pods", "a", "ns")
+            api.remove("pods", "a", "ns")
+            await shown(one, api)
+            await settled(one)
+        assert not woken(api, "m1")
         now += 1.0
         await until(lambda: woken(api, "m1") and woken(api, "m2"))

@@ -56,9 +56,11 @@ def test_short_looks_add_up(rests: Rests, times: Times) -> None:
 
 def test_time_that_passes_pays_for_short_looks(rests: Rests, times: Times) -> None:
     for _ in range(100):
-        in_vain(rests, times, LONG_SECONDS * 0.9)
-        times.now += REST * LONG_SECONDS
+        in_vain(rests, times, LONG_SECONDS * 0.6)
+        times.now += REST * LONG_SECONDS * 0.45  # pays for a part
+        in_vain(rests, times, LONG_SECONDS * 0.6)
         assert rests.seconds("ns") == 0
+        times.now += REST * LONG_SECONDS
 
 
 def test_a_tenth_of_the_time_is_spent_in_vain(rests: Rests, times: Times) -> None:
