@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, overload
 
@@ -58,7 +58,7 @@ def _check(deadline: float, what: What, answer: object) -> None:
 
 
 @contextmanager
-def within_the_deadline(seconds: float = DEADLINE_SECONDS) -> Iterator[None]:
+def within_the_deadline(seconds: float = DEADLINE_SECONDS) -> Generator[None]:
     """Inside, a call that blocks longer, such as the opening of a FIFO, ends with an AssertionError."""
 
     def ring(*_: object) -> None:

@@ -110,7 +110,7 @@ async def test_a_task_of_a_group_that_ends_ends_its_process(*, killed: bool) -> 
 
     async def lead() -> None:
         async with EndlessTasks() as group:
-            group.start(asyncio.Event().wait())
+            group.start(for_ever())
             group.start(work())
 
     supervisor = Supervisor(signals=())
@@ -121,9 +121,13 @@ async def test_a_task_of_a_group_that_ends_ends_its_process(*, killed: bool) -> 
     assert killed or "work ended unexpectedly" in str(ended.value)
 
 
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
 async def test_a_task_of_a_group_may_be_cancelled() -> None:
     async with asyncio.timeout(DEADLINE_SECONDS), EndlessTasks() as group:
-        group.start(asyncio.Event().wait()).cancel()
+        group.start(for_ever()).cancel()
 
 
 def test_only_these_groups_have_tasks_that_may_end() -> None:

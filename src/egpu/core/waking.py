@@ -34,7 +34,7 @@ class _Asked(NamedTuple):
 
     @classmethod
     def by(cls, pod: Pod, request: Request, gang: Gang | None) -> "_Asked":
-        affinity = (pod.spec.affinity or {}).get("nodeAffinity") or {}
+        affinity: Mapping[str, Any] = (pod.spec.affinity or {}).get("nodeAffinity") or {}
         return cls(request, pod.spec.node_selector or {}, affinity, gang and gang.key)
 
     def found_no_room(self, in_vain: Mapping[str, Sequence["_Asked"]]) -> bool:

@@ -84,7 +84,7 @@ def test_a_mistyped_class_is_refused_with_the_one_that_was_meant() -> None:
         ("elasticgpu.io/cardSelector", "elasticgpu.io/card-selector"),
         ("elasticgpu.io/egpu-app", "elasticgpu.io/egpuc-app"),
         ("elasticgpu.io/egpuc.app", "elasticgpu.io/egpuc-app"),
-        ("egpu.elasticgpu.io/app", "egpuc.elasticgpu.io/app"),
+        ("egpucc.elasticgpu.io/app", "egpuc.elasticgpu.io/app"),
         ("egpuc-templates.elasticgpu.io/app", "egpuc-template.elasticgpu.io/app"),
         ("elasticgpu.io/gang_size", "elasticgpu.io/gang-size"),
         ("elasticgpu.io/gpu-corelimit", "elasticgpu.io/gpu-core-limit"),
@@ -100,7 +100,7 @@ def test_a_mistyped_annotation_of_ours_is_refused_with_the_one_that_was_meant(
 
 
 def test_other_annotations_are_left_alone() -> None:
-    kept = dict.fromkeys(
+    kept: dict[str, str] = dict.fromkeys(
         ("elasticgpu.io/owner-of-this", "team.elasticgpu.io/app", "example.com/card-selektor", "myelasticgpu.io"), "x"
     )
     assert validate_pod_create(pod("p", container("app"), annotations=kept), {}, {}) == []
