@@ -12,6 +12,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from support import kept_memory, sanitizers
+from support.waiting import within_the_deadline
 
 kept_memory.keep_nothing()
 gc.disable()  # until the tests are collected: they stay
@@ -54,3 +55,10 @@ def no_sanitizer_report(sanitizer_reports: Path) -> Iterator[None]:
     yield
     found = list(sanitizers.reported(sanitizer_reports))
     assert not found, "\n".join(found)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Fails the test when a call blocks: for what must never wait."""
+    with within_the_deadline():
+        yield

@@ -27,7 +27,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from egpu.adapters import native
+from egpu.adapters.kubernetes.announced_usage import announced
 from egpu.adapters.slices.pages import UsageReader
+from egpu.adapters.slices.published import read_usage
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.cli.top import ALTERNATE, ORDINARY
@@ -234,6 +236,14 @@ def test_top_on_a_terminal(facts: dict[str, Any], size: tuple[int, int], leave: 
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def test_commands_know_where_agents_tell_what_slices_use(facts: dict[str, Any]) -> None:
+    """`egpu top` and `egpu bill` ask there without any option."""
+    found = announced(Path(facts["kubeconfig"]))
+    assert len(found.urls) == 4, "one for each node"
+    assert found.token_file is not None
+    assert read_usage(found.urls, token=found.token_file.read_text()) == {}, "no slice yet"
 
 
 @contextlib.contextmanager

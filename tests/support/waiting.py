@@ -6,8 +6,10 @@ How fast things are is for the benchmarks.
 
 import asyncio
 import inspect
+import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, overload
 
 DEADLINE_SECONDS: Final = 90.0
@@ -67,3 +69,19 @@ def _check(deadline: float, what: What, answer: object) -> None:
     if time.monotonic() >= deadline:
         said = what() if callable(what) else what
         raise AssertionError(f"did not happen in time: {said or 'what was waited for'}; the last answer: {answer!r}")
+
+
+@contextmanager
+def within_the_deadline(seconds: float = DEADLINE_SECONDS) -> Generator[None]:
+    """Inside, a call that blocks longer, such as the opening of a FIFO, ends with an AssertionError."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError(f"a call has blocked for {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

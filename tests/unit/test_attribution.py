@@ -1,10 +1,13 @@
 """Whose slice a process is in, by real processes; control groups are said by the test."""
 
+import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,6 +19,7 @@ from egpu.adapters.slices.attribution import (
     Attribution,
     WatchedSlice,
 )
+from egpu_base.system import proc
 from egpu_base.system.processes import Process
 from support.waiting import wait_until
 
@@ -202,6 +206,32 @@ def test_a_process_that_only_its_mappings_tell_is_found_in_the_order_of_asking(
     assert attribution.is_behind
     assert list(attribution.owners([large, small], [mine], now=0.01)) == [large, small]
     assert not attribution.is_behind
+
+
+def test_a_look_asks_once_what_is_above_many_processes(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next look asks again: an ancestor may have ended meanwhile."""
+    asked = Counter[tuple[str, int]]()
+
+    def counted(module: ModuleType, name: str) -> None:
+        ask = getattr(module, name)
+
+        def asks(pid: int, *more: object) -> object:
+            asked[name, pid] += 1
+            return ask(pid, *more)
+
+        monkeypatch.setattr(module, name, asks)
+
+    counted(proc, "parent")
+    counted(membership, "control_groups")
+    counted(membership, "page_at")
+    watched = replace(a_slice(tmp_path, "pod", pods=("1a",)), page="/opt/egpu/policy")
+    pids, attribution = [start("print(); input()", tmp_path).pid for _ in range(3)], Attribution()
+    for look in (1, 2):
+        assert attribution.owners(pids, [watched], now=look * 2 * STRANGER_SECONDS) == {}
+        above = {name: times for (name, pid), times in asked.items() if pid == os.getppid()}
+        assert above == {"parent": look, "control_groups": look, "page_at": look}
 
 
 def test_no_mappings_are_read_of_descendants_of_a_root(

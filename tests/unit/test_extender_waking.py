@@ -9,9 +9,10 @@ from test_extender_binding import args, card, claim, cluster, extender, gpu_clas
 from test_extender_gangs import ask, member, shown
 
 from egpu.api import names
-from egpu.apps.extender import Extender, placing
+from egpu.apps.extender import Extender, placing, waker
 from egpu.apps.extender.fence import FENCE
 from egpu.core import waking
+from egpu_base.api.kubernetes import Pod
 from support.fake_api import FakeAPI, Json
 from support.waiting import until
 
@@ -234,10 +235,11 @@ async def test_after_a_long_look_at_a_gang_in_vain_its_namespace_rests_and_is_lo
         for name in ("m1", "m2"):
             api.put("pods", member(name, size=2))
         await shown(one, api)
-        await ask(one, "m1")
-        monkeypatch.setattr(one.placing.rests, "_work", lambda: next(seconds, 10.0))
-        monkeypatch.setattr(one.placing.rests, "_clock", lambda: now)
         now = 1000.0
+        monkeypatch.setattr(one.placing.rests, "_clock", lambda: now)
+        await ask(one, "m1")
+        now += 100.0  # that look is paid for
+        monkeypatch.setattr(one.placing.rests, "_work", lambda: next(seconds, 10.0))
         assert "1 fit at once" in (await ask(one, "m2"))[1]
         places = mock.Mock(side_effect=AssertionError("worked out again"))
         with monkeypatch.context() as busy:
@@ -251,4 +253,33 @@ async def test_after_a_long_look_at_a_gang_in_vain_its_namespace_rests_and_is_lo
         assert not woken(api, "m1")
         now += 91.0
         one.waker.rested()
+        await until(lambda: woken(api, "m1") and woken(api, "m2"))
+
+
+async def test_gangs_that_a_look_left_out_are_looked_at_when_their_namespace_has_rested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rest began with that look, so nobody else knew of it."""
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        for name in ("m1", "m2"):
+            api.put("pods", member(name, size=2))
+        await shown(one, api)
+        for name in ("m1", "m2"):
+            await ask(one, name)
+        rests, now = one.placing.rests, 1000.0
+        monkeypatch.setattr(rests, "_clock", lambda: now)
+
+        def left_out(*_: object) -> list[Pod]:
+            rests._until["ns"], rests.left_out = now + 0.1, {"ns": "g"}
+            return []
+
+        with monkeypatch.context() as busy:
+            busy.setattr(waker, "would_fit", left_out)
+            api.remove("pods", "a", "ns")
+            await shown(one, api)
+            await settled(one)
+        assert not woken(api, "m1")
+        now += 1.0
         await until(lambda: woken(api, "m1") and woken(api, "m2"))

@@ -84,6 +84,9 @@ def garbage(path: Path) -> None:
 THINGS = (fifo, link, device, directory, sparse, garbage)
 
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
 @pytest.mark.parametrize("thing", THINGS, ids=lambda thing: thing.__name__)
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_no_reader_blocks_fills_memory_or_fails(

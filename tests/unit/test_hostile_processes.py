@@ -1,13 +1,16 @@
 """Real processes that choose names, paths and roots to be taken for another's, or to end whoever looks at them."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +39,16 @@ ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]), 0, 0, 0)
 print(); input()
 """
 CHROOT = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); print(); input()"
+DEAF = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0
+at, kind = os.fsencode(sys.argv[1]), os.stat(sys.argv[1]).st_mode
+options = b"fd=%d,rootmode=%o,user_id=0,group_id=0" % (os.open("/dev/fuse", os.O_RDWR), kind)
+assert libc.mount(b"deaf", at, b"fuse.deaf", 0, options) == 0, os.strerror(ctypes.get_errno())
+print(); input()
+"""
+"""Mounts a file system of its own that answers nothing, where nobody else sees it."""
 MANY = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -109,7 +122,9 @@ def test_a_path_that_holds_a_line_makes_nobody_the_neighbour(tmp_path: Path, sta
 def test_a_path_that_holds_half_a_line_ends_no_look(tmp_path: Path, start: Start) -> None:
     one = a_slice(tmp_path, "one")
     attacker, honest = start(MAP, hostile_file(tmp_path, b"a\f")), start(MAP, one.policy)
+    before = proc.odd.total()
     assert owners([attacker, honest], one) == {honest: "one"}
+    assert proc.odd.total() == before, "nothing of it is hard to understand"
     leftovers = Leftovers("7a", slot=tmp_path / "none", policy=one.policy)
     assert end_leftovers([leftovers]) == {leftovers: [honest]}
 
@@ -131,6 +146,46 @@ def test_a_link_in_a_process_s_root_leads_to_nobody_s_slot(tmp_path: Path, start
     assert owners([attacker], victim) == {}
     assert end_leftovers([Leftovers("7a", slot=victim.policy.parent, policy=victim.policy)]) == {}
     assert Process.of(attacker).is_alive()
+
+
+@AS_ROOT
+@pytest.mark.parametrize("link", ["opt/egpu", "opt/egpu/policy"])
+def test_no_link_in_a_process_s_root_is_followed(tmp_path: Path, start: Start, link: str) -> None:
+    """A link that stays in that root leads nowhere either."""
+    victim = a_slice(tmp_path, "victim", page="/opt/egpu/policy")
+    root = tmp_path / "root"
+    (root / "other").mkdir(parents=True)
+    os.link(victim.policy, root / "other/policy")
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to("/other" if link == "opt/egpu" else "/other/policy")
+    now = time.time()
+    os.utime(root / link, (now + 3600, now), follow_symlinks=False)  # to follow it, nothing would be written
+    attacker = start(CHROOT, root)
+    assert proc.file_at(attacker, "/other/policy") == membership.identity(victim.policy)
+    assert proc.file_at(attacker, "/opt/egpu/policy") is None
+    assert owners([attacker], victim) == {}
+
+
+@AS_ROOT
+def test_no_step_leads_out_of_a_process_s_root(tmp_path: Path, start: Start) -> None:
+    victim = a_slice(tmp_path, "victim")
+    (root := tmp_path / "root").mkdir()
+    assert proc.file_at(start(CHROOT, root), "/../victim/policy") is None
+    assert proc.file_at(os.getpid(), str(victim.policy)) == membership.identity(victim.policy)
+
+
+@AS_ROOT
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="this machine has no file systems of users")
+@pytest.mark.parametrize("at", ["opt", "opt/egpu/policy"])
+def test_a_file_system_that_answers_nothing_stops_no_look(tmp_path: Path, start: Start, at: str) -> None:
+    """Neither where it would be asked for a name, nor where it is the page itself."""
+    page = tmp_path / "opt/egpu/policy"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    deaf = start(DEAF, tmp_path / at)
+    look = f"from egpu_base.system import proc; print(proc.file_at({deaf}, {str(page)!r}))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=20, check=True)
+    assert (done.stdout == "None\n") == (at == "opt"), done.stdout
 
 
 @AS_ROOT
@@ -196,6 +251,18 @@ def test_a_process_with_sixty_thousand_mappings_costs_little(
     assert len(sizes) == 1, "once, however many slices there are"
     assert 0 < sizes[0] <= proc.MAX_BYTES
     assert peak < 8 * proc.MAX_BYTES
+
+
+def test_mappings_that_the_kernel_writes_slowly_are_read_for_a_limited_time(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy").write_bytes(bytes(8192))
+    pid, clock = start(MANY, tmp_path / "policy"), itertools.count(step=proc.MAX_SECONDS)
+    found, finds = list[bytes](), proc.find_mapped
+    monkeypatch.setattr(proc, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(proc, "find_mapped", lambda maps, wanted: found.append(maps) or finds(maps, wanted))
+    proc.mapped(pid, frozenset({(0, 0)}))
+    assert 0 < len(found[0]) < 32 * 1024
 
 
 def test_no_step_of_a_look_is_taken_for_each_mapping() -> None:

@@ -19,11 +19,20 @@ from egpu.core.leasing.records import LeaseRequest
 from egpu_base.http import strangers
 from egpu_base.http.listening import Listen
 from egpu_base.runtime import restarts
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.looking import looking
 from egpu_base.runtime.supervisor import Supervisor, TaskEndedError
 from support.in_process_pool import secret
 
 DEADLINE_SECONDS = 10
+ROOT = Path(__file__).parents[2]
+MAY_END = (
+    "apps/agent/limits/memory",  # ends processes
+    "apps/broker/sessions",  # answers a caller
+    "apps/dashboard/usage_sources",  # asks each agent once
+    "apps/serve/app",  # serves one connection to the broker
+    "cli/watching",  # follows what a command waits for
+)
 
 
 class Killed(Exception):
@@ -91,6 +100,48 @@ async def test_a_task_beside_a_process_s_own_is_started_again(monkeypatch: pytes
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_task_of_a_group_that_ends_ends_its_process(*, killed: bool) -> None:
+    async def work() -> None:
+        if killed:
+            raise Killed
+
+    async def lead() -> None:
+        async with EndlessTasks() as group:
+            group.start(for_ever())
+            group.start(work())
+
+    supervisor = Supervisor(signals=())
+    supervisor.add("lead", lead())
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        with pytest.raises(Killed if killed else TaskEndedError) as ended:
+            await supervisor.run()
+    assert killed or "work ended unexpectedly" in str(ended.value)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_task_of_a_group_may_be_cancelled() -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS), EndlessTasks() as group:
+        group.start(for_ever()).cancel()
+
+
+def test_only_these_groups_have_tasks_that_may_end() -> None:
+    """Any other group watches something: it is one of `EndlessTasks`."""
+    found = {
+        str(file.relative_to(ROOT))
+        for tree in ("src", "base/src")
+        for file in (ROOT / tree).rglob("*.py")
+        if "TaskGroup()" in file.read_text()
+    }
+    assert found == {
+        "base/src/egpu_base/runtime/endless.py",
+        *(f"src/egpu/{one}.py" for one in MAY_END),
+    }
 
 
 async def test_a_listener_that_takes_nobody_any_more_ends_its_process(

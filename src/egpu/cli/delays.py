@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from egpu.api.names import EVENT_DELAYED, EVENT_DELAYS
+from egpu.api.text import escaped
 from egpu.cli.snapshot import reading
 from egpu_base.api.kubernetes import Event
 from egpu_base.api.wire import seconds_since
@@ -39,5 +40,5 @@ def delays_of(events: Sequence[Event], name: str, *, now: datetime) -> list[str]
         subject = one.involved_object
         told = subject.kind == "Pod" and subject.name == name and one.reason in (EVENT_DELAYS, EVENT_DELAYED)
         if told and seconds_since(one.last_timestamp, now) < RECENT_SECONDS:
-            found[one.message] = None
+            found[escaped(one.message)] = None  # a line, whatever the event says
     return list(found)

@@ -33,7 +33,7 @@ from egpu_base.errors import ElasticGPUError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:  # slow to load, and only some commands need them
     from egpu.adapters.pool.client import PoolClient
-    from egpu.adapters.pool.messages import CardView
+    from egpu.adapters.pool.messages import CardView, LeaseView
     from egpu.apps.serve import ServeConfig
 
 T = TypeVar("T")
@@ -298,7 +298,7 @@ def run_pooled(
         "lease": None if lease is None else lease.lease,
         "cards": [] if lease is None else [_card(card) for card in lease.cards],
         "exitStatus": outcome.status,
-        "gpuSeconds": 0.0 if lease is None else lease.gpu_seconds,
+        "gpuSeconds": _gpu_seconds(lease),
     }
 
 
@@ -306,6 +306,14 @@ def _making_ptx(present: Mapping[str, str]) -> dict[str, str]:
     from egpu.laptop.machines import making_ptx
 
     return making_ptx(present)
+
+
+def _gpu_seconds(lease: "LeaseView | None") -> float | None:
+    """Return None for a lease of 100 %, whose programs run without being timed."""
+    if lease is None:
+        return 0.0
+    timed = lease.gpu_seconds > 0 or any(card.share.core < 100 for card in lease.cards)
+    return lease.gpu_seconds if timed else None
 
 
 def _card(card: "CardView") -> dict[str, object]:

@@ -6,6 +6,7 @@
     remaking      pods that a kubelet refused for lack of room
     admission     defaults and checks when objects are created or changed
     hiding        containers that ask for no card, and must not see any
+    spelling      known names that a mistyped one is like
     mounts        a new pod's own mounts over its slice
     preemption    which pods to evict for a more important pod
     dra           devices, claims and classes of Kubernetes' own dynamic resource allocation

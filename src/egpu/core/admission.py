@@ -16,13 +16,14 @@ from egpu.api.vocabularies import BY_NAME, BY_RESOURCE
 from egpu.core.demand.amounts import count_or_none, in_units
 from egpu.core.demand.bounds import class_bounds
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, names_of_class
-from egpu.core.demand.classes import Parameters, class_selector, parameter_values
+from egpu.core.demand.classes import POLICY, Parameters, class_selector, parameter_values
 from egpu.core.demand.counted import counted
 from egpu.core.demand.kinds import is_latency, latency_priority
 from egpu.core.demand.limits import max_core_limits
 from egpu.core.demand.others import others_problems, unserved_resources
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.demand.templates import template_problems, with_named_claims
+from egpu.core.demand.typos import mistyped_annotations, unknown_parameters
 from egpu.core.gangs.membership import disagreement
 from egpu.core.hiding import hide_cards, may_show_cards
 from egpu.core.json_patch import add, annotations, pointer
@@ -92,6 +93,7 @@ def validate_pod_create(
         return _as_told(pod, unserved)  # further problems would be misleading
     demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib, vocabularies=vocabularies)
     problems += template_problems(pod, claims, classes) + others_problems(pod, demand.containers)
+    problems += mistyped_annotations(pod)
     found = [Violation(problem.field, problem.reason) for problem in problems]
     found += _brought_annotations(pod, demand, complete=not problems)
     for container in pod.all_containers:
@@ -336,7 +338,9 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
             max_core_limits,
         )  # fmt: skip
         checks = [*(partial(check, technology=technology) for check in own), *checks, technology.profiles]
-    for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
+        if old is None:  # an older one must stay changeable
+            found += [Violation(one.field, one.reason) for one in unknown_parameters(parameters, technology)]
+    for parameter, allowed in (parameter_values() | {POLICY: CLUSTER_NAMES}).items():
         value = parameters.get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))

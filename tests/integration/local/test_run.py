@@ -237,8 +237,18 @@ def test_the_share_of_compute_time_holds(
     assert 0 < busy / elapsed <= core / 100 * 1.02 + 0.03  # late wake-ups on a busy machine only take time away
     told = json.loads(done.stderr.splitlines()[-1])
     assert told["exitStatus"] == 0
+    assert told["launches"] == round(busy * 1e6 / kernel_us)
     assert told["gpuSeconds"] >= busy * 0.98
     assert told["throttledSeconds"] > 0
+
+
+def test_what_is_not_timed_is_not_told_as_nothing(state: Path, program: Callable[[str], Path]) -> None:
+    """Without a limit of compute, programs run untimed: the figures are unknown, not zero."""
+    arguments = ("--core", 100, "--memory", "1GiB", "-o", "json", "--", sys.executable, program(BURN), 1000, 0.1)
+    done = run(state, *arguments)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["launches"], told["gpuSeconds"], told["throttledSeconds"]) == (None, None, 0)
 
 
 def lines(state: Path) -> list[DevicePolicy]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.cards.mps import CLIENTS, MEMORY, PIPES, PROGRAM, MpsControl
-from egpu.apps.agent.cards.mps_servers import MpsServers
+from egpu.apps.agent.cards.mps_servers import MEMORY_FILES, MpsServers
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.provisioners.preparation import ServedSlice
 from egpu_base.errors import NotSupported
@@ -101,6 +101,7 @@ def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("made", [fifo, sparse, link, device])
 def test_what_stands_in_the_place_of_the_pid_neither_blocks_nor_fills_memory(
     card: Path, made: Callable[[Path], None]
@@ -126,6 +127,11 @@ def test_a_daemon_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept.read_text() == "mine"
 
 
+def touched(directory: Path, count: int) -> None:
+    for number in range(count):
+        (directory / str(number)).touch()
+
+
 def device_of(path: Path | str) -> int:
     return os.stat(path).st_dev
 
@@ -145,6 +151,9 @@ async def test_a_cards_programs_share_a_memory_of_limited_size(tmp_path: Path, m
         assert device_of(seen) == device_of(memory) != device_of("/dev/shm")
         with pytest.raises(OSError, match="No space left"):
             (memory / "all").write_bytes(bytes(1 << 21))
+        (memory / "all").unlink()
+        with pytest.raises(OSError, match="No space left"):
+            touched(memory, MEMORY_FILES + 1)
     await here.step()
     assert not list((tmp_path / "mps").iterdir())
     assert not memory.is_mount()

@@ -4,6 +4,7 @@ what the old authority signed is refused once nobody trusts it."""
 import asyncio
 import contextlib
 import shutil
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -143,6 +144,22 @@ async def test_a_caller_with_certificates_is_told_that_there_is_no_tls(tmp_path:
     async with listening(plain, relayed=False) as listener:
         with pytest.raises(Refused, match=r"does not use TLS\. Leave out --tls-ca, --tls-cert and --tls-key"):
             await Caller(listener, with_tls, None).call()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["get", "leases"], 1), (["run", "--memory", "1GiB"], 125)], ids=["get", "run"]
+)
+async def test_the_command_line_names_tls_in_one_line(tmp_path: Path, command: list[str], code: int) -> None:
+    with_tls, plain = authority.issue(tmp_path / "pki", "broker", "one"), in_process_pool.secret(tmp_path)
+    async with listening(with_tls, relayed=False) as listener:
+        options = ["--pool", str(listener.address), "--secret-file", str(plain.secret_file)]
+        program = ["--", "true"] if command[0] == "run" else []
+        called = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "egpu", *command, *options, *program, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await called.communicate()
+        assert said.decode() == f"error: {listener.address} uses TLS. Give --tls-ca, --tls-cert and --tls-key\n"
+        assert called.returncode == code
 
 
 async def test_files_that_are_wrong_from_the_start_are_said_to_be(tmp_path: Path) -> None:

@@ -26,3 +26,9 @@ def test_recent_events_of_the_pod_are_told_once_each() -> None:
         event("old", ago=RECENT_SECONDS + 1),
     ]
     assert delays_of(events, "train", now=datetime.fromtimestamp(NOW, UTC)) == ["delays", "delayed"]
+
+
+def test_an_event_adds_no_line_and_moves_no_cursor() -> None:
+    """Anybody who may write events of the pod's namespace chooses the text."""
+    found = delays_of([event("delays\n\x1b[2Jstate: fine")], "train", now=datetime.fromtimestamp(NOW, UTC))
+    assert found == [r"delays\n\x1b[2Jstate: fine"]

@@ -289,6 +289,12 @@ def test_what_decides_the_placing_cannot_be_changed_later(key: str) -> None:
     assert [violation.field for violation in validate_pod_update(touched, done)] == [f"metadata.annotations[{key}]"]
 
 
+@pytest.mark.parametrize("key", [names.ISOLATION, f"{names.RESIZED_PREFIX}app", f"{names.RESIZED_PREFIXES[1]}app"])
+def test_a_new_pod_has_been_told_nothing(key: str) -> None:
+    (violation,) = validate_pod_create(pod("p", container("app"), annotations={key: "none needed"}), {}, {})
+    assert violation.field == f"metadata.annotations[{key}]"
+
+
 def test_only_the_scheduler_gives_out_cards() -> None:
     forged = Binding(
         metadata=ObjectMeta(name="p", annotations={names.ALLOCATION: "{}", "note": "x"}), target=ObjectReference()
@@ -351,7 +357,7 @@ def test_classes() -> None:
     (unknown,) = validate_class(gpu_class(provisioner="acme.com/gpu"), None)
     assert unknown.field == "provisioner"
     assert "choose one of elasticgpu.io/physical" in unknown.reason
-    (unit,) = validate_class(gpu_class(parameters={"memoryUnit": "TB"}), None)
+    (unit,) = validate_class(gpu_class(provisioner=names.GPUSHARE, parameters={"memoryUnit": "TB"}), None)
     assert unit.field == "parameters[memoryUnit]"
     (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
     assert placing.reason.startswith("'best' is not one of price, fgd, best-fit")

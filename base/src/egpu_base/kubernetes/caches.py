@@ -1,12 +1,12 @@
 """The reflectors of one process: started together, ready together."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from egpu_base.kubernetes.client import Client, T
 from egpu_base.kubernetes.lists import Large, same
 from egpu_base.kubernetes.reflector import Reflector
+from egpu_base.runtime.endless import EndlessTasks
 
 
 class Caches:
@@ -45,9 +45,9 @@ class Caches:
 
     async def run(self) -> None:
         """Run for ever; a handler's error ends it."""
-        async with asyncio.TaskGroup() as group:
+        async with EndlessTasks() as group:
             for reflector in self._reflectors:
-                group.create_task(reflector.run(), name=f"reflector {reflector.kind.__name__}")
+                group.start(reflector.run())
 
     async def synced(self) -> None:
         """Wait until every kind has been listed once."""

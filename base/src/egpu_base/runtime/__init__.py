@@ -14,6 +14,7 @@
     foreground    a command's work, until it ends or a signal ends it
     restarts      work beside these that is started again when it ends
     supervisor    the named tasks of one process: the first failure ends them all
+    endless       groups of tasks inside these, of which none may end
 
 NOT a client or server of anything.
 """

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from egpu_base.errors import Conflict, ElasticGPUError, TerminalError
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.workqueue import WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -40,9 +41,9 @@ class Loop(Generic[K]):
         self._workers = workers
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with EndlessTasks() as group:
             for _ in range(self._workers):
-                group.create_task(self._work())
+                group.start(self._work())
 
     async def _work(self) -> None:
         while True:

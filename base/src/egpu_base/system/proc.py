@@ -41,8 +41,12 @@ is the kernel's, so no inode is cut short where reading stopped."""
 _OCTAL: Final = re.compile(rb"\\([0-3][0-7]{2})")
 
 _SYS_OPENAT2: Final = 437
-_HOW: Final = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, 0, 0x02 | 0x04 | 0x10 | 0x20)
-"""struct open_how: flags, mode, RESOLVE_NO_MAGICLINKS, NO_SYMLINKS, IN_ROOT and CACHED, which asks no file system."""
+_NO_SYMLINKS: Final = 0x04
+_IN_ROOT: Final = 0x10
+_CACHED: Final = 0x20
+_HOW: Final = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _NO_SYMLINKS | _IN_ROOT | _CACHED)
+"""struct open_how: flags, mode, resolve. No link is followed, as the last step neither; no step leads out of the root;
+no file system is asked."""
 _DONT_SYNC_EMPTY_PATH: Final = 0x4000 | 0x1000
 _STATX_INO: Final = 0x100
 _libc: Final[Any] = ctypes.CDLL(None, use_errno=True)

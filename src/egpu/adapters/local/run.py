@@ -244,8 +244,12 @@ def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals]) -> None:
 
 
 def summary(local: LocalSlice, status: int) -> dict[str, Any]:
-    """Return the slice's limits and use, for scripts; units are in the keys. The use of several cards is added up."""
+    """Return the slice's limits and use, for scripts; units are in the keys. The use of several cards is added up.
+
+    Launches and time are None for a slice of 100 %, whose programs run without being timed."""
     used = UsageReader(local.directory / "usage").read().devices
+    launches = sum(one.launches for one in used)
+    timed = launches > 0 or local.request.core < 100
     first, *more = ({"gpu": card.index, "uuid": card.uuid, "model": card.model} for card in local.cards)
     return {
         **first,
@@ -259,7 +263,7 @@ def summary(local: LocalSlice, status: int) -> dict[str, Any]:
         "exitStatus": status,
         "peakMemoryBytes": sum(one.peak_bytes for one in used),
         "refusedAllocations": sum(one.refusals for one in used),
-        "launches": sum(one.launches for one in used),
-        "gpuSeconds": sum(one.gpu_ns for one in used) / 1e9,
+        "launches": launches if timed else None,
+        "gpuSeconds": sum(one.gpu_ns for one in used) / 1e9 if timed else None,
         "throttledSeconds": sum(one.throttled_ns for one in used) / 1e9,
     }

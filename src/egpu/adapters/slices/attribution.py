@@ -13,10 +13,9 @@ with the most memory first. All other questions cost the same for every process,
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -132,7 +131,7 @@ class Attribution:
         if found := watched.of_session(pid):
             return _Answer(key=found.key)
         unread: list[int] = []
-        for each in itertools.chain((pid,), membership.ancestors(pid)):
+        for each in watched.with_ancestors(pid):
             if each != pid and (found := watched.of_root(each)):
                 return _Answer(key=found.key)
             pod, groups = watched.pod_of(each) if watched.pods else ("", frozenset[str]())
@@ -235,7 +234,11 @@ class _OfPod:
 
 
 class _Watched:
-    """The slices of one look, by what tells their processes."""
+    """The slices of one look, by what tells their processes.
+
+    Answers about a process are kept for the look: many processes have the same ancestors. The kernel gives a pid again
+    only after all others, so a look sees one process by it; `Attribution` asks again whether a process is the same.
+    """
 
     def __init__(self, slices: tuple[WatchedSlice, ...]) -> None:
         self.by_key = {one.key: one for one in slices}
@@ -255,6 +258,9 @@ class _Watched:
                 for name in membership.pod_names(uid):
                     self.pods.setdefault(name, []).append(_OfPod(one, page, uid in one.mixed))
         self._pod_of: dict[frozenset[str], tuple[str, frozenset[str]]] = {}
+        self._parents: dict[int, int] = {}
+        self._groups: dict[int, frozenset[str]] = {}
+        self._seen: dict[int, PageIdentity | None] = {}
         self.our_groups = membership.control_groups(os.getpid()) if self.pods else frozenset[str]()
 
     def of_session(self, pid: int) -> WatchedSlice | None:
@@ -268,7 +274,9 @@ class _Watched:
 
     def pod_of(self, pid: int) -> tuple[str, frozenset[str]]:
         """Return the name of the control group of a process's pod, and which of its groups are in it."""
-        groups = membership.control_groups(pid)
+        if pid not in self._groups:
+            self._groups[pid] = membership.control_groups(pid)
+        groups = self._groups[pid]
         if groups not in self._pod_of:
             own = frozenset(group for group in groups if membership.pod_of((group,), self.our_groups))
             self._pod_of[groups] = membership.pod_of(groups, self.our_groups), own
@@ -276,5 +284,12 @@ class _Watched:
 
     def page_at(self, pid: int) -> PageIdentity | None:
         """Return the page that a process sees at its place."""
-        seen = (page for place in self.places for page in membership.page_at(pid, place, self.pages.keys()))
-        return next(seen, None)
+        if pid not in self._seen:
+            seen = (page for place in self.places for page in membership.page_at(pid, place, self.pages.keys()))
+            self._seen[pid] = next(seen, None)
+        return self._seen[pid]
+
+    def with_ancestors(self, pid: int) -> Iterator[int]:
+        """Yield a process, its parent, and so on."""
+        yield pid
+        yield from membership.ancestors(pid, self._parents)

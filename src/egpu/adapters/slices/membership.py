@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,14 @@ def is_of_pod(name: str, uid: str) -> bool:
     return not pod_names(uid).isdisjoint((name, name.rpartition("-")[2]))
 
 
-def ancestors(pid: int) -> Iterator[int]:
-    """Yield the parent of a process, its parent, and so on, without the first process of the machine."""
+def ancestors(pid: int, known: MutableMapping[int, int] | None = None) -> Iterator[int]:
+    """Yield the parent of a process, its parent, and so on, without the first process of the machine. `known` keeps the
+    parents of processes between calls."""
+    known = {} if known is None else known
     for _ in range(_MOST_ANCESTORS):
-        pid = proc.parent(pid)
+        if pid not in known:
+            known[pid] = proc.parent(pid)
+        pid = known[pid]
         if pid <= 1:
             return
         yield pid

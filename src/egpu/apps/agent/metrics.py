@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -84,6 +84,7 @@ class AgentMetrics(Collector):
             delaying_seconds=delaying_seconds,
         )
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.registry.register(self)
         self.allocate_seconds = Histogram(
             "elasticgpu_agent_allocate_seconds", "Duration of Allocate.", buckets=_SECONDS, registry=self.registry

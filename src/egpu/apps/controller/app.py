@@ -19,6 +19,7 @@ from egpu_base.http.listening import Listen, bound, open_socket
 from egpu_base.kubernetes import Client, LeaseElection
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.supervisor import Supervisor
 
 LEASE = "elastic-gpu-controller"
@@ -67,20 +68,20 @@ class Controller:
         if self.config.leader_elect:
             await self.election.acquire(wait=True)
         self._leading = True
-        async with asyncio.TaskGroup() as group:
+        async with EndlessTasks() as group:
             if self.config.leader_elect:
-                group.create_task(self.election.renew())
-            group.create_task(self.certificates.run())
-            group.create_task(self.claims.caches.run())
+                group.start(self.election.renew())
+            group.start(self.certificates.run())
+            group.start(self.claims.caches.run())
             await self.claims.listed()  # nothing counts as gone before everything was listed
             await self.series()  # all lines, so that the first scrape does not wait for them
             log.info("ready")
             claims = self.claims
             of_pods, of_classes = (claims.own_claims.loop, claims.remade_pods.loop), (claims.device_classes.loop,)
             for loop in (claims.claims, claims.gpus, claims.classes, *of_pods, *of_classes):
-                group.create_task(loop.run())
-            group.create_task(self.claims.sweep())
-            group.create_task(self.withdrawal.run())
+                group.start(loop.run())
+            group.start(self.claims.sweep())
+            group.start(self.withdrawal.run())
 
     async def run(self, supervisor: Supervisor) -> None:
         sock = open_socket(Listen.parse(self.config.listen))

@@ -25,6 +25,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.api.objects import Object
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Change, Client
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.latest import Latest
 
 VIEW_SECONDS: Final = 1.0
@@ -98,13 +99,14 @@ class Knowledge:
 
     async def run(self) -> None:
         """Run forever: follow objects, prices and the job mix, and keep history."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.caches.run())
-            group.create_task(self._prices.run())
-            group.create_task(self._keep_history())
-            group.create_task(self._follow_mix())
-            group.create_task(self._follow_usage())
-            group.create_task(self.advice.run())
+        async with EndlessTasks() as group:
+            group.start(self.caches.run())
+            group.start(self._prices.run())
+            group.start(self._keep_history())
+            group.start(self._follow_mix())
+            if self._config.usage or self._config.ask_agents:
+                group.start(self._follow_usage())
+            group.start(self.advice.run())
 
     async def _keep_history(self) -> None:
         await self._followed.listed()
@@ -115,7 +117,7 @@ class Knowledge:
 
     async def _follow_usage(self) -> None:
         """Read use forever. In a large cluster that is much, so pages get a pause in between."""
-        while self._config.usage or self._config.ask_agents:
+        while True:
             before = time.process_time()
             await self.use(await self.sources.ask())
             await asyncio.sleep(max(SAMPLE_SECONDS, REST * (time.process_time() - before)))

@@ -32,6 +32,7 @@ from egpu_base.http.web import TLS, serve
 from egpu_base.kubernetes import Client, FollowingElection, LeaseElection
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.monitoring import Guard, serve_monitoring
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.keeping import kept_for_good
 from egpu_base.runtime.supervisor import Supervisor
 from egpu_base.tls.followed import FileCertificate
@@ -93,28 +94,28 @@ class Extender:
         """Take over, *then* list everything, and write placements until the lease is lost."""
         await self.election.acquire(wait=self.config.leader_elect or bool(self.config.follow))
         self.stands_by = False
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.election.renew())
+        async with EndlessTasks() as group:
+            group.start(self.election.renew())
             await self.fence.take_over()
             with kept_for_good():
-                group.create_task(self.view.caches.run())
+                group.start(self.view.caches.run())
                 await self.view.synced()
                 await self.mix.load()
                 self.view.cache.ranking.prepare(self.policies)
             self._leading = True
-            group.create_task(self.mix.run())
+            group.start(self.mix.run())
             log.info("ready", nodes=len(self.view.cache.ledger.nodes()))
-            group.create_task(self.immediate.loop.run())
-            group.create_task(self.device_claims.loop.run())
-            group.create_task(self.device_writer.settle())
-            group.create_task(self.resizer.loop.run())
-            group.create_task(self.binder.settle())
-            group.create_task(self.writer.settle())
-            group.create_task(self.gangs.run())
-            group.create_task(self.waker.run())
-            group.create_task(self.preemptor.run())
-            group.create_task(self.card_status.run())
-            group.create_task(self.report_problems())
+            group.start(self.immediate.loop.run())
+            group.start(self.device_claims.loop.run())
+            group.start(self.device_writer.settle())
+            group.start(self.resizer.loop.run())
+            group.start(self.binder.settle())
+            group.start(self.writer.settle())
+            group.start(self.gangs.run())
+            group.start(self.waker.run())
+            group.start(self.preemptor.run())
+            group.start(self.card_status.run())
+            group.start(self.report_problems())
 
     async def report_problems(self) -> None:
         """Log over-commits and unreadable annotations, each once while it lasts."""

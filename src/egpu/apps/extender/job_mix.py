@@ -18,6 +18,7 @@ from egpu_base.api.kubernetes import Lease
 from egpu_base.errors import CorruptData, ElasticGPUError
 from egpu_base.kubernetes import Client
 from egpu_base.runtime import worker_process
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
@@ -56,10 +57,10 @@ class JobMix:
 
     async def run(self) -> None:
         """Compute prices when they are due. Store the mix then, and each minute in which it changed."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._prices.run())
-            group.create_task(self._freshen())
-            group.create_task(self._keep())
+        async with EndlessTasks() as group:
+            group.start(self._prices.run())
+            group.start(self._freshen())
+            group.start(self._keep())
 
     def _computed(self, prices: Prices) -> None:
         self._ranking.use_prices(prices)

@@ -100,9 +100,10 @@ class Waker:
         if not waiting:
             return
         nodes = self._view.usable_nodes()
-        rests = {pod.namespace: self._rests.seconds(pod.namespace) for pod in waiting.values()}
-        self._look_after(min(filter(None, rests.values()), default=0.0))
-        for pod in would_fit(waiting.values(), self._view.cache, nodes, self._policies, self._rests):
+        fitting = would_fit(waiting.values(), self._view.cache, nodes, self._policies, self._rests)
+        rests = (self._rests.seconds(namespace) for namespace in self._rests.left_out)
+        self._look_after(min(filter(None, rests), default=0.0))
+        for pod in fitting:
             if pod.uid not in self._woken and not self._has_cards(pod):
                 await self._wake(pod)
                 await asyncio.sleep(1 / WAKES_PER_SECOND)

@@ -10,6 +10,7 @@
     amounts    the numbers, by the same rules for both
     counted    the amounts that a quota counts, one unit for all vocabularies
     others     annotations, labels and variables of other projects
+    typos      mistyped names of ours
     selection  which card models a pod accepts, by the nodes that it selects
 
 Not here: what a demand takes of a card (`egpu.core.provisioners`).

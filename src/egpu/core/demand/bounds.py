@@ -17,6 +17,7 @@ MIN_CORE: Final = "minCore"
 MAX_CORE: Final = "maxCore"
 MIN_MEMORY: Final = "minMemory"
 MAX_MEMORY: Final = "maxMemory"
+BOUNDS: Final = (MIN_CORE, MAX_CORE, MIN_MEMORY, MAX_MEMORY)
 
 
 @dataclass(frozen=True)

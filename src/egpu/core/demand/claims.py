@@ -28,6 +28,7 @@ from egpu.core.demand.classes import (
 from egpu.core.provisioners import Profile, Provisioner, isolation, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
 from egpu.core.provisioners.parking import parking_problem, resident_mib
+from egpu.core.spelling import did_you_mean
 from egpu_base.api.quantities import Quantity, parse_claim_memory, parse_count
 from egpu_base.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
@@ -53,10 +54,10 @@ def claim_class(claim: ElasticGPUClaim, classes: Classes) -> ElasticGPUClass:
         listed = ", ".join(spec.class_names)
         raise InvalidDemand("spec", f"names several classes ({listed}) under different spellings; keep one")
     if spec.class_name not in classes:
-        known = ", ".join(sorted(classes)[:10]) or "none"
+        known, meant = ", ".join(sorted(classes)[:10]) or "none", did_you_mean(spec.class_name, classes)
         raise InvalidDemand(
             f"spec.{_class_field(claim)}",
-            f"ElasticGPUClass {spec.class_name!r} does not exist; existing classes: {known}",
+            f"ElasticGPUClass {spec.class_name!r} does not exist{meant}; existing classes: {known}",
         )
     return classes[spec.class_name]
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from egpu.api.objects import ElasticGPUClass
 from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector
-from egpu.core.demand.bounds import Bounds, class_bounds
-from egpu.core.demand.kinds import BATCH, LATENCY, WORK, is_latency, latency_priority
-from egpu.core.demand.limits import CAP, COMPUTE_MODE, SHARE, max_core_limits
+from egpu.core.demand.bounds import BOUNDS, Bounds, class_bounds
+from egpu.core.demand.kinds import BATCH, LATENCY, LATENCY_PRIORITY, WORK, is_latency, latency_priority
+from egpu.core.demand.limits import CAP, COMPUTE_MODE, MAX_CORE_LIMITS, SHARE, max_core_limits
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, Provisioner, isolation, parking, provisioner
-from egpu.core.provisioners.oversubscription import memory_limit_percent
+from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.core.provisioners.parking import PARKING, ParkingTerms, parking_terms
 from egpu.core.provisioners.shareable import SHAREABLE, VALUES, is_shareable
 
@@ -29,6 +29,8 @@ LINKS: Final = "links"
 """Class parameter: the slowest link allowed between any two cards of a claim. Without it, fast links are preferred."""
 CARD_SELECTOR: Final = "cardSelector"
 """Class parameter: which cards to use, such as "model in (A100, H100), memory > 40Gi"."""
+POLICY: Final = "policy"
+"""Class parameter: which of the nodes and cards that fit its claims get (`egpu.core.policies`)."""
 CARD_PREFERENCE: Final = "cardPreference"
 """Class parameter: prefer the "strongest" or the "weakest" card that fits. A claim may override it."""
 
@@ -89,3 +91,15 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
     for technology in PROVISIONERS.values():
         own |= technology.parameters
     return own
+
+
+def shared_parameters() -> frozenset[str]:
+    """Return the names of the class parameters that all technologies have, also those that only some support."""
+    of_technologies = {name for technology in PROVISIONERS.values() for name in technology.parameters}
+    texts = {CARD_SELECTOR, LATENCY_PRIORITY, MAX_CORE_LIMITS, MEMORY_OVERSUBSCRIPTION, POLICY, *BOUNDS, *parking.NAMES}
+    return frozenset(texts | parameter_values().keys() - of_technologies)
+
+
+def own_parameters(technology: Provisioner) -> frozenset[str]:
+    """Return the names of the class parameters that only this technology and some others have."""
+    return frozenset((*technology.parameters, *technology.texts))

@@ -4,11 +4,10 @@ from typing import Final
 
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClass
-from egpu.core.demand.classes import PRECISION, class_terms
+from egpu.core.demand.classes import POLICY, PRECISION, class_terms
 from egpu.core.demand.kinds import WORK
 from egpu.core.demand.limits import CAP, COMPUTE_MODE
 from egpu.core.dra.configuration import KIND
-from egpu.core.placement.requests import POLICY_PARAMETER
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION
 from egpu.core.provisioners.shareable import SHAREABLE
 from egpu_base.api.devices import (
@@ -24,7 +23,7 @@ from egpu_base.errors import NotSupported
 
 FOLLOWED: Final = (COMPUTE_MODE, WORK, MEMORY_OVERSUBSCRIPTION)
 """The parameters that become configuration of the DeviceClass."""
-WITHOUT_EFFECT: Final = (SHAREABLE, PRECISION, POLICY_PARAMETER)
+WITHOUT_EFFECT: Final = (SHAREABLE, PRECISION, POLICY)
 """Parameters that mean nothing to a DeviceClass: any ResourceClaim may be shared, none asks for TFLOPS, and the
 extender reads the policy from the ElasticGPUClass."""
 

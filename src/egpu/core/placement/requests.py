@@ -14,6 +14,7 @@ from egpu.api.allocation import ContainerDemand, PodAllocation, PodDemand
 from egpu.api.objects import CARDS_PRESENT, ClaimAllocation, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import ELASTIC
 from egpu.core.demand.claims import claim_class, claim_demand
+from egpu.core.demand.classes import POLICY
 from egpu.core.demand.pods import claims_by_container, container_demand, pod_demand
 from egpu.core.kept_pods import MOST_BYTES, bare
 from egpu.core.policies.registry import CLUSTER_NAMES, Policies
@@ -29,8 +30,6 @@ KNOWN_LIMIT: Final = 256
 """Pods whose requests are cached."""
 _SEVERAL_PODS: Final = "end that pod first (strategy Recreate), or give each pod a claim of its own by a template"
 """The advice for pods that wait for the claim of another."""
-POLICY_PARAMETER: Final = "policy"
-"""Class parameter: the policy, for node and cards, of demands of that class."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +208,6 @@ def class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, Elast
     asked: set[str] = set()
     for demand in demands:
         found = classes.get(demand.class_name)
-        if found is not None and (name := (found.parameters or {}).get(POLICY_PARAMETER)):
+        if found is not None and (name := (found.parameters or {}).get(POLICY)):
             asked.add(name)
     return asked.pop() if len(asked) == 1 and asked <= set(CLUSTER_NAMES) else ""

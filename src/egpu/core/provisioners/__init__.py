@@ -32,6 +32,7 @@ from egpu.core.provisioners.qgpu import QGPU
 from egpu.core.provisioners.timeslice import TimeSlice
 from egpu.core.provisioners.vcuda import VCUDA
 from egpu.core.provisioners.vgpu import VGPU
+from egpu.core.spelling import did_you_mean
 from egpu_base.errors import UnknownProvisioner
 
 PROVISIONERS: Final[dict[str, Provisioner]] = {
@@ -55,7 +56,8 @@ def provisioner(name: str) -> Provisioner:
     """Return the technology with this name or alias. Raises UnknownProvisioner listing the known ones."""
     found = PROVISIONERS.get(name) or next((one for one in PROVISIONERS.values() if name in one.aliases), None)
     if found is None:
-        raise UnknownProvisioner(f"provisioner {name!r} does not exist; choose one of {', '.join(PROVISIONERS)}")
+        meant = did_you_mean(name, PROVISIONERS)
+        raise UnknownProvisioner(f"provisioner {name!r} does not exist{meant}; choose one of {', '.join(PROVISIONERS)}")
     return found
 
 

@@ -126,6 +126,8 @@ class Provisioner:
     """What the author of a class must know about its isolation; the API server passes it on as a warning."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The class parameters of this technology alone, and their values."""
+    texts: ClassVar[Collection[str]] = ()
+    """The class parameters of this technology alone that have no fixed set of values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
     """The vocabulary in which the webhook writes a claim's amounts onto its container."""
 

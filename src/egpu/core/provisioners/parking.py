@@ -25,6 +25,7 @@ RESIDENT: Final = "parkingResident"
 IDLE: Final = "parkingIdle"
 STAY: Final = "parkingStay"
 PATIENCE: Final = "parkingPatience"
+NAMES: Final = (PARKING, RESIDENT, IDLE, STAY, PATIENCE)
 VALUES: Final = TRUE_OR_FALSE
 IDLE_SECONDS: Final = 10.0
 """Longer than most pauses within a computation."""

@@ -46,8 +46,10 @@ class VGPU(VCUDA):
     aliases = ("vgpu.provisioner.elasticgpu.io",)
     oversubscribes = False  # memory is fixed
     parks = False
+    bursts = False  # `vgpuScheduler` says who may use idle time
     resizable = False
     parameters: ClassVar = {SCHEDULER: (BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE), MODE: (EQUAL_SIZE, MIXED_SIZE)}
+    texts: ClassVar = (PROFILES,)
 
     def problem(self, demand: ContainerDemand) -> str | None:
         if BY_NAME[demand.vocabulary].parts or demand.vocabulary == VGPU_PROFILES.name:

@@ -36,6 +36,7 @@ from egpu_base.api.wire import replacing
 from egpu_base.errors import AlreadyExists, ElasticGPUError, InvalidInput
 from egpu_base.kubernetes import Change, Client, Reflector
 from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.runtime.endless import EndlessTasks
 
 log = structlog.get_logger(__name__)
 
@@ -121,8 +122,8 @@ class Publisher:
         """Gets them before the API server does."""
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._announce())
+        async with EndlessTasks() as group:
+            group.start(self._announce())
             while True:
                 self._changed.clear()
                 pause = self._interval_seconds

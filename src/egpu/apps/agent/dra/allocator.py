@@ -27,6 +27,7 @@ from egpu.api import names
 from egpu_base.api.kubernetes import Node
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes.events import EventRecorder
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.system.files import write_atomically
 
 log = structlog.get_logger(__name__)
@@ -129,12 +130,12 @@ class Allocator:
 
     async def run(self) -> None:
         """Serve the allocator in force, and change it, forever."""
-        async with asyncio.TaskGroup() as group:
+        async with EndlessTasks() as group:
             serving: dict[str, asyncio.Task[None]] = {}
             while True:
                 for part in PARTS[self.in_force]:
                     if part not in serving:
-                        serving[part] = group.create_task(self._ways[part].run())
+                        serving[part] = group.start(self._ways[part].run())
                 await self._until_free()
                 for part in self._leaving():
                     serving[part].cancel()

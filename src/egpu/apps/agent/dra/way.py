@@ -22,6 +22,7 @@ from egpu.apps.agent.slots.former import FormerUsers
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu_base.kubernetes import Client
+from egpu_base.runtime.endless import EndlessTasks
 
 
 class Registrar(Protocol):
@@ -103,10 +104,10 @@ class ByClaims:
         """Serve claims. Raises NotSupported if this node can have no CDI devices."""
         self._withdraw_plugin()
         await asyncio.to_thread(self._driver.open)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._registration.run())
-            group.create_task(self._slices.run())
-            group.create_task(self._driver.run())
+        async with EndlessTasks() as group:
+            group.start(self._registration.run())
+            group.start(self._slices.run())
+            group.start(self._driver.run())
 
     async def withdraw(self) -> bool:
         await self._slices.withdraw()

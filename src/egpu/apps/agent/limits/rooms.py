@@ -18,6 +18,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.api.quantities import MIB_BYTES
 from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.reflector import Reflector
+from egpu_base.runtime.endless import EndlessTasks
 from egpu_base.runtime.looking import looking
 from egpu_base.system.processes import Process
 
@@ -58,9 +59,9 @@ class CardRooms:
 
     async def run(self) -> None:
         await self._pods.synced.wait()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(looking(self._rooms.step))
-            group.create_task(self._tell())
+        async with EndlessTasks() as group:
+            group.start(looking(self._rooms.step))
+            group.start(self._tell())
 
     async def _tell(self) -> None:
         while True:

@@ -3,8 +3,6 @@ container is about to start."""
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 
 from egpu.adapters.shim import ShimDirectory
@@ -15,6 +13,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu_base.errors import Unavailable
 from egpu_base.kubelet.deviceplugin import PluginDevice, serve_plugin
 from egpu_base.runtime.beats import rest
+from egpu_base.runtime.endless import EndlessTasks
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +36,10 @@ class Offering:
     async def run(self) -> None:
         server = await serve_plugin(self._plugin, self._directory.agent_socket)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._offer())
-                group.create_task(self._renew())
-                group.create_task(self._follow())
+            async with EndlessTasks() as group:
+                group.start(self._offer())
+                group.start(self._renew())
+                group.start(self._follow())
         finally:
             self.registered = False
             await server.stop(None)
