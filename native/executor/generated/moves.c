@@ -4,7 +4,6 @@
 const struct moves_rule moves_rules[OP_COUNT] = {
     [OP_MODULE_LOAD] = {MOVES_CREATES, 0xffff, 0, "MODULE_LOAD"},
     [OP_LIBRARY_LOAD] = {MOVES_CREATES, 0xffff, 0, "LIBRARY_LOAD"},
-    [OP_HOST_MAP] = {MOVES_PREVENTS, 0xffff, 0, "HOST_MAP"},
     [OP_cuArray3DCreate_v2] = {MOVES_PREVENTS, 0xffff, 0, "cuArray3DCreate_v2"},
     [OP_cuArrayCreate_v2] = {MOVES_PREVENTS, 0xffff, 0, "cuArrayCreate_v2"},
     [OP_cuArrayGetPlane] = {MOVES_PREVENTS, 0xffff, 0, "cuArrayGetPlane"},

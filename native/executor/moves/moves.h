@@ -6,6 +6,7 @@
  *   mappings.c   the pages of that memory
  *   pointers.c   what the driver would say of such memory
  *   images.c     whether an image's code can be moved
+ *   shared.c     what a session shares with a client on its machine
  *   times.c      when events were recorded, across a move
  *   gate.c       stops the session between two calls, with its work done
  *   stream.c     parts of a written-down session, with a digest, on a descriptor
@@ -177,9 +178,11 @@ enum moved_part {
     PART_REPLY,       /* struct moved_reply, then its results */
     PART_PRINTED,     /* what kernels have printed */
     PART_DATA,        /* struct moved_data, then the memory */
+    PART_SHARED,      /* beside it the shared memory; then one with the connection */
+    PART_HOST,        /* struct moved_host; beside it the memory */
     PART_END,         /* the digest of all that was before */
 };
-#define MOVED_VERSION 1
+#define MOVED_VERSION 2
 #define MOVED_DATA_BYTES (4u << 20)
 #define MOVED_PART_BYTES (MOVED_DATA_BYTES + (64u << 10))
 
@@ -206,6 +209,9 @@ struct moved_reply {
 struct moved_data {
     uint64_t address, bytes;
 };
+struct moved_host {
+    uint64_t address, bytes, context;
+};
 
 struct moved_stream {
     int descriptor;
@@ -213,13 +219,35 @@ struct moved_stream {
     uint64_t digest, bytes;
     size_t have; /* in the buffer, when writing */
     uint8_t *buffer;
+    int passed; /* when reading: came with the last part; -1: none did */
 };
+/* The part has a descriptor beside it. */
+void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const void *head,
+                          size_t head_bytes, int descriptor);
 /* Both parts have multiples of 8 bytes, but the last. */
 void moved_put(struct moved_stream *to, enum moved_part part, const void *head, size_t head_bytes,
                const void *data, size_t bytes);
 bool moved_flush(struct moved_stream *to);
-/* One part, of at most MOVED_PART_BYTES. */
+/* One part, of at most MOVED_PART_BYTES. A descriptor that nobody took from the last is closed. */
 bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payload, size_t *bytes);
+
+/* ---- host.c ---- */
+
+struct host_range {
+    uint64_t address, bytes, context;
+    int kept; /* its descriptor, or -1 */
+};
+bool host_prevents(char *why);
+const struct host_range *host_next(const struct host_range *last); /* NULL: the first; the last */
+/* Maps the memory at its address, for the context that is current. Takes the descriptor. */
+CUresult host_add(struct host_range range, int descriptor);
+
+/* ---- shared.c ---- */
+
+/* Where the next part is a connection, or memory of the client's. */
+void shared_put(struct moved_stream *to);
+bool shared_take(struct moved_stream *from);
+bool shared_take_host(struct moved_stream *from, const uint8_t *payload, size_t bytes, char *why);
 
 /* ---- written.c, rebuilt.c ---- */
 
@@ -235,6 +263,8 @@ struct moves_report {
     uint64_t good, order; /* its number */
     uint64_t bytes;
     uint64_t broke; /* the connection to the target did */
+    uint64_t here;  /* of a source: it shares memory with its client, so it stays on this machine.
+                       Of a target: descriptors reach it */
     char why[MOVES_WHY_BYTES];
 };
 enum moves_order {
@@ -244,7 +274,8 @@ enum moves_order {
     ORDER_WRITE,
     ORDER_GO_ON,
     ORDER_PREPARE,
-    ORDER_REBUILD
+    ORDER_REBUILD,
+    ORDER_BEGIN /* the source has ended */
 };
 /* In the session's control thread. */
 void orders_carry_out(int control, uint32_t order, uint64_t number, int descriptor);

@@ -6,6 +6,7 @@
 #include "executor/session/session.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "executor/moves/moves.h"
 
@@ -241,8 +242,8 @@ static bool take_data(struct rebuilding *to, const uint8_t *bytes, size_t count)
 
 /* ---- all of it ---- */
 
-static bool take_part(struct rebuilding *to, enum moved_part part, const uint8_t *bytes,
-                      size_t count) {
+static bool take_part(struct rebuilding *to, struct moved_stream *from, enum moved_part part,
+                      const uint8_t *bytes, size_t count) {
     if (part == PART_SESSION) return take_session(to, bytes, count);
     if (!to->begun) return malformed(to);
     if (part == PART_CARDS) return same_cards(to, bytes, count);
@@ -258,6 +259,8 @@ static bool take_part(struct rebuilding *to, enum moved_part part, const uint8_t
     case PART_REPLY: return take_reply(to, bytes, count);
     case PART_PRINTED: printed_add(bytes, count); return true;
     case PART_DATA: return take_data(to, bytes, count);
+    case PART_SHARED: return shared_take(from) || malformed(to);
+    case PART_HOST: return shared_take_host(from, bytes, count, to->why) || malformed(to);
     default: return malformed(to);
     }
 }
@@ -277,7 +280,7 @@ static bool finish(struct rebuilding *to) {
 }
 
 bool session_rebuild(int descriptor, char *why) {
-    struct moved_stream from = {.descriptor = descriptor};
+    struct moved_stream from = {.descriptor = descriptor, .passed = -1};
     struct rebuilding to = {.why = why, .answer = malloc(ANSWER_BYTES)};
     uint8_t *payload = malloc(MOVED_PART_BYTES);
     bool good = payload != NULL && to.answer != NULL;
@@ -287,8 +290,9 @@ bool session_rebuild(int descriptor, char *why) {
         good = moved_get(&from, &part, payload, &bytes) ||
                fails(&to, "the connection to the source broke, or its data are damaged");
         over = good && part == PART_END;
-        if (good) good = over ? finish(&to) : take_part(&to, part, payload, bytes);
+        if (good) good = over ? finish(&to) : take_part(&to, &from, part, payload, bytes);
     }
+    if (from.passed >= 0) close(from.passed);
     driver_leave();
     free(payload);
     free(to.answer);

@@ -4,6 +4,7 @@
 #include "executor/moves/moves.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/descriptor.h"
@@ -70,6 +71,18 @@ void moved_put(struct moved_stream *to, enum moved_part part, const void *head, 
     put(to, data, bytes);
 }
 
+void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const void *head,
+                          size_t head_bytes, int descriptor) {
+    struct part_header header = {part, 0, head_bytes};
+    to->digest = digest(to->digest, (const uint8_t *)&header, sizeof header);
+    to->digest = digest(to->digest, head, head_bytes);
+    to->bytes += sizeof header + head_bytes;
+    struct iovec parts[] = {{&header, sizeof header}, {(void *)(uintptr_t)head, head_bytes}};
+    if (moved_flush(to) &&
+        !descriptor_send_all(to->descriptor, parts, head_bytes != 0 ? 2 : 1, descriptor, 0))
+        to->bad = true;
+}
+
 static bool receive(struct moved_stream *from, void *to, size_t bytes) {
     return bytes == 0 ||
            descriptor_receive_all(from->descriptor, to, bytes, NULL, clock_now_ms() + STALLED_MS);
@@ -78,9 +91,11 @@ static bool receive(struct moved_stream *from, void *to, size_t bytes) {
 bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payload, size_t *bytes) {
     struct part_header header;
     uint64_t before = from->digest, end;
-    if (!receive(from, &header, sizeof header) || header.bytes > MOVED_PART_BYTES ||
-        header.what == 0 || header.what > PART_END || header.zero != 0 ||
-        !receive(from, payload, header.bytes))
+    if (from->passed >= 0) close(from->passed);
+    if (!descriptor_receive_all(from->descriptor, &header, sizeof header, &from->passed,
+                                clock_now_ms() + STALLED_MS) ||
+        header.bytes > MOVED_PART_BYTES || header.what == 0 || header.what > PART_END ||
+        header.zero != 0 || !receive(from, payload, header.bytes))
         return false;
     *part = (enum moved_part)header.what;
     *bytes = header.bytes;

@@ -40,11 +40,9 @@ bool session_moves(char *why, uint64_t *bytes) {
     *bytes = arena_bytes();
     if (session.transport == NULL)
         snprintf(why, MOVES_WHY_BYTES, "the session is just beginning");
-    else if (session.transport == &transport_shared)
-        snprintf(why, MOVES_WHY_BYTES, "shared memory: not carried");
     else if (kept_overflowed())
         snprintf(why, MOVES_WHY_BYTES, "the session has more objects and settings than are kept");
-    else if (!kept_session_prevents(why) && !arena_prevents(why))
+    else if (!kept_session_prevents(why) && !arena_prevents(why) && !host_prevents(why))
         handles_each(see_prevention, why);
     return why[0] == 0;
 }
@@ -166,8 +164,8 @@ static bool put_named(struct moved_stream *to, const struct living *living,
 static bool put_frames(struct moved_stream *to, const struct living *living, char *why) {
     for (size_t i = 0; i < living->item_count; i++) {
         const struct kept *kept = living->items[i].kept;
-        bool loads = kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD;
         struct moved_frame frame = {kept->subject, kept->context, kept->op, kept->bytes};
+        bool loads = kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD;
         if (loads && !put_image(to, kept)) {
             snprintf(why, MOVES_WHY_BYTES, "%s: its image is not kept any more", kept->rule->name);
             return false;
@@ -259,6 +257,7 @@ bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
     if (good) {
         put_times(&to, &living);
         put_replies(&to);
+        shared_put(&to);
         good = put_memory(&to, why);
     }
     living_free(&living);
