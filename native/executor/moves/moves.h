@@ -6,7 +6,8 @@
  *   mappings.c   the pages of that memory
  *   pointers.c   what the driver would say of such memory
  *   images.c     whether an image's code can be moved
- *   shared.c     what a session shares with a client on its machine
+ *   memory.c     the contents of memory
+ *   shared.c     what is shared with a client on this machine
  *   times.c      when events were recorded, across a move
  *   gate.c       stops the session between two calls, with its work done
  *   stream.c     parts of a written-down session, with a digest, on a descriptor
@@ -182,7 +183,7 @@ enum moved_part {
     PART_HOST,        /* struct moved_host; beside it the memory */
     PART_END,         /* the digest of all that was before */
 };
-#define MOVED_VERSION 2
+#define MOVED_VERSION 3
 #define MOVED_DATA_BYTES (4u << 20)
 #define MOVED_PART_BYTES (MOVED_DATA_BYTES + (64u << 10))
 
@@ -224,7 +225,6 @@ struct moved_stream {
 /* The part has a descriptor beside it. */
 void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const void *head,
                           size_t head_bytes, int descriptor);
-/* Both parts have multiples of 8 bytes, but the last. */
 void moved_put(struct moved_stream *to, enum moved_part part, const void *head, size_t head_bytes,
                const void *data, size_t bytes);
 bool moved_flush(struct moved_stream *to);
@@ -248,6 +248,15 @@ CUresult host_add(struct host_range range, int descriptor);
 void shared_put(struct moved_stream *to);
 bool shared_take(struct moved_stream *from);
 bool shared_take_host(struct moved_stream *from, const uint8_t *payload, size_t bytes, char *why);
+
+/* ---- memory.c ---- */
+
+bool memory_put(struct moved_stream *to, char *why);
+/* `payload` stays as it is until memory_room returns it again. */
+bool memory_take(const uint8_t *payload, size_t bytes, char *why);
+/* Where the next part is read to: memory that the card reads itself, or `plain`. */
+uint8_t *memory_room(uint8_t *plain);
+bool memory_taken(char *why); /* all of it is on the card */
 
 /* ---- written.c, rebuilt.c ---- */
 

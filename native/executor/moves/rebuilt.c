@@ -225,21 +225,6 @@ static bool take_reply(struct rebuilding *to, const uint8_t *bytes, size_t count
            malformed(to);
 }
 
-static bool take_data(struct rebuilding *to, const uint8_t *bytes, size_t count) {
-    struct moved_data is;
-    struct arena_mapping mapping;
-    if (count < sizeof is) return malformed(to);
-    memcpy(&is, bytes, sizeof is);
-    if (is.bytes != count - sizeof is || !arena_covers(is.address, is.bytes, &mapping))
-        return malformed(to);
-    driver_enter(mapping.context);
-    CUresult result = DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *,
-                             size_t)(is.address, bytes + sizeof is, is.bytes);
-    if (result == CUDA_SUCCESS) return true;
-    snprintf(to->why, MOVES_WHY_BYTES, "the target cannot write memory: error %d", (int)result);
-    return false;
-}
-
 /* ---- all of it ---- */
 
 static bool take_part(struct rebuilding *to, struct moved_stream *from, enum moved_part part,
@@ -258,7 +243,7 @@ static bool take_part(struct rebuilding *to, struct moved_stream *from, enum mov
     case PART_TIME: return take_time(to, bytes, count);
     case PART_REPLY: return take_reply(to, bytes, count);
     case PART_PRINTED: printed_add(bytes, count); return true;
-    case PART_DATA: return take_data(to, bytes, count);
+    case PART_DATA: return memory_take(bytes, count, to->why) || malformed(to);
     case PART_SHARED: return shared_take(from) || malformed(to);
     case PART_HOST: return shared_take_host(from, bytes, count, to->why) || malformed(to);
     default: return malformed(to);
@@ -282,7 +267,7 @@ static bool finish(struct rebuilding *to) {
 bool session_rebuild(int descriptor, char *why) {
     struct moved_stream from = {.descriptor = descriptor, .passed = -1};
     struct rebuilding to = {.why = why, .answer = malloc(ANSWER_BYTES)};
-    uint8_t *payload = malloc(MOVED_PART_BYTES);
+    uint8_t *plain = malloc(MOVED_PART_BYTES), *payload = plain;
     bool good = payload != NULL && to.answer != NULL;
     for (bool over = false; good && !over;) {
         enum moved_part part;
@@ -290,11 +275,14 @@ bool session_rebuild(int descriptor, char *why) {
         good = moved_get(&from, &part, payload, &bytes) ||
                fails(&to, "the connection to the source broke, or its data are damaged");
         over = good && part == PART_END;
-        if (good) good = over ? finish(&to) : take_part(&to, &from, part, payload, bytes);
+        if (good && over) good = memory_taken(why) && finish(&to);
+        if (good && !over) good = take_part(&to, &from, part, payload, bytes);
+        if (good && part == PART_DATA) payload = memory_room(plain);
     }
+    if (!good) memory_taken(to.why);
     if (from.passed >= 0) close(from.passed);
     driver_leave();
-    free(payload);
+    free(plain);
     free(to.answer);
     return good;
 }

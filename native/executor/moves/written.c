@@ -214,33 +214,6 @@ static void put_replies(struct moved_stream *to) {
     free(printed);
 }
 
-static bool put_memory(struct moved_stream *to, char *why) {
-    uint32_t count = arena_state().mappings;
-    void *stage = NULL;
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t i = 0; i < count && result == CUDA_SUCCESS && !to->bad; i++) {
-        const struct arena_mapping *mapping = arena_mapping(i);
-        driver_enter(mapping->context);
-        if (stage == NULL)
-            result = DRIVER(cuMemHostAlloc, void **, size_t, unsigned)(&stage, MOVED_DATA_BYTES,
-                                                                       CU_MEMHOSTALLOC_PORTABLE);
-        for (uint64_t at = 0; at < mapping->bytes && result == CUDA_SUCCESS && !to->bad;) {
-            uint64_t left = mapping->bytes - at;
-            struct moved_data data = {mapping->base + at,
-                                      left < MOVED_DATA_BYTES ? left : MOVED_DATA_BYTES};
-            result = DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(stage, data.address,
-                                                                          data.bytes);
-            if (result == CUDA_SUCCESS)
-                moved_put(to, PART_DATA, &data, sizeof data, stage, data.bytes);
-            at += data.bytes;
-        }
-    }
-    if (stage != NULL) DRIVER(cuMemFreeHost, void *)(stage);
-    if (result != CUDA_SUCCESS)
-        snprintf(why, MOVES_WHY_BYTES, "the memory cannot be read: error %d", (int)result);
-    return result == CUDA_SUCCESS;
-}
-
 bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
     struct moved_stream to = {.descriptor = descriptor};
     struct living living = {.items = NULL};
@@ -258,7 +231,7 @@ bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
         put_times(&to, &living);
         put_replies(&to);
         shared_put(&to);
-        good = put_memory(&to, why);
+        good = memory_put(&to, why);
     }
     living_free(&living);
     if (good) {
