@@ -162,6 +162,7 @@ CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer);
 bool allocation_add(struct allocation made);
 void allocation_forget(const struct link *link, uint64_t base);
 void variables_forget(uint64_t image);
+bool variable_in_use(uint64_t pointer); /* a copy of our runtime in this thread names it */
 static inline bool allocation_covers(const struct allocation *a, uint64_t pointer, size_t bytes) {
     return bytes <= a->bytes && pointer - a->base <= a->bytes - bytes;
 }

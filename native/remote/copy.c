@@ -165,6 +165,7 @@ bool on_device(CUdeviceptr pointer) {
     struct link *link;
     struct allocation a;
     if (context_needed(&link) != CUDA_SUCCESS) return false;
+    if (variable_in_use(pointer)) return true;
     /* If its addresses could not be reserved the program may have memory at them. A variable has no
      * other place. The program has asked for its address, so its few bytes are rather the
      * variable's. */

@@ -45,7 +45,7 @@ bool allocation_find(const struct link *link, uint64_t pointer, struct allocatio
 
 CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer) {
     struct allocation a;
-    if (link_count < 2 || allocation_find(link, pointer, &a) ||
+    if (link_count < 2 || variable_in_use(pointer) || allocation_find(link, pointer, &a) ||
         !allocation_find(NULL, pointer, &a) || a.kind != ALLOCATION_DEVICE)
         return NULL;
     return (CUcontext)(uintptr_t)a.context;

@@ -133,6 +133,21 @@ bool library_refused(const struct task *task, const uint8_t *answer) {
     return status != 0;
 }
 
+/* It is kept, and not carried out: nobody waits for the address. */
+static bool take_use(struct rebuilding *to, const struct moved_frame *is, const uint8_t *payload) {
+    CUresult bad = CUDA_SUCCESS;
+    uint64_t object = 0;
+    struct task task = {.header = {.op = (uint16_t)is->op, .len = is->bytes},
+                        .context = is->context};
+    struct reader in = {payload, is->bytes, false};
+    get_bytes(&in, &object, sizeof object);
+    get_string(&in);
+    handle_value(KIND_library, is->subject, &bad);
+    if (in.bad || object != is->subject || bad != CUDA_SUCCESS) return malformed(to);
+    kept_add(&task, payload);
+    return true;
+}
+
 static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct moved_frame is;
     if (count < sizeof is) return malformed(to);
@@ -141,7 +156,8 @@ static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count
     if (operation == NULL || is.bytes != count - sizeof is || is.bytes > WIRE_MAX_PAYLOAD)
         return malformed(to);
     const struct moves_rule *rule = &moves_rules[is.op];
-    if (rule->class == MOVES_NOTHING || rule->class == MOVES_PREVENTS) return malformed(to);
+    if (rule->class == MOVES_USES) return take_use(to, &is, bytes + sizeof is);
+    if (rule->class == MOVES_NOTHING || rule->class >= MOVES_TELLS) return malformed(to);
     struct task task = {
         .in = {bytes + sizeof is, is.bytes, false},
         .out = {to->answer, ANSWER_BYTES, false},
@@ -246,6 +262,8 @@ static bool take_part(struct rebuilding *to, struct moved_stream *from, enum mov
     case PART_DATA: return memory_take(bytes, count, to->why) || malformed(to);
     case PART_SHARED: return shared_take(from) || malformed(to);
     case PART_HOST: return shared_take_host(from, bytes, count, to->why) || malformed(to);
+    case PART_VARIABLE: return variables_take(bytes, count, to->why) || malformed(to);
+    case PART_VARIABLE_DATA: return variables_take_data(bytes, count) || malformed(to);
     default: return malformed(to);
     }
 }

@@ -56,9 +56,10 @@ struct item {
 struct living {
     struct item *items;
     struct moved_handle *handles;
-    struct handle_seen *named, *events;
+    struct handle_seen *named, *events, *loads;
+    uint64_t *contexts;
     size_t item_count, item_room, handle_count, handle_room, named_count, named_room, event_count,
-        event_room;
+        event_room, load_count, load_room, context_count, context_room;
     bool bad;
 };
 
@@ -74,6 +75,10 @@ struct living {
         (living)->list[(living)->what##_count++] = (__typeof__(*(living)->list))__VA_ARGS__; \
     } while (0)
 
+static bool is_load(const struct kept *kept) {
+    return kept != NULL && (kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD);
+}
+
 static bool add_kept(struct living *living, const struct kept *list) {
     for (; list != NULL; list = list->next) APPEND(living, items, item, {list->order, list});
     return true;
@@ -84,6 +89,8 @@ static bool see_living(const struct handle_seen *seen, void *data) {
     APPEND(living, handles, handle, {seen->id, seen->parent});
     if (maker_of(seen) == NULL && is_named(seen)) APPEND(living, named, named, *seen);
     if (wire_kind_of(seen->id) == KIND_event) APPEND(living, events, event, *seen);
+    if (wire_kind_of(seen->id) == KIND_context) APPEND(living, contexts, context, seen->id);
+    if (is_load(maker_of(seen))) APPEND(living, loads, load, *seen);
     return add_kept(living, seen->kept);
 }
 
@@ -97,6 +104,8 @@ static void living_free(struct living *living) {
     free(living->handles);
     free(living->named);
     free(living->events);
+    free(living->loads);
+    free(living->contexts);
 }
 
 /* ---- its parts ---- */
@@ -165,8 +174,7 @@ static bool put_frames(struct moved_stream *to, const struct living *living, cha
     for (size_t i = 0; i < living->item_count; i++) {
         const struct kept *kept = living->items[i].kept;
         struct moved_frame frame = {kept->subject, kept->context, kept->op, kept->bytes};
-        bool loads = kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD;
-        if (loads && !put_image(to, kept)) {
+        if (is_load(kept) && !put_image(to, kept)) {
             snprintf(why, MOVES_WHY_BYTES, "%s: its image is not kept any more", kept->rule->name);
             return false;
         }
@@ -203,6 +211,16 @@ static void put_times(struct moved_stream *to, const struct living *living) {
     if (now != NULL) DRIVER(cuEventDestroy_v2, CUevent)(now);
 }
 
+static bool put_variables(struct moved_stream *to, const struct living *living, char *why) {
+    for (size_t i = 0; i < living->load_count; i++) {
+        const struct handle_seen *seen = &living->loads[i];
+        struct variables_of of = {seen->id, maker_of(seen), seen->kept, living->contexts,
+                                  (uint32_t)living->context_count};
+        if (!variables_put(to, &of, why)) return false;
+    }
+    return true;
+}
+
 static void put_replies(struct moved_stream *to) {
     const struct reply *reply;
     for (unsigned i = 0; (reply = stream_kept(i)) != NULL; i++) {
@@ -231,7 +249,7 @@ bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
         put_times(&to, &living);
         put_replies(&to);
         shared_put(&to);
-        good = memory_put(&to, why);
+        good = put_variables(&to, &living, why) && memory_put(&to, why);
     }
     living_free(&living);
     if (good) {

@@ -281,6 +281,7 @@ int session_run(const struct settings *settings, int control) {
     printed_begin();
     bool ready = driver_load(settings->driver) && connection_prepare();
     moves_on = settings->movable;
+    if (moves_on) images_prepare();
     if (ready) {
         driver_warm();
         status_init(settings);

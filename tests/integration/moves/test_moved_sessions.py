@@ -254,9 +254,9 @@ def test_handles_of_libraries_keep_their_settings(sim: Machine, tmp_path: Path) 
 PREVENTED: Final = {
     "variables": (
         'm = ok(d.cuModuleLoadData((".version 8.0\\n.target sm_70\\n.address_size 64\\n.global .u32 x;\\n'
-        '.visible .entry k() { ret; }\\n").encode() + b"\\0"))',
+        '.global .u64 place = x;\\n.visible .entry k() { ret; }\\n").encode() + b"\\0"))',
         "ok(d.cuModuleUnload(m))",
-        "module: its image stays: it has variables",
+        "module: its image stays: its variables hold addresses",
     ),
     "pools": (
         "p = ok(d.cuMemAllocAsync(100, 0))",
