@@ -15,6 +15,7 @@ MODULES = (
     "isolation",
     "latency",
     "parking",
+    "moving",
     "placement",
     "hollow",
     "overfill",

@@ -218,6 +218,12 @@ CUresult library_load(struct task *task);
 CUresult function_info(struct task *task);
 CUresult tensor_map(struct task *task);
 
+/* ---- variables.c ---- */
+
+bool variables_are_used(void); /* the client has addresses of some, for a moment */
+CUresult variable(struct task *task);
+CUresult variable_done(struct task *task);
+
 /* ---- images.c ---- */
 
 struct image {

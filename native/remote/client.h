@@ -6,6 +6,7 @@
  *   context.c  current contexts, streams per thread
  *   device.c   what a snapshot can answer
  *   memory.c   allocations; pinned.c host memory, pointer.c what a pointer is
+ *   variable.c variables of modules and libraries whose addresses the program has
  *   copy.c     bytes; copy_volume.c in rows and slices
  *   module.c   images, functions
  *   launch.c   kernels
@@ -67,7 +68,8 @@ struct module {
     /* handles: each is looked up, since a hostile executor may name one twice */
     uint64_t *functions;
     uint32_t derived_count;
-    uint64_t *derived; /* functions of a library's kernels; they end when it is unloaded */
+    /* a library's modules and the functions of its kernels; they end when it is unloaded */
+    uint64_t *derived;
 };
 
 /* ---- handles.c, context.c ---- */
@@ -149,6 +151,8 @@ struct allocation {
     uint32_t flags;
     bool shared; /* host memory that the executor maps at the same address */
     bool taken;  /* its addresses are reserved in this process */
+    /* of a variable: its module or library */
+    uint64_t image;
 };
 
 bool allocation_find(const struct link *link, uint64_t pointer, struct allocation *out);
@@ -157,6 +161,8 @@ bool allocation_find(const struct link *link, uint64_t pointer, struct allocatio
 CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer);
 bool allocation_add(struct allocation made);
 void allocation_forget(const struct link *link, uint64_t base);
+void variables_forget(uint64_t image);
+bool variable_in_use(uint64_t pointer); /* a copy of our runtime in this thread names it */
 static inline bool allocation_covers(const struct allocation *a, uint64_t pointer, size_t bytes) {
     return bytes <= a->bytes && pointer - a->base <= a->bytes - bytes;
 }
@@ -189,6 +195,7 @@ struct function *function_read(struct link *link, unsigned kind,
                                struct reader *in); /* of a reply */
 void function_free(struct function *function);
 void module_free(struct module *module);
+void library_derives(uint64_t library, uint64_t handle); /* a module, or a kernel's function */
 
 CUresult not_supported(const char *what); /* reports it once */
 /* Print a line that begins with `what`, a literal, once per process. */

@@ -165,11 +165,15 @@ bool on_device(CUdeviceptr pointer) {
     struct link *link;
     struct allocation a;
     if (context_needed(&link) != CUDA_SUCCESS) return false;
-    /* If its addresses could not be reserved the program may have memory at them. */
+    if (variable_in_use(pointer)) return true;
+    /* If its addresses could not be reserved the program may have memory at them. A variable has no
+     * other place. The program has asked for its address, so its few bytes are rather the
+     * variable's. */
     if (allocation_find(link, pointer, &a))
-        return a.kind == ALLOCATION_DEVICE && (a.taken || !addresses_of_program(pointer));
+        return a.kind == ALLOCATION_DEVICE &&
+               (a.taken || a.image != 0 || !addresses_of_program(pointer));
     if (addresses_of_program(pointer)) return false;
-    unsigned type = 0; /* for instance globals of modules */
+    unsigned type = 0; /* for instance memory that graphs allocate */
     CUresult result = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
     return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }

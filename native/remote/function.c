@@ -117,28 +117,35 @@ API CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CU
     return enumerate((uint64_t *)kernels, count, (uint64_t)(uintptr_t)library, KIND_library);
 }
 
+void library_derives(uint64_t library, uint64_t handle) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct module *to = module_of(library, KIND_library);
+    if (to == NULL) return;
+    pthread_mutex_lock(&lock);
+    uint32_t i = 0;
+    while (i < to->derived_count && to->derived[i] != handle) i++;
+    uint64_t *grown =
+        i < to->derived_count ? to->derived : realloc(to->derived, (i + 1) * sizeof *grown);
+    if (grown != NULL) {
+        to->derived = grown;
+        if (i == to->derived_count) to->derived[to->derived_count++] = handle;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     CUresult result = forward_cuKernelGetFunction(function, kernel);
     struct handle_entry *entry =
         result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)kernel) : NULL;
-    struct module *library =
-        entry == NULL || entry->info == NULL
-            ? NULL
-            : module_of(((struct function *)entry->info)->library, KIND_library);
-    if (library == NULL || function == NULL) return result;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    uint64_t handle = (uint64_t)(uintptr_t)*function;
-    uint32_t i = 0;
-    while (i < library->derived_count && library->derived[i] != handle) i++;
-    uint64_t *grown = i < library->derived_count
-                          ? library->derived
-                          : realloc(library->derived, (i + 1) * sizeof *grown);
-    if (grown != NULL) {
-        library->derived = grown;
-        if (i == library->derived_count) library->derived[library->derived_count++] = handle;
-    }
-    pthread_mutex_unlock(&lock);
+    if (entry != NULL && entry->info != NULL && function != NULL)
+        library_derives(((struct function *)entry->info)->library, (uint64_t)(uintptr_t)*function);
+    return result;
+}
+
+API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    CUresult result = forward_cuLibraryGetModule(module, library);
+    if (result == CUDA_SUCCESS && module != NULL)
+        library_derives((uint64_t)(uintptr_t)library, (uint64_t)(uintptr_t)*module);
     return result;
 }
 

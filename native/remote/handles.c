@@ -80,8 +80,10 @@ CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle) {
 }
 
 static void free_info(uint64_t handle, void *info) {
+    unsigned kind = wire_kind_of(handle);
+    if (kind == KIND_module || kind == KIND_library) variables_forget(handle);
     if (info == NULL) return;
-    switch (wire_kind_of(handle)) {
+    switch (kind) {
     case KIND_module:
     case KIND_library: module_free(info); break;
     case KIND_function:

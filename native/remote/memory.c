@@ -45,7 +45,7 @@ bool allocation_find(const struct link *link, uint64_t pointer, struct allocatio
 
 CUcontext allocation_elsewhere(const struct link *link, uint64_t pointer) {
     struct allocation a;
-    if (link_count < 2 || allocation_find(link, pointer, &a) ||
+    if (link_count < 2 || variable_in_use(pointer) || allocation_find(link, pointer, &a) ||
         !allocation_find(NULL, pointer, &a) || a.kind != ALLOCATION_DEVICE)
         return NULL;
     return (CUcontext)(uintptr_t)a.context;
@@ -87,18 +87,30 @@ void allocation_forget(const struct link *link, uint64_t base) {
     pthread_rwlock_unlock(&allocation_lock);
 }
 
-/* Forget a destroyed context's memory. */
-void context_forget(uint64_t context) {
+typedef bool (*chosen)(const struct allocation *a, uint64_t of);
+
+static void forget_all(chosen gone, uint64_t of) {
     pthread_rwlock_wrlock(&allocation_lock);
     size_t kept = 0;
     for (size_t i = 0; i < allocation_count; i++)
-        if (allocations[i].context != context || allocations[i].kind != ALLOCATION_DEVICE)
+        if (!gone(&allocations[i], of))
             allocations[kept++] = allocations[i];
         else if (allocations[i].taken)
             addresses_give(allocations[i].base, allocations[i].bytes);
     allocation_count = kept;
     pthread_rwlock_unlock(&allocation_lock);
 }
+
+static bool in_context(const struct allocation *a, uint64_t context) {
+    return a->context == context && a->kind == ALLOCATION_DEVICE;
+}
+
+static bool of_image(const struct allocation *a, uint64_t image) { return a->image == image; }
+
+/* Forget a destroyed context's memory. */
+void context_forget(uint64_t context) { forget_all(in_context, context); }
+
+void variables_forget(uint64_t image) { forget_all(of_image, image); }
 
 /* ---- device memory ---- */
 
@@ -229,7 +241,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     struct allocation a;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (!allocation_find(link, pointer, &a) || a.base != pointer || a.kind != ALLOCATION_DEVICE)
+    if (!allocation_find(link, pointer, &a) || a.base != pointer || a.kind != ALLOCATION_DEVICE ||
+        a.image != 0)
         return CUDA_ERROR_INVALID_VALUE;
     result = forward_cuMemFreeAsync(pointer, stream);
     if (result == CUDA_SUCCESS) allocation_forget(link, pointer);

@@ -180,26 +180,57 @@ cudaError_t runtime_kernel(const void *host, CUkernel *kernel) {
     return cudaSuccess;
 }
 
-cudaError_t runtime_variable(const void *host, CUdeviceptr *address, size_t *bytes) {
-    int error = runtime_context();
-    if (error) return (cudaError_t)error;
+typedef CUresult (*variable_finder)(CUdeviceptr *, size_t *, CUlibrary, const char *);
+
+static cudaError_t find_variable(const void *host, CUdeviceptr *address, size_t *bytes,
+                                 variable_finder finder) {
     struct symbol *symbol = find(host);
     if (!symbol) return cudaErrorInvalidSymbol;
     CUlibrary library;
     cudaError_t loaded = load(symbol->binary, &library);
     if (loaded != cudaSuccess) return loaded;
-    CUresult result = driver.cuLibraryGetGlobal(address, bytes, library, symbol->name);
+    CUresult result = finder(address, bytes, library, symbol->name);
     return result == CUDA_ERROR_NOT_FOUND ? cudaErrorInvalidSymbol : (cudaError_t)result;
+}
+
+cudaError_t runtime_variable(const void *host, CUdeviceptr *address, size_t *bytes) {
+    int error = runtime_context();
+    return error ? (cudaError_t)error
+                 : find_variable(host, address, bytes, driver.cuLibraryGetGlobal);
+}
+
+static cudaError_t part(CUdeviceptr base, size_t size, size_t offset, size_t bytes,
+                        void **address) {
+    if (offset > size || bytes > size - offset) return cudaErrorInvalidValue;
+    *address = (void *)(base + offset);
+    return cudaSuccess;
 }
 
 cudaError_t runtime_part_of(const void *symbol, size_t offset, size_t bytes, void **address) {
     CUdeviceptr base;
     size_t size;
     cudaError_t error = runtime_variable(symbol, &base, &size);
+    return error == cudaSuccess ? part(base, size, offset, bytes, address) : error;
+}
+
+cudaError_t runtime_variable_begin(const void *symbol, size_t offset, size_t bytes,
+                                   void **address) {
+    CUdeviceptr base;
+    size_t size;
+    int unready = runtime_context();
+    if (unready) return (cudaError_t)unready;
+    cudaError_t error =
+        find_variable(symbol, &base, &size,
+                      driver_variable_begin ? driver_variable_begin : driver.cuLibraryGetGlobal);
     if (error != cudaSuccess) return error;
-    if (offset > size || bytes > size - offset) return cudaErrorInvalidValue;
-    *address = (void *)(base + offset);
-    return cudaSuccess;
+    error = part(base, size, offset, bytes, address);
+    if (error != cudaSuccess) runtime_variable_end(symbol);
+    return error;
+}
+
+void runtime_variable_end(const void *host) {
+    const struct symbol *symbol = find(host);
+    if (driver_variable_begin && symbol) driver_variable_end(symbol->binary->library);
 }
 
 /* A kernel's host function is rarely asked for, so search all loaded kernels. */

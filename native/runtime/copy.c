@@ -99,28 +99,35 @@ static cudaError_t to_variable(const void *symbol, size_t offset, size_t bytes,
                                enum cudaMemcpyKind kind, void **to) {
     if (!runtime_is_kind(kind) || runtime_target_type(kind) == CU_MEMORYTYPE_HOST)
         return cudaErrorInvalidMemcpyDirection;
-    return runtime_part_of(symbol, offset, bytes, to);
+    return runtime_variable_begin(symbol, offset, bytes, to);
 }
 
 static cudaError_t from_variable(const void *symbol, size_t offset, size_t bytes,
                                  enum cudaMemcpyKind kind, void **from) {
     if (!runtime_is_kind(kind) || runtime_source_type(kind) == CU_MEMORYTYPE_HOST)
         return cudaErrorInvalidMemcpyDirection;
-    return runtime_part_of(symbol, offset, bytes, from);
+    return runtime_variable_begin(symbol, offset, bytes, from);
+}
+
+static cudaError_t copied(const void *symbol, cudaError_t error) {
+    runtime_variable_end(symbol);
+    return error;
 }
 
 API cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
                                    size_t offset, enum cudaMemcpyKind kind) {
     void *to;
     cudaError_t error = to_variable(symbol, offset, bytes, kind, &to);
-    return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
+    return error == cudaSuccess ? copied(symbol, cudaMemcpy(to, from, bytes, kind))
+                                : runtime_error(error);
 }
 
 API cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
                                      enum cudaMemcpyKind kind) {
     void *from;
     cudaError_t error = from_variable(symbol, offset, bytes, kind, &from);
-    return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
+    return error == cudaSuccess ? copied(symbol, cudaMemcpy(to, from, bytes, kind))
+                                : runtime_error(error);
 }
 
 API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes,
@@ -128,7 +135,7 @@ API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, si
                                         cudaStream_t stream) {
     void *to;
     cudaError_t error = to_variable(symbol, offset, bytes, kind, &to);
-    return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
+    return error == cudaSuccess ? copied(symbol, cudaMemcpyAsync(to, from, bytes, kind, stream))
                                 : runtime_error(error);
 }
 
@@ -136,7 +143,7 @@ API cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t b
                                           enum cudaMemcpyKind kind, cudaStream_t stream) {
     void *from;
     cudaError_t error = from_variable(symbol, offset, bytes, kind, &from);
-    return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
+    return error == cudaSuccess ? copied(symbol, cudaMemcpyAsync(to, from, bytes, kind, stream))
                                 : runtime_error(error);
 }
 

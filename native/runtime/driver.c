@@ -9,6 +9,8 @@
 #include "runtime.h"
 
 struct driver driver;
+CUresult (*driver_variable_begin)(CUdeviceptr *, size_t *, CUlibrary, const char *);
+CUresult (*driver_variable_end)(CUlibrary);
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int outcome = cudaErrorInsufficientDriver;
@@ -45,6 +47,10 @@ static void load(void) {
 #define X(name) driver.name = (__typeof__(name) *)look_up(find, has, TEXT(name));
 #include "driver.def"
 #undef X
+    driver_variable_end = (__typeof__(driver_variable_end))dlsym(library, "egpuVariableEnd");
+    if (driver_variable_end)
+        driver_variable_begin =
+            (__typeof__(driver_variable_begin))dlsym(library, "egpuVariableBegin");
     pthread_atfork(NULL, NULL, after_fork);
 }
 

@@ -14,6 +14,11 @@ struct driver {
 #undef X
 };
 
+/* A driver for remote cards moves programs to other cards, as long as they do not have addresses of
+ * variables. From Begin to End it leaves a variable where it is. NULL: variables stay anyway. */
+extern CUresult (*driver_variable_begin)(CUdeviceptr *, size_t *, CUlibrary, const char *);
+extern CUresult (*driver_variable_end)(CUlibrary);
+
 /* Complete once runtime_driver has succeeded; missing functions return CUDA_ERROR_NOT_SUPPORTED. */
 extern struct driver driver;
 

@@ -30,6 +30,9 @@ cudaError_t runtime_function(const void *entry, CUfunction *function);
 cudaError_t runtime_variable(const void *symbol, CUdeviceptr *address, size_t *bytes);
 /* Return the address of a part of it. */
 cudaError_t runtime_part_of(const void *symbol, size_t offset, size_t bytes, void **address);
+/* The same for one copy, after which runtime_variable_end follows if it succeeded. */
+cudaError_t runtime_variable_begin(const void *symbol, size_t offset, size_t bytes, void **address);
+void runtime_variable_end(const void *symbol);
 /* Return the host function of a kernel, given as either; the handle itself if there is none. */
 void *runtime_host(CUfunction function, CUkernel kernel);
 

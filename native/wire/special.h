@@ -126,6 +126,12 @@ struct wire_clusters {
     uint32_t largest, zero; /* largest: asks for the maximum blocks of a cluster */
 };
 
+/* VARIABLE: where a library's variable is, whose name follows. The reply: its address and its
+ * bytes. The address holds until VARIABLE_DONE: a session does not move in between. */
+struct wire_variable {
+    uint64_t library;
+};
+
 /* TENSOR_MAP: cuTensorMapEncode… or cuTensorMapReplaceAddress. The reply: the map. Addresses are
  * the card's, and the driver only writes them down. */
 #define WIRE_TENSOR_DIMENSIONS 5

@@ -12,7 +12,9 @@ import yaml
 from .functions import Function
 from .ops import Numbers
 
-CLASSES: Final = ("creates", "finds", "changes", "prevents", "nothing")
+CLASSES: Final = ("creates", "finds", "changes", "uses", "tells", "prevents", "nothing")
+OF_AN_OBJECT: Final = ("changes", "uses", "tells")
+"""Their frames say which object they are about."""
 OF_SESSION, OF_CONTEXT = 0xFFFF, 0xFFFE
 """A setting has no object in its frame: it is the session's, or the current context's."""
 
@@ -72,7 +74,8 @@ def subject_at(function: Function | None) -> int:
     """Return where a frame has the handle of the object that the call changes."""
     if function is None:  # a library's: its object comes first
         return 0
-    for i, parameter in enumerate(function.parameters):
+    carried = [p for p in function.parameters if not p.form.startswith("out_")]
+    for i, parameter in enumerate(carried):
         if parameter.form == "use":
             return 8 * (i + function.has_pointers)
     return OF_CONTEXT if function.symbol.startswith("cuCtx") else OF_SESSION
@@ -85,7 +88,7 @@ def table(numbers: Numbers, functions: list[Function], rules: tuple[Rule, ...]) 
     for name, rule in classify(list(numbers.ops), rules).items():
         if rule.label == "nothing":
             continue
-        subject = subject_at(by_symbol.get(name)) if rule.label == "changes" else OF_SESSION
+        subject = subject_at(by_symbol.get(name)) if rule.label in OF_AN_OBJECT else OF_SESSION
         key = rule.names.get(name, 0)
         rows.append(f'    [OP_{name}] = {{MOVES_{rule.label.upper()}, {subject:#x}, {key}, "{name}"}},')
     kinds = [f'    [KIND_{name}] = "{name}",' for name in numbers.kinds]

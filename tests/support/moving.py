@@ -69,16 +69,38 @@ class Control:
         self.socket.close()
 
 
+class Way:
+    """The socket of new programs, on the machine of the executor: they share memory with it."""
+
+    def __init__(self, listen: Path, target: Path) -> None:
+        self.listen = listen
+        self.target = target
+
+    @property
+    def target(self) -> Path:
+        """The executor's socket."""
+        return self.listen.readlink()
+
+    @target.setter
+    def target(self, target: Path) -> None:
+        fresh = self.listen.with_suffix(".new")
+        fresh.symlink_to(target)
+        fresh.replace(self.listen)
+
+    def close(self) -> None:
+        """Do nothing: the symbolic link goes with its folder."""
+
+
 class Movable:
     """A client's driver directory, a bridge, and the executor where its sessions are now."""
 
-    def __init__(self, machine: HasDriver, folder: Path, *arguments: str) -> None:
+    def __init__(self, machine: HasDriver, folder: Path, *arguments: str, shared: bool) -> None:
         self.folder = folder
         self.arguments = arguments
         self.client = client_dir(folder / "client")
         self.executor = MovableExecutor(machine, folder / "0", *arguments)
         self.executors = [self.executor]
-        self.bridge = Bridge(self.client / "lease.sock", self.executor.socket)
+        self.bridge = (Way if shared else Bridge)(self.client / "lease.sock", self.executor.socket)
 
     def target(self, machine: HasDriver) -> MovableExecutor:
         made = MovableExecutor(machine, self.folder / str(len(self.executors)), *self.arguments, restores=True)
@@ -110,8 +132,9 @@ class Movable:
 
 
 @contextlib.contextmanager
-def movable(machine: HasDriver, folder: Path, *arguments: str) -> Generator[Movable]:
-    made = Movable(machine, folder, *arguments)
+def movable(machine: HasDriver, folder: Path, *arguments: str, shared: bool = False) -> Generator[Movable]:
+    """Yield a client whose programs move: from another machine, or `shared` memory with their executor."""
+    made = Movable(machine, folder, *arguments, shared=shared)
     try:
         yield made
     finally:

@@ -43,10 +43,12 @@ def test_whatever_hands_out_an_object_is_kept_or_prevents_or_is_known_by_its_kin
 
 def test_settings_name_their_object() -> None:
     text = (ROOT / "native/executor/generated/moves.c").read_text()
-    by_name = {name: int(place, 16) for place, name in re.findall(r'MOVES_CHANGES,\s+(0x\w+),\s+\d+,\s+"(\w+)"', text)}
+    rules = re.findall(r'MOVES_(?:CHANGES|TELLS),\s+(0x\w+),\s+\d+,\s+"(\w+)"', text)
+    by_name = {name: int(place, 16) for place, name in rules}
     assert by_name["cuFuncSetAttribute"] == 0
     assert by_name["cuStreamSetAttribute"] == 8  # behind the mask of pointers
     assert by_name["cuKernelSetAttribute"] == 16
+    assert by_name["cuModuleGetGlobal_v2"] == 8  # what it answers is no part of the frame
     assert by_name["cuCtxSetLimit"] == moves.OF_CONTEXT
     assert by_name["cuDevicePrimaryCtxSetFlags_v2"] == moves.OF_SESSION
     assert by_name["cublasSetStream_v2"] == 0

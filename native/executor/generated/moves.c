@@ -4,7 +4,6 @@
 const struct moves_rule moves_rules[OP_COUNT] = {
     [OP_MODULE_LOAD] = {MOVES_CREATES, 0xffff, 0, "MODULE_LOAD"},
     [OP_LIBRARY_LOAD] = {MOVES_CREATES, 0xffff, 0, "LIBRARY_LOAD"},
-    [OP_HOST_MAP] = {MOVES_PREVENTS, 0xffff, 0, "HOST_MAP"},
     [OP_cuArray3DCreate_v2] = {MOVES_PREVENTS, 0xffff, 0, "cuArray3DCreate_v2"},
     [OP_cuArrayCreate_v2] = {MOVES_PREVENTS, 0xffff, 0, "cuArrayCreate_v2"},
     [OP_cuArrayGetPlane] = {MOVES_PREVENTS, 0xffff, 0, "cuArrayGetPlane"},
@@ -37,6 +36,7 @@ const struct moves_rule moves_rules[OP_COUNT] = {
     [OP_cuKernelGetLibrary] = {MOVES_FINDS, 0xffff, 0, "cuKernelGetLibrary"},
     [OP_cuKernelSetAttribute] = {MOVES_CHANGES, 0x10, 32, "cuKernelSetAttribute"},
     [OP_cuKernelSetCacheConfig] = {MOVES_CHANGES, 0x0, 24, "cuKernelSetCacheConfig"},
+    [OP_cuLibraryGetGlobal] = {MOVES_TELLS, 0x8, 0, "cuLibraryGetGlobal"},
     [OP_cuLibraryGetKernel] = {MOVES_FINDS, 0xffff, 0, "cuLibraryGetKernel"},
     [OP_cuLibraryGetModule] = {MOVES_FINDS, 0xffff, 0, "cuLibraryGetModule"},
     [OP_cuLinkDestroy] = {MOVES_PREVENTS, 0xffff, 0, "cuLinkDestroy"},
@@ -52,6 +52,7 @@ const struct moves_rule moves_rules[OP_COUNT] = {
     [OP_cuMipmappedArrayCreate] = {MOVES_PREVENTS, 0xffff, 0, "cuMipmappedArrayCreate"},
     [OP_cuMipmappedArrayGetLevel] = {MOVES_PREVENTS, 0xffff, 0, "cuMipmappedArrayGetLevel"},
     [OP_cuModuleGetFunction] = {MOVES_FINDS, 0xffff, 0, "cuModuleGetFunction"},
+    [OP_cuModuleGetGlobal_v2] = {MOVES_TELLS, 0x8, 0, "cuModuleGetGlobal_v2"},
     [OP_cuModuleGetSurfRef] = {MOVES_PREVENTS, 0xffff, 0, "cuModuleGetSurfRef"},
     [OP_cuModuleGetTexRef] = {MOVES_PREVENTS, 0xffff, 0, "cuModuleGetTexRef"},
     [OP_cuModuleLoad] = {MOVES_PREVENTS, 0xffff, 0, "cuModuleLoad"},
@@ -152,6 +153,7 @@ const struct moves_rule moves_rules[OP_COUNT] = {
     [OP_ncclCommRegister] = {MOVES_PREVENTS, 0xffff, 0, "ncclCommRegister"},
     [OP_cuSurfObjectCreate] = {MOVES_PREVENTS, 0xffff, 0, "cuSurfObjectCreate"},
     [OP_cuTexObjectCreate] = {MOVES_PREVENTS, 0xffff, 0, "cuTexObjectCreate"},
+    [OP_VARIABLE] = {MOVES_USES, 0x0, 0, "VARIABLE"},
 };
 
 const char *const moves_kinds[KIND_COUNT] = {

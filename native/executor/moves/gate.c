@@ -2,8 +2,9 @@
  * out, and has left it while it waits for more; so whoever has closed it knows that no call runs.
  * Calls in threads of their own, the work of the card and functions of the program are waited for.
  *
- * A function of the program that runs, a stream that captures and an image of which parts have come
- * need further calls to come to their end: then the gate is opened for a while.
+ * A function of the program that runs, a stream that captures, an image of which parts have come
+ * and a variable whose address the client uses need further calls to come to their end: then the
+ * gate is opened for a while.
  */
 #define _GNU_SOURCE
 #include "executor/session/session.h"
@@ -107,7 +108,8 @@ static bool see_stream(const struct handle_seen *seen, void *data) {
 static struct looked look(void) {
     struct looked looked = {.work = session_waits() ? WORK_GOES_ON : WORK_DONE};
     handles_each(see_capture, &looked);
-    if (callbacks_run() || images_are_coming()) looked.work = WORK_NEEDS_CALLS;
+    if (callbacks_run() || images_are_coming() || variables_are_used())
+        looked.work = WORK_NEEDS_CALLS;
     if (looked.work == WORK_DONE) handles_each(see_stream, &looked);
     for (unsigned i = 0; i < looked.context_count && looked.work == WORK_DONE; i++) {
         driver_enter(looked.contexts[i]);
@@ -136,11 +138,11 @@ bool gate_close(char *why) {
         usleep(AGAIN_US);
     }
     gate_open();
-    snprintf(
-        why, MOVES_WHY_BYTES,
-        looked.work == WORK_NEEDS_CALLS
-            ? "a stream captures, an image comes, or a function of the program runs, all the time"
-            : "the work on the card does not end within %d s",
-        STOP_MS / 1000);
+    snprintf(why, MOVES_WHY_BYTES,
+             looked.work == WORK_NEEDS_CALLS
+                 ? "a stream captures, an image or a variable is in use, "
+                   "or a function of the program runs, all the time"
+                 : "the work on the card does not end within %d s",
+             STOP_MS / 1000);
     return false;
 }

@@ -1,10 +1,13 @@
 /* Whether the code of an image can be moved. What lies in a module is at addresses that the driver
- * chooses: variables, with what kernels have written there, and functions that are called by their
- * address. A kernel may have stored such an address in memory, where nobody finds it. So an image
- * that has any of them stays, and so does one that says too little about itself.
+ * chooses: variables, and functions that are called by their address. A kernel may have stored such
+ * an address in memory, where nobody finds it. So an image moves if its code keeps them to itself,
+ * and one that says too little about itself stays.
+ *
+ * PTX says all about its variables (ptx.c). Compiled code reaches constants directly, and all else
+ * by addresses in tables, which nobody can follow.
  */
 #define _GNU_SOURCE
-#include "executor/moves/moves.h"
+#include "executor/moves/images.h"
 
 #include <elf.h>
 
@@ -14,49 +17,19 @@ static bool has(const uint8_t *bytes, size_t total, const char *word) {
     return memmem(bytes, total, word, strlen(word)) != NULL;
 }
 
-/* ---- PTX ---- */
-
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
-/* Whether the text declares something in this state space: the word stands alone. Behind `.ptr` it
- * says where a parameter points to. */
-static bool declares(const char *text, const char *space) {
-    size_t length = strlen(space);
-    for (const char *at = text; (at = strstr(at, space)) != NULL; at += length) {
-        bool begins = at == text || is_space(at[-1]) || strchr(";{}", at[-1]) != NULL;
-        bool alone = begins && is_space(at[length]);
-        const char *before = at;
-        while (before > text && is_space(before[-1])) before--;
-        bool points = before - text >= 4 && memcmp(before - 4, ".ptr", 4) == 0;
-        if (alone && !points) return true;
-    }
-    return false;
-}
-
-static const char *ptx_stays(const char *text) {
-    if (declares(text, ".global") || declares(text, ".const")) return "it has variables";
-    if (strstr(text, ".callprototype") != NULL || strstr(text, ".calltargets") != NULL ||
-        declares(text, ".alias"))
-        return "it calls functions by their address";
-    if (strstr(text, "malloc") != NULL) return "it allocates memory on the card";
-    if (strstr(text, ".texref") != NULL || strstr(text, ".surfref") != NULL)
-        return "it has references to textures";
-    return NULL;
-}
-
-/* ---- cubins ---- */
-
 static const char *section_stays(const char *name) {
-    if (strncmp(name, ".nv.global", 10) == 0 || strncmp(name, ".nv.constant3", 13) == 0)
-        return "it has variables";
-    if (strncmp(name, ".nv.constant4", 13) == 0 || strncmp(name, ".nv.constant1", 13) == 0 ||
-        strncmp(name, ".rel.text", 9) == 0 || strncmp(name, ".rela.text", 10) == 0 ||
-        strncmp(name, ".rel.nv.constant0", 17) == 0 || strncmp(name, ".rela.nv.constant0", 18) == 0)
-        return "it holds addresses of its own parts";
+    static const char *const reaches[] = {
+        ".nv.constant4",     ".nv.constant1",      ".rel.text",         ".rela.text",
+        ".rel.nv.constant0", ".rela.nv.constant0", ".rel.nv.constant3", ".rela.nv.constant3"};
+    for (size_t i = 0; i < sizeof reaches / sizeof *reaches; i++)
+        if (strncmp(name, reaches[i], strlen(reaches[i])) == 0)
+            return "its compiled code holds addresses of its own parts";
+    if (strncmp(name, ".rel.nv.global", 14) == 0 || strncmp(name, ".rela.nv.global", 15) == 0)
+        return "its variables hold addresses";
     return NULL;
 }
 
-static const char *cubin_stays(const uint8_t *bytes, size_t total) {
+const char *cubin_stays(const uint8_t *bytes, size_t total) {
     static const char unknown[] = "its sections are not understood";
     Elf64_Ehdr elf;
     if (total < sizeof elf) return unknown;
@@ -79,11 +52,40 @@ static const char *cubin_stays(const uint8_t *bytes, size_t total) {
     return has(bytes, total, "malloc") ? "it allocates memory on the card" : NULL;
 }
 
-const char *image_stays(const uint8_t *bytes, size_t total) {
+bool image_fits(bool compiled, unsigned architecture) {
+    int count = 0, major, minor;
+    if (DRIVER(cuDeviceGetCount, int *)(&count) != CUDA_SUCCESS) return true;
+    for (int card = 0; card < count; card++) {
+        CUresult (*attribute)(int *, CUdevice_attribute, CUdevice) =
+            DRIVER(cuDeviceGetAttribute, int *, CUdevice_attribute, CUdevice);
+        if (attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card) != CUDA_SUCCESS ||
+            attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card) != CUDA_SUCCESS)
+            return true;
+        unsigned has = (unsigned)(major * 10 + minor);
+        if (architecture <= has && (!compiled || architecture / 10 == has / 10)) return true;
+    }
+    return false;
+}
+
+const char *image_part_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
     if (total >= sizeof(struct fat_binary) && fat_binary_is(bytes))
-        return "it is a fat binary, whose parts are not read";
+        return fat_stays(bytes, total, seer);
     if (total >= SELFMAG && memcmp(bytes, ELFMAG, SELFMAG) == 0) return cubin_stays(bytes, total);
     bool text =
         has(bytes, total, ".version") && memchr(bytes, 0, total > 0 ? total - 1 : 0) == NULL;
-    return text ? ptx_stays((const char *)bytes) : "its form is not known";
+    return text ? ptx_stays((const char *)bytes, seer) : "its form is not known";
+}
+
+static bool see_nothing(const char *name, size_t bytes, void *data) {
+    (void)name, (void)bytes, (void)data;
+    return true;
+}
+
+const char *image_stays(const uint8_t *bytes, size_t total) {
+    const struct image_seer seer = {see_nothing, NULL};
+    return image_part_stays(bytes, total, &seer);
+}
+
+bool image_written(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
+    return image_part_stays(bytes, total, seer) == NULL;
 }

@@ -38,7 +38,9 @@ void kept_drop(struct kept *list) {
 bool kept_replaces(const struct kept *later, const struct kept *earlier) {
     size_t key = later->rule->key_bytes;
     if (later->op != earlier->op || later->rule->class == MOVES_CREATES) return false;
-    if (later->rule->class == MOVES_PREVENTS) return true; /* its name is enough */
+    if (later->rule->class == MOVES_PREVENTS || later->rule->class == MOVES_TELLS)
+        return true; /* one is enough */
+    if (later->rule->class == MOVES_USES) key = later->bytes;
     return later->bytes >= key && earlier->bytes >= key &&
            memcmp(later->payload, earlier->payload, key) == 0;
 }
@@ -52,7 +54,11 @@ static bool subject_of(const struct task *task, const uint8_t *payload, uint64_t
     case MOVES_CREATES: *subject = task->bound; return *subject != 0;
     case MOVES_FINDS: *subject = task->found; return *subject != 0;
     case MOVES_PREVENTS: *subject = task->bound != 0 ? task->bound : task->found; return true;
-    case MOVES_CHANGES: break;
+    case MOVES_CHANGES:
+    case MOVES_USES: break;
+    case MOVES_TELLS: /* the first bit: it was asked for the address */
+        if (task->header.len == 0 || (payload[0] & 1) == 0) return false;
+        break;
     default: return false;
     }
     if (rule->subject_at == MOVES_OF_CONTEXT)
@@ -104,10 +110,22 @@ void kept_add(const struct task *task, const uint8_t *payload) {
         kept_drop(kept); /* gone meanwhile */
 }
 
+const char *variable_name(const struct kept *kept) {
+    size_t before = kept->rule->subject_at + sizeof(uint64_t);
+    struct reader in = {kept->payload + before, kept->bytes - before, false};
+    const char *name = get_string(&in);
+    return in.bad ? NULL : name;
+}
+
 bool kept_prevents(const struct kept *list, char *why) {
     for (; list != NULL; list = list->next)
         if (list->rule->class == MOVES_PREVENTS) {
             snprintf(why, MOVES_WHY_BYTES, "%s: not carried", list->rule->name);
+            return true;
+        } else if (list->rule->class == MOVES_TELLS) {
+            const char *name = variable_name(list);
+            snprintf(why, MOVES_WHY_BYTES, "%s: the program has the address of %.400s",
+                     list->rule->name, name != NULL ? name : "a variable");
             return true;
         }
     return false;

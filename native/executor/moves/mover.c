@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -166,6 +167,15 @@ static bool stop_all(char *why) {
     return good;
 }
 
+/* Whether descriptors may reach the target: the target says whether one has. */
+static int probe_for(int to) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    bool here =
+        getsockname(to, (struct sockaddr *)&name, &length) == 0 && name.ss_family == AF_UNIX;
+    return here ? memfd_create("egpu-probe", MFD_CLOEXEC) : -1;
+}
+
 static bool send_head(int to) {
     struct moved_head head = {.magic = MOVED_MAGIC, .version = MOVED_VERSION};
     struct moved_client clients[MAX_SESSIONS] = {0};
@@ -175,11 +185,14 @@ static bool send_head(int to) {
         clients[head.sessions++].client = session_client(&sessions[i]);
     }
     struct iovec parts[] = {{&head, sizeof head}, {clients, head.sessions * sizeof *clients}};
-    return descriptor_send_all(to, parts, head.sessions != 0 ? 2 : 1, -1, 0);
+    int probe = probe_for(to);
+    bool sent = descriptor_send_all(to, parts, head.sessions != 0 ? 2 : 1, probe, 0);
+    if (probe >= 0) close(probe);
+    return sent;
 }
 
 /* What the target says, before the deadline and as long as it is wanted. */
-static bool await_target(int to, int64_t deadline, char *why) {
+static bool await_target(int to, int64_t deadline, char *why, bool *here) {
     struct moves_report report;
     for (;;) {
         struct pollfd ready[2] = {{.fd = to, .events = POLLIN},
@@ -191,6 +204,7 @@ static bool await_target(int to, int64_t deadline, char *why) {
             break;
         report.why[sizeof report.why - 1] = 0;
         if (!report.good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
+        if (here != NULL) *here = report.here;
         return report.good;
     }
     if (why[0] == 0) snprintf(why, MOVES_WHY_BYTES, "the target has ended, or does not answer");
@@ -208,13 +222,32 @@ static bool write_all(int to, uint64_t *bytes, char *why) {
         if (!good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
         *bytes += report.bytes;
     }
-    if (good) return await_target(to, clock_now_ms() + ANSWER_MS, why);
+    if (good) return await_target(to, clock_now_ms() + ANSWER_MS, why, NULL);
     /* A target that has refused something says what; otherwise it waits for more. */
     char better[MOVES_WHY_BYTES] = "";
     shutdown(to, SHUT_WR);
-    if (report.broke && !await_target(to, clock_now_ms() + LOOK_MS, better) && better[0] != 0)
+    if (report.broke && !await_target(to, clock_now_ms() + LOOK_MS, better, NULL) && better[0] != 0)
         snprintf(why, MOVES_WHY_BYTES, "%s", better);
     return false;
+}
+
+/* Once more, now that the target is known; nothing stands still yet. */
+static bool all_may_move(bool here, char *why) {
+    int64_t deadline = clock_now_ms() + LOOK_MS;
+    struct moves_report report;
+    last_order++;
+    bool good = true;
+    for (int i = 0; i < MAX_SESSIONS && good; i++) {
+        if (sessions[i].pid == 0) continue;
+        order(&sessions[i], ORDER_LOOK, -1);
+        good = await_report(&sessions[i], deadline, &report) && report.good;
+        if (!good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
+        if (good && report.here && !here) {
+            snprintf(why, MOVES_WHY_BYTES, "shared memory: the target is on another machine");
+            good = false;
+        }
+    }
+    return good;
 }
 
 static void send_sessions(int to) {
@@ -227,7 +260,9 @@ static void send_sessions(int to) {
     }
     struct timeval stalled = {.tv_sec = STALLED_SECONDS};
     setsockopt(to, SOL_SOCKET, SO_SNDTIMEO, &stalled, sizeof stalled);
-    bool good = send_head(to) && await_target(to, clock_now_ms() + PREPARE_MS, why);
+    bool here = false;
+    bool good = send_head(to) && await_target(to, clock_now_ms() + PREPARE_MS, why, &here) &&
+                all_may_move(here, why);
     begun = clock_now_ns();
     target = to;
     good = good && stop_all(why);
@@ -265,6 +300,8 @@ static bool finish(void) {
         if (sessions[i].pid != 0) waitpid(sessions[i].pid, NULL, 0);
     printf("{\"event\": \"moved\"}\n");
     fflush(stdout);
+    struct moves_report over = {.good = 1};
+    orders_report(target, &over); /* to sessions that wait with the client's connection */
     say(left, sizeof left - 1);
     return true;
 }
@@ -324,9 +361,11 @@ void mover_poll(struct pollfd ready[MOVER_POLLS]) {
     ready[0] = (struct pollfd){.fd = options.moves_fd, .events = POLLIN};
     ready[1] = (struct pollfd){.fd = control, .events = POLLIN};
     ready[2] = (struct pollfd){.fd = target, .events = POLLRDHUP};
+    ready[3] = (struct pollfd){.fd = restored_from(), .events = POLLIN};
 }
 
 bool mover_serve(const struct pollfd ready[MOVER_POLLS]) {
+    if (ready[3].fd >= 0 && ready[3].revents != 0) restored_begin();
     if (ready[2].fd >= 0 && ready[2].fd == target && ready[2].revents != 0) go_on();
     if (ready[1].fd >= 0 && ready[1].fd == control && ready[1].revents != 0 && listen_to_daemon())
         return true;

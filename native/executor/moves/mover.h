@@ -18,11 +18,13 @@ struct moved_client {
     uint32_t client, zero;
 };
 
-#define MOVER_POLLS 3
+#define MOVER_POLLS 4
 void mover_poll(struct pollfd ready[MOVER_POLLS]);
 /* True: all sessions have left, and the parent is over. */
 bool mover_serve(const struct pollfd ready[MOVER_POLLS]);
 bool mover_stands(void);      /* no client is let in: where its session is has not been decided */
 bool mover_restore(int from); /* false, with a line on stderr: this executor is of no use */
+int restored_from(void);      /* the source, until it has ended; or -1 */
+void restored_begin(void);    /* it has, or says that its sessions have */
 
 #endif

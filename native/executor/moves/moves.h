@@ -5,7 +5,9 @@
  *   arena.c      memory at addresses of our own, which the target can have, too
  *   mappings.c   the pages of that memory
  *   pointers.c   what the driver would say of such memory
- *   images.c     whether an image's code can be moved
+ *   images.c     whether an image's code can be moved; ptx.c, fat.c, packed.c: in their forms
+ *   variables.c  the contents of variables; memory.c: that of memory
+ *   shared.c     what is shared with a client on this machine
  *   times.c      when events were recorded, across a move
  *   gate.c       stops the session between two calls, with its work done
  *   stream.c     parts of a written-down session, with a digest, on a descriptor
@@ -27,6 +29,8 @@ enum moves_class {
     MOVES_CREATES,
     MOVES_FINDS,
     MOVES_CHANGES,
+    MOVES_USES,
+    MOVES_TELLS,
     MOVES_PREVENTS,
 };
 #define MOVES_OF_SESSION 0xffff
@@ -71,6 +75,8 @@ bool kept_session_prevents(char *why); /* it need not be stopped */
 /* Says what the list prevents, if something: room for MOVES_WHY_BYTES. */
 #define MOVES_WHY_BYTES 512
 bool kept_prevents(const struct kept *list, char *why);
+/* Of a frame that uses or tells the address of a variable; NULL: it is malformed. */
+const char *variable_name(const struct kept *kept);
 bool kept_overflowed(void);
 
 /* ---- handles.c ---- */
@@ -137,8 +143,15 @@ void pointers_begin(void);
 
 /* ---- images.c ---- */
 
+void images_prepare(void); /* before the sandbox */
 /* Returns why the code of an image may hold on to its place, or NULL: it can be moved. */
 const char *image_stays(const uint8_t *bytes, size_t total);
+struct image_seer {
+    bool (*see)(const char *name, size_t bytes, void *data);
+    void *data;
+};
+/* Names the variables that the code itself writes. False: there was no memory. */
+bool image_written(const uint8_t *bytes, size_t total, const struct image_seer *seer);
 
 /* ---- times.c ---- */
 
@@ -165,21 +178,25 @@ void gate_open(void);
 /* ---- stream.c ---- */
 
 enum moved_part {
-    PART_SESSION = 1, /* struct moved_session */
-    PART_CARDS,       /* the snapshot of WELCOME */
-    PART_MAPPING,     /* struct arena_mapping */
-    PART_ALLOCATIONS, /* of struct arena_allocation, as many as there are */
-    PART_IMAGE,       /* struct wire_image, then its bytes */
-    PART_FRAME,       /* struct moved_frame, then its payload */
-    PART_NAMED,       /* struct moved_named, then a name with its NUL */
-    PART_HANDLES,     /* of struct moved_handle */
-    PART_TIME,        /* struct moved_time */
-    PART_REPLY,       /* struct moved_reply, then its results */
-    PART_PRINTED,     /* what kernels have printed */
-    PART_DATA,        /* struct moved_data, then the memory */
-    PART_END,         /* the digest of all that was before */
+    PART_SESSION = 1,   /* struct moved_session */
+    PART_CARDS,         /* the snapshot of WELCOME */
+    PART_MAPPING,       /* struct arena_mapping */
+    PART_ALLOCATIONS,   /* of struct arena_allocation, as many as there are */
+    PART_IMAGE,         /* struct wire_image, then its bytes */
+    PART_FRAME,         /* struct moved_frame, then its payload */
+    PART_NAMED,         /* struct moved_named, then a name with its NUL */
+    PART_HANDLES,       /* of struct moved_handle */
+    PART_TIME,          /* struct moved_time */
+    PART_REPLY,         /* struct moved_reply, then its results */
+    PART_PRINTED,       /* what kernels have printed */
+    PART_DATA,          /* struct moved_data, then the memory */
+    PART_VARIABLE,      /* struct moved_variable, then its name with its NUL */
+    PART_SHARED,        /* beside it the shared memory; then one with the connection */
+    PART_HOST,          /* struct moved_host; beside it the memory */
+    PART_VARIABLE_DATA, /* struct moved_data, then a piece of the last variable */
+    PART_END,           /* the digest of all that was before */
 };
-#define MOVED_VERSION 1
+#define MOVED_VERSION 4
 #define MOVED_DATA_BYTES (4u << 20)
 #define MOVED_PART_BYTES (MOVED_DATA_BYTES + (64u << 10))
 
@@ -204,7 +221,13 @@ struct moved_reply {
     uint32_t result, pending;
 };
 struct moved_data {
-    uint64_t address, bytes;
+    uint64_t address, bytes; /* of a variable: from its beginning */
+};
+struct moved_host {
+    uint64_t address, bytes, context;
+};
+struct moved_variable {
+    uint64_t object, context, bytes;
 };
 
 struct moved_stream {
@@ -213,13 +236,57 @@ struct moved_stream {
     uint64_t digest, bytes;
     size_t have; /* in the buffer, when writing */
     uint8_t *buffer;
+    int passed; /* when reading: came with the last part; -1: none did */
 };
-/* Both parts have multiples of 8 bytes, but the last. */
+/* The part has a descriptor beside it. */
+void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const void *head,
+                          size_t head_bytes, int descriptor);
 void moved_put(struct moved_stream *to, enum moved_part part, const void *head, size_t head_bytes,
                const void *data, size_t bytes);
 bool moved_flush(struct moved_stream *to);
-/* One part, of at most MOVED_PART_BYTES. */
+/* One part, of at most MOVED_PART_BYTES. A descriptor that nobody took from the last is closed. */
 bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payload, size_t *bytes);
+
+/* ---- host.c ---- */
+
+struct host_range {
+    uint64_t address, bytes, context;
+    int kept; /* its descriptor, or -1 */
+};
+bool host_prevents(char *why);
+const struct host_range *host_next(const struct host_range *last); /* NULL: the first; the last */
+/* Maps the memory at its address, for the context that is current. Takes the descriptor. */
+CUresult host_add(struct host_range range, int descriptor);
+
+/* ---- shared.c ---- */
+
+/* Where the next part is a connection, or memory of the client's. `why`: see variables_take. */
+void shared_put(struct moved_stream *to);
+bool shared_take(struct moved_stream *from);
+bool shared_take_host(struct moved_stream *from, const uint8_t *payload, size_t bytes, char *why);
+
+/* ---- memory.c ---- */
+
+bool memory_put(struct moved_stream *to, char *why);
+/* `payload` stays as it is until memory_room returns it again. */
+bool memory_take(const uint8_t *payload, size_t bytes, char *why);
+/* Where the next part is read to: memory that the card reads itself, or `plain`. */
+uint8_t *memory_room(uint8_t *plain);
+bool memory_taken(char *why); /* all of it is on the card */
+
+/* ---- variables.c ---- */
+
+struct variables_of {
+    uint64_t object;         /* a module or a library */
+    const struct kept *load; /* the frame that loaded it */
+    const struct kept *kept; /* all frames of it */
+    const uint64_t *contexts;
+    uint32_t context_count;
+};
+bool variables_put(struct moved_stream *to, const struct variables_of *of, char *why);
+/* Return false if what came is malformed, or with a reason in `why`. */
+bool variables_take(const uint8_t *payload, size_t bytes, char *why);
+bool variables_take_data(const uint8_t *payload, size_t bytes);
 
 /* ---- written.c, rebuilt.c ---- */
 
@@ -235,6 +302,8 @@ struct moves_report {
     uint64_t good, order; /* its number */
     uint64_t bytes;
     uint64_t broke; /* the connection to the target did */
+    uint64_t here;  /* of a source: it shares memory with its client, so it stays on this machine.
+                       Of a target: descriptors reach it */
     char why[MOVES_WHY_BYTES];
 };
 enum moves_order {
@@ -244,7 +313,8 @@ enum moves_order {
     ORDER_WRITE,
     ORDER_GO_ON,
     ORDER_PREPARE,
-    ORDER_REBUILD
+    ORDER_REBUILD,
+    ORDER_BEGIN /* the source has ended */
 };
 /* In the session's control thread. */
 void orders_carry_out(int control, uint32_t order, uint64_t number, int descriptor);

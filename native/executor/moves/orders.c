@@ -17,14 +17,19 @@ void orders_carry_out(int control, uint32_t order, uint64_t number, int descript
     struct moves_report report = {.order = number};
     bool broke = false;
     switch (order) {
-    case ORDER_LOOK: report.good = session_moves(report.why, &report.bytes); break;
+    case ORDER_LOOK:
+        report.good = session_moves(report.why, &report.bytes);
+        report.here = session.transport == &transport_shared;
+        break;
     case ORDER_STOP: report.good = gate_close(report.why); break;
     case ORDER_WRITE:
         report.good = session_write(descriptor, report.why, &report.bytes, &broke);
         report.broke = broke;
         break;
+    case ORDER_BEGIN: connection_begin(); break;
     default: gate_open(); /* no report */
     }
     if (descriptor >= 0) close(descriptor);
-    if (order != ORDER_GO_ON && !orders_report(control, &report)) session_end(0);
+    if (order != ORDER_GO_ON && order != ORDER_BEGIN && !orders_report(control, &report))
+        session_end(0);
 }

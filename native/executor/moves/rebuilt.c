@@ -6,6 +6,7 @@
 #include "executor/session/session.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "executor/moves/moves.h"
 
@@ -132,6 +133,21 @@ bool library_refused(const struct task *task, const uint8_t *answer) {
     return status != 0;
 }
 
+/* It is kept, and not carried out: nobody waits for the address. */
+static bool take_use(struct rebuilding *to, const struct moved_frame *is, const uint8_t *payload) {
+    CUresult bad = CUDA_SUCCESS;
+    uint64_t object = 0;
+    struct task task = {.header = {.op = (uint16_t)is->op, .len = is->bytes},
+                        .context = is->context};
+    struct reader in = {payload, is->bytes, false};
+    get_bytes(&in, &object, sizeof object);
+    get_string(&in);
+    handle_value(KIND_library, is->subject, &bad);
+    if (in.bad || object != is->subject || bad != CUDA_SUCCESS) return malformed(to);
+    kept_add(&task, payload);
+    return true;
+}
+
 static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct moved_frame is;
     if (count < sizeof is) return malformed(to);
@@ -140,7 +156,8 @@ static bool take_frame(struct rebuilding *to, const uint8_t *bytes, size_t count
     if (operation == NULL || is.bytes != count - sizeof is || is.bytes > WIRE_MAX_PAYLOAD)
         return malformed(to);
     const struct moves_rule *rule = &moves_rules[is.op];
-    if (rule->class == MOVES_NOTHING || rule->class == MOVES_PREVENTS) return malformed(to);
+    if (rule->class == MOVES_USES) return take_use(to, &is, bytes + sizeof is);
+    if (rule->class == MOVES_NOTHING || rule->class >= MOVES_TELLS) return malformed(to);
     struct task task = {
         .in = {bytes + sizeof is, is.bytes, false},
         .out = {to->answer, ANSWER_BYTES, false},
@@ -224,25 +241,10 @@ static bool take_reply(struct rebuilding *to, const uint8_t *bytes, size_t count
            malformed(to);
 }
 
-static bool take_data(struct rebuilding *to, const uint8_t *bytes, size_t count) {
-    struct moved_data is;
-    struct arena_mapping mapping;
-    if (count < sizeof is) return malformed(to);
-    memcpy(&is, bytes, sizeof is);
-    if (is.bytes != count - sizeof is || !arena_covers(is.address, is.bytes, &mapping))
-        return malformed(to);
-    driver_enter(mapping.context);
-    CUresult result = DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *,
-                             size_t)(is.address, bytes + sizeof is, is.bytes);
-    if (result == CUDA_SUCCESS) return true;
-    snprintf(to->why, MOVES_WHY_BYTES, "the target cannot write memory: error %d", (int)result);
-    return false;
-}
-
 /* ---- all of it ---- */
 
-static bool take_part(struct rebuilding *to, enum moved_part part, const uint8_t *bytes,
-                      size_t count) {
+static bool take_part(struct rebuilding *to, struct moved_stream *from, enum moved_part part,
+                      const uint8_t *bytes, size_t count) {
     if (part == PART_SESSION) return take_session(to, bytes, count);
     if (!to->begun) return malformed(to);
     if (part == PART_CARDS) return same_cards(to, bytes, count);
@@ -257,7 +259,11 @@ static bool take_part(struct rebuilding *to, enum moved_part part, const uint8_t
     case PART_TIME: return take_time(to, bytes, count);
     case PART_REPLY: return take_reply(to, bytes, count);
     case PART_PRINTED: printed_add(bytes, count); return true;
-    case PART_DATA: return take_data(to, bytes, count);
+    case PART_DATA: return memory_take(bytes, count, to->why) || malformed(to);
+    case PART_SHARED: return shared_take(from) || malformed(to);
+    case PART_HOST: return shared_take_host(from, bytes, count, to->why) || malformed(to);
+    case PART_VARIABLE: return variables_take(bytes, count, to->why) || malformed(to);
+    case PART_VARIABLE_DATA: return variables_take_data(bytes, count) || malformed(to);
     default: return malformed(to);
     }
 }
@@ -277,9 +283,9 @@ static bool finish(struct rebuilding *to) {
 }
 
 bool session_rebuild(int descriptor, char *why) {
-    struct moved_stream from = {.descriptor = descriptor};
+    struct moved_stream from = {.descriptor = descriptor, .passed = -1};
     struct rebuilding to = {.why = why, .answer = malloc(ANSWER_BYTES)};
-    uint8_t *payload = malloc(MOVED_PART_BYTES);
+    uint8_t *plain = malloc(MOVED_PART_BYTES), *payload = plain;
     bool good = payload != NULL && to.answer != NULL;
     for (bool over = false; good && !over;) {
         enum moved_part part;
@@ -287,10 +293,14 @@ bool session_rebuild(int descriptor, char *why) {
         good = moved_get(&from, &part, payload, &bytes) ||
                fails(&to, "the connection to the source broke, or its data are damaged");
         over = good && part == PART_END;
-        if (good) good = over ? finish(&to) : take_part(&to, part, payload, bytes);
+        if (good && over) good = memory_taken(why) && finish(&to);
+        if (good && !over) good = take_part(&to, &from, part, payload, bytes);
+        if (good && part == PART_DATA) payload = memory_room(plain);
     }
+    if (!good) memory_taken(to.why);
+    if (from.passed >= 0) close(from.passed);
     driver_leave();
-    free(payload);
+    free(plain);
     free(to.answer);
     return good;
 }

@@ -2,6 +2,7 @@
 #include "executor/moves/mover.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/descriptor.h"
@@ -37,10 +38,27 @@ static bool prepare(const struct moved_client *clients, uint32_t count, struct s
     return true;
 }
 
-static bool answer_source(int from, struct moves_report *report, bool good) {
+static bool answer_source(int from, struct moves_report *report, bool here, bool good) {
     struct iovec part = {report, sizeof *report};
     report->good = good;
+    report->here = here;
     return descriptor_send_all(from, &part, 1, -1, 0) && good;
+}
+
+static int source = -1;
+
+int restored_from(void) { return source; }
+
+/* A source that has only ended may go on as another process: sessions then wait in vain. */
+void restored_begin(void) {
+    struct greeting greeting = {.order = ORDER_BEGIN};
+    struct moves_report report;
+    bool left =
+        descriptor_receive_all(source, &report, sizeof report, NULL, clock_now_ms() + LIST_MS);
+    for (int i = 0; left && report.good && i < MAX_SESSIONS; i++)
+        if (sessions[i].pid != 0) greeting_pass(sessions[i].control, &greeting, -1);
+    close(source);
+    source = -1;
 }
 
 bool mover_restore(int from) {
@@ -51,20 +69,26 @@ bool mover_restore(int from) {
     struct greeting greeting = {.order = ORDER_REBUILD};
     printf("{\"event\": \"waiting\"}\n");
     fflush(stdout);
-    bool good = descriptor_receive_all(from, &head, sizeof head, NULL, clock_now_ms() + HEAD_MS) &&
-                memcmp(head.magic, MOVED_MAGIC, sizeof head.magic) == 0 &&
-                head.version == MOVED_VERSION && head.sessions <= (uint32_t)options.sessions &&
-                descriptor_receive_all(from, clients, head.sessions * sizeof *clients, NULL,
-                                       clock_now_ms() + LIST_MS);
-    good = answer_source(from, &report, good && prepare(clients, head.sessions, made, &report));
+    int probe;
+    bool good =
+        descriptor_receive_all(from, &head, sizeof head, &probe, clock_now_ms() + HEAD_MS) &&
+        memcmp(head.magic, MOVED_MAGIC, sizeof head.magic) == 0 && head.version == MOVED_VERSION &&
+        head.sessions <= (uint32_t)options.sessions &&
+        descriptor_receive_all(from, clients, head.sessions * sizeof *clients, NULL,
+                               clock_now_ms() + LIST_MS);
+    bool here = good && probe >= 0;
+    if (here) close(probe);
+    good =
+        answer_source(from, &report, here, good && prepare(clients, head.sessions, made, &report));
     bool prepared = good;
     for (uint32_t i = 0; good && i < head.sessions; i++)
         good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], &report);
-    if (prepared) good = answer_source(from, &report, good);
+    if (prepared) good = answer_source(from, &report, here, good);
     if (good)
         printf("{\"event\": \"restored\", \"sessions\": %u}\n", head.sessions);
     else
         fprintf(stderr, "egpu-executor: nothing is restored: %s\n", report.why);
     fflush(stdout);
+    if (good) source = from;
     return good; /* `from` stays open: its end tells the source of ours */
 }

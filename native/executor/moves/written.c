@@ -40,11 +40,9 @@ bool session_moves(char *why, uint64_t *bytes) {
     *bytes = arena_bytes();
     if (session.transport == NULL)
         snprintf(why, MOVES_WHY_BYTES, "the session is just beginning");
-    else if (session.transport == &transport_shared)
-        snprintf(why, MOVES_WHY_BYTES, "shared memory: not carried");
     else if (kept_overflowed())
         snprintf(why, MOVES_WHY_BYTES, "the session has more objects and settings than are kept");
-    else if (!kept_session_prevents(why) && !arena_prevents(why))
+    else if (!kept_session_prevents(why) && !arena_prevents(why) && !host_prevents(why))
         handles_each(see_prevention, why);
     return why[0] == 0;
 }
@@ -58,9 +56,10 @@ struct item {
 struct living {
     struct item *items;
     struct moved_handle *handles;
-    struct handle_seen *named, *events;
+    struct handle_seen *named, *events, *loads;
+    uint64_t *contexts;
     size_t item_count, item_room, handle_count, handle_room, named_count, named_room, event_count,
-        event_room;
+        event_room, load_count, load_room, context_count, context_room;
     bool bad;
 };
 
@@ -76,6 +75,10 @@ struct living {
         (living)->list[(living)->what##_count++] = (__typeof__(*(living)->list))__VA_ARGS__; \
     } while (0)
 
+static bool is_load(const struct kept *kept) {
+    return kept != NULL && (kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD);
+}
+
 static bool add_kept(struct living *living, const struct kept *list) {
     for (; list != NULL; list = list->next) APPEND(living, items, item, {list->order, list});
     return true;
@@ -86,6 +89,8 @@ static bool see_living(const struct handle_seen *seen, void *data) {
     APPEND(living, handles, handle, {seen->id, seen->parent});
     if (maker_of(seen) == NULL && is_named(seen)) APPEND(living, named, named, *seen);
     if (wire_kind_of(seen->id) == KIND_event) APPEND(living, events, event, *seen);
+    if (wire_kind_of(seen->id) == KIND_context) APPEND(living, contexts, context, seen->id);
+    if (is_load(maker_of(seen))) APPEND(living, loads, load, *seen);
     return add_kept(living, seen->kept);
 }
 
@@ -99,6 +104,8 @@ static void living_free(struct living *living) {
     free(living->handles);
     free(living->named);
     free(living->events);
+    free(living->loads);
+    free(living->contexts);
 }
 
 /* ---- its parts ---- */
@@ -166,9 +173,8 @@ static bool put_named(struct moved_stream *to, const struct living *living,
 static bool put_frames(struct moved_stream *to, const struct living *living, char *why) {
     for (size_t i = 0; i < living->item_count; i++) {
         const struct kept *kept = living->items[i].kept;
-        bool loads = kept->op == OP_MODULE_LOAD || kept->op == OP_LIBRARY_LOAD;
         struct moved_frame frame = {kept->subject, kept->context, kept->op, kept->bytes};
-        if (loads && !put_image(to, kept)) {
+        if (is_load(kept) && !put_image(to, kept)) {
             snprintf(why, MOVES_WHY_BYTES, "%s: its image is not kept any more", kept->rule->name);
             return false;
         }
@@ -205,6 +211,16 @@ static void put_times(struct moved_stream *to, const struct living *living) {
     if (now != NULL) DRIVER(cuEventDestroy_v2, CUevent)(now);
 }
 
+static bool put_variables(struct moved_stream *to, const struct living *living, char *why) {
+    for (size_t i = 0; i < living->load_count; i++) {
+        const struct handle_seen *seen = &living->loads[i];
+        struct variables_of of = {seen->id, maker_of(seen), seen->kept, living->contexts,
+                                  (uint32_t)living->context_count};
+        if (!variables_put(to, &of, why)) return false;
+    }
+    return true;
+}
+
 static void put_replies(struct moved_stream *to) {
     const struct reply *reply;
     for (unsigned i = 0; (reply = stream_kept(i)) != NULL; i++) {
@@ -214,33 +230,6 @@ static void put_replies(struct moved_stream *to) {
     uint8_t *printed = printed_any() ? malloc(PRINTED_BYTES) : NULL;
     if (printed != NULL) moved_put(to, PART_PRINTED, printed, printed_copy(printed), NULL, 0);
     free(printed);
-}
-
-static bool put_memory(struct moved_stream *to, char *why) {
-    uint32_t count = arena_state().mappings;
-    void *stage = NULL;
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t i = 0; i < count && result == CUDA_SUCCESS && !to->bad; i++) {
-        const struct arena_mapping *mapping = arena_mapping(i);
-        driver_enter(mapping->context);
-        if (stage == NULL)
-            result = DRIVER(cuMemHostAlloc, void **, size_t, unsigned)(&stage, MOVED_DATA_BYTES,
-                                                                       CU_MEMHOSTALLOC_PORTABLE);
-        for (uint64_t at = 0; at < mapping->bytes && result == CUDA_SUCCESS && !to->bad;) {
-            uint64_t left = mapping->bytes - at;
-            struct moved_data data = {mapping->base + at,
-                                      left < MOVED_DATA_BYTES ? left : MOVED_DATA_BYTES};
-            result = DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(stage, data.address,
-                                                                          data.bytes);
-            if (result == CUDA_SUCCESS)
-                moved_put(to, PART_DATA, &data, sizeof data, stage, data.bytes);
-            at += data.bytes;
-        }
-    }
-    if (stage != NULL) DRIVER(cuMemFreeHost, void *)(stage);
-    if (result != CUDA_SUCCESS)
-        snprintf(why, MOVES_WHY_BYTES, "the memory cannot be read: error %d", (int)result);
-    return result == CUDA_SUCCESS;
 }
 
 bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
@@ -259,7 +248,8 @@ bool session_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
     if (good) {
         put_times(&to, &living);
         put_replies(&to);
-        good = put_memory(&to, why);
+        shared_put(&to);
+        good = put_variables(&to, &living, why) && memory_put(&to, why);
     }
     living_free(&living);
     if (good) {

@@ -21,6 +21,8 @@
 #define MOVED_SECONDS 60
 static int first_wait_seconds;
 
+static bool may_begin; /* a session that was moved with its connection; under control_lock */
+
 static uint8_t snapshot[WIRE_MAX_SNAPSHOT];
 static size_t snapshot_bytes;
 
@@ -116,27 +118,50 @@ static bool welcome(const struct greeting *greeting) {
     if (good && chosen.kind == 1) {
         good = memory >= 0 && shared_open(memory);
         if (good) atomic_store(&watched, session.connection);
+        if (good && moves_on) session.memory = memory;
     } else if (good) {
         session.transport = &transport_stream;
     }
-    if (memory >= 0) close(memory);
+    if (memory >= 0 && memory != session.memory) close(memory);
     return good;
 }
 
-/* Until the parent has passed one on. Under control_lock. */
+/* Until the parent has passed one on, or says that the session's own is in use. Under control_lock.
+ */
 static void await_next(void) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += first_wait_seconds > session.settings->grace_seconds
                         ? first_wait_seconds
                         : session.settings->grace_seconds;
-    while (next_connection < 0)
+    while (next_connection < 0 && !may_begin)
         if (pthread_cond_timedwait(&control_news, &control_lock, &until) == ETIMEDOUT &&
-            next_connection < 0)
+            next_connection < 0 && !may_begin)
             session_end(EXIT_GRACE);
 }
 
+void connection_begin(void) {
+    pthread_mutex_lock(&control_lock);
+    may_begin = session.transport == &transport_shared;
+    pthread_cond_broadcast(&control_news);
+    pthread_mutex_unlock(&control_lock);
+}
+
+/* Goes on with the shared memory and the connection that came along. */
+static void await_begin(void) {
+    pthread_mutex_lock(&control_lock);
+    await_next();
+    if (!may_begin) session_end(EXIT_GRACE); /* nobody else may come in between */
+    pthread_mutex_unlock(&control_lock);
+    shared_begin();
+    atomic_store(&watched, session.connection);
+}
+
 void connection_await(void) {
+    if (session.transport == &transport_shared) {
+        await_begin();
+        return;
+    }
     for (bool good = false; !good;) {
         pthread_mutex_lock(&control_lock);
         await_next();

@@ -22,7 +22,8 @@
 #define WAITER_STACK_BYTES (256u << 10)
 #define LIBRARY_STACK_BYTES (8u << 20) /* where a library does more than call the driver */
 
-struct session_state session = {.connection = -1, .out_lock = PTHREAD_MUTEX_INITIALIZER};
+struct session_state session = {
+    .connection = -1, .memory = -1, .out_lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint64_t current_context, current_mode;
 static _Atomic uint32_t pending_error; /* of a call that nobody waited for */
@@ -253,6 +254,7 @@ static bool limit_process(int rules) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "egpu-session");
     struct rlimit none = {0, 0}, files = {512, 512};
+    if (session.settings->movable) files = (struct rlimit){1024, 1024}; /* host.c keeps some */
     setrlimit(RLIMIT_CORE, &none);
     setrlimit(RLIMIT_NOFILE, &files);
     mallopt(M_MMAP_THRESHOLD, 8 << 20); /* buffers of copies come and go: their pages stay */
@@ -279,6 +281,7 @@ int session_run(const struct settings *settings, int control) {
     printed_begin();
     bool ready = driver_load(settings->driver) && connection_prepare();
     moves_on = settings->movable;
+    if (moves_on) images_prepare();
     if (ready) {
         driver_warm();
         status_init(settings);

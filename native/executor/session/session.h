@@ -51,6 +51,7 @@ struct session_state {
     int connection;                    /* -1: none yet; changed under out_lock */
     bool over_unix;
     struct shared shared;
+    int memory;     /* the descriptor of `shared`, for a move; -1: not kept */
     uint64_t taken; /* number of the last call that was begun */
     pthread_mutex_t out_lock;
 };
@@ -98,6 +99,7 @@ bool connection_prepare(void); /* what a WELCOME says of the driver */
 /* Without a connection (-1) the session waits for one. */
 bool connection_start(int control, int fd, const struct greeting *greeting);
 const uint8_t *connection_snapshot(size_t *bytes);
+void connection_begin(void);    /* the session has ended where it was before */
 void connection_is_moved(void); /* the first connection is a resumed one, and may be late */
 /* Waits for a connection, for as long as the grace lasts, and begins or goes on there. */
 void connection_await(void);
@@ -115,6 +117,9 @@ const struct reply *stream_kept(unsigned index); /* NULL: there are no more */
 bool stream_keep(const struct reply *reply);
 bool shared_prepare(void);
 bool shared_open(int memory); /* maps it, and uses it from now on */
+/* Of a session that was moved, in two steps: another process still reads the requests. */
+bool shared_adopt(int memory, int connection);
+void shared_begin(void);
 
 /* ---- driver.c ---- */
 

@@ -28,6 +28,22 @@ bool shared_open(int memory) {
     return true;
 }
 
+bool shared_adopt(int memory, int connection) {
+    if (!shared_map(&session.shared, memory)) return false;
+    session.transport = &transport_shared;
+    session.connection = connection;
+    session.over_unix = true;
+    return true;
+}
+
+void shared_begin(void) {
+    struct shared_control *control = session.shared.control;
+    reply_tail = atomic_load(&control->replies.at);
+    reply_head = atomic_load(&control->reply_head);
+    bulk_open(session.shared.bulk, &control->bulk_held);
+    shared_reader_init(&control->executor);
+}
+
 static void shared_emit(const struct wire_header *header, const void *head, size_t head_bytes,
                         const void *data, size_t bytes) {
     size_t whole = sizeof *header + head_bytes + bytes;
@@ -67,7 +83,8 @@ static void shared_flush(void) {} /* what is emitted can be read */
 
 static void shared_serve(void) {
     struct shared_control *control = session.shared.control;
-    uint64_t head = 0, tail = 0, said = 0;
+    /* Of a session that was moved, what it has taken already comes once more, with its number. */
+    uint64_t head = atomic_load(&control->request_head), tail = head, said = head;
     gate_enter();
     for (;;) {
         gate_look();

@@ -2000,8 +2000,8 @@ API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevi
     return call_ask(&call);
 }
 
-API CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
-                                const char *name) {
+CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                    const char *name) {
     CALL(cuLibraryGetGlobal);
     HANDLE(library, library);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -2053,7 +2053,7 @@ API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
     return result;
 }
 
-API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
+CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     CALL(cuLibraryGetModule);
     HANDLE(library, library);
     TRY(call_begin(&call, 8 + 8, CALL_WAITS));
@@ -2857,8 +2857,8 @@ API CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     return result;
 }
 
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
-                                  const char *name) {
+CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
+                                      const char *name) {
     CALL(cuModuleGetGlobal_v2);
     HANDLE(module, hmod);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;

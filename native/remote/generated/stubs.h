@@ -15,7 +15,10 @@ CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attri
 CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
+CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                    const char *name);
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
+CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library);
 CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size);
 CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
                                      CUdeviceptr addr, unsigned long long flags);
@@ -54,6 +57,8 @@ CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t
                                  CUstream hStream);
 CUresult forward_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N);
 CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name);
+CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
+                                      const char *name);
 CUresult forward_cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                              const CUgraphNode *dependencies,
                                              const CUgraphEdgeData *dependencyData,

@@ -15,6 +15,8 @@ void forget_calls(void) {
         if (host_maps[i].bytes == 0) continue;
         munmap((void *)(uintptr_t)host_maps[i].address, host_maps[i].bytes);
         host_bytes -= host_maps[i].bytes;
+        if (host_maps[i].kept >= 0) close(host_maps[i].kept);
         host_maps[i].bytes = 0;
     }
+    host_kept = 0;
 }

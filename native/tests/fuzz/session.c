@@ -311,7 +311,8 @@ static void forget(void) {
     if (session.shared.control != NULL) shared_unmap(&session.shared);
     session.connection = next_connection = -1;
     session.transport = NULL;
-    session.over_unix = false;
+    session.over_unix = may_begin = false;
+    session.memory = -1;
     stream_reset();
     callbacks = NULL;
     others_send = false;

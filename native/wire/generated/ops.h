@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0x9134d70b771394d1)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0x5623365178fef1b1)
 
 enum wire_kind {
     KIND_array = 1,
@@ -1548,7 +1548,9 @@ enum wire_op {
     OP_cublasZtpsv_v2_64 = 1527,
     OP_PRINTED = 1528,
     OP_TENSOR_MAP = 1529,
-    OP_COUNT = 1530
+    OP_VARIABLE = 1530,
+    OP_VARIABLE_DONE = 1531,
+    OP_COUNT = 1532
 };
 
 #endif

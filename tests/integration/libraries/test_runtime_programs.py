@@ -14,6 +14,7 @@ import pytest
 from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import fill
 from egpu_sim.machines.machine import PRELOADED, Machine, destroy, open_machine
+from support.nvcc import compile_program
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, machine, run
 from support.waiting import DEADLINE_SECONDS
@@ -49,16 +50,9 @@ def together() -> str:
 
 
 def compiled(source: Path, program: Path, targets: tuple[int, ...], *more: str) -> Path:
-    """It is linked to our library: the compiler's own may be older than what is called."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     of_targets = [f"-gencode=arch=compute_{target},code=compute_{target}" for target in targets]
     flags = [*of_targets, "-Xcompiler", "-Wno-deprecated-declarations", "-I", str(SOURCES), *more]
-    library = ["-cudart", "none", "-Xlinker", str(path("runtime/libcudart.so.13"))]
-    command = [nvcc, *flags, "-o", str(program), str(source), *library]
-    subprocess.run(command, check=True, timeout=DEADLINE_SECONDS * 4)
-    return program
+    return compile_program(source, program, *flags)
 
 
 def compiled_together(folder: Path, *more: str) -> Path:

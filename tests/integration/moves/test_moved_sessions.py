@@ -24,7 +24,7 @@ CARDS = ("T4", 2)
 MOVES: Final = int(os.environ.get("EGPU_TEST_MOVES", "12"))
 """50 in a long run: `EGPU_TEST_MOVES=50`."""
 
-PREPARED: Final = struct.pack("<QQQQ512x", 1, 0, 0, 0)
+PREPARED: Final = struct.pack("<QQQQQ512x", 1, 0, 0, 0, 0)
 """A target says that it is ready for the sessions (struct moves_report)."""
 
 SEVEN: Final = STORE_SEVEN.replace("sm_80", "sm_70")
@@ -65,9 +65,10 @@ WORK: Final = f"""
 """
 
 
-def test_a_program_counts_on_through_moves_between_cards(sim: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["bridge", "shared"])
+def test_a_program_counts_on_through_moves_between_cards(sim: Machine, tmp_path: Path, shared: bool) -> None:
     chance = random.Random(int(os.environ.get("EGPU_TEST_SEED", "35")))
-    with movable(sim, tmp_path) as moved, Program(moved.client, WORK) as program:
+    with movable(sim, tmp_path, shared=shared) as moved, Program(moved.client, WORK) as program:
         assert program.hear() == "begun"
         for _ in range(MOVES):
             time.sleep(chance.random() / 4)
@@ -94,9 +95,10 @@ def test_a_program_moves_between_machines_and_back(sim: Machine, tmp_path: Path)
         assert launched == counted > 0
 
 
-def test_programs_of_one_lease_move_together(sim: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["bridge", "shared"])
+def test_programs_of_one_lease_move_together(sim: Machine, tmp_path: Path, shared: bool) -> None:
     with (
-        movable(sim, tmp_path) as moved,
+        movable(sim, tmp_path, shared=shared) as moved,
         Program(moved.client, WORK) as one,
         Program(moved.client, WORK) as two,
     ):
@@ -252,9 +254,9 @@ def test_handles_of_libraries_keep_their_settings(sim: Machine, tmp_path: Path) 
 PREVENTED: Final = {
     "variables": (
         'm = ok(d.cuModuleLoadData((".version 8.0\\n.target sm_70\\n.address_size 64\\n.global .u32 x;\\n'
-        '.visible .entry k() { ret; }\\n").encode() + b"\\0"))',
+        '.global .u64 place = x;\\n.visible .entry k() { ret; }\\n").encode() + b"\\0"))',
         "ok(d.cuModuleUnload(m))",
-        "module: its image stays: it has variables",
+        "module: its image stays: its variables hold addresses",
     ),
     "pools": (
         "p = ok(d.cuMemAllocAsync(100, 0))",
@@ -309,9 +311,10 @@ def test_what_is_not_carried_prevents_a_move_by_name_as_long_as_it_lives(
         assert program.hear() is True
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["bridge", "shared"])
 @pytest.mark.parametrize("how", ["cancel", "hang up", "target ends"])
-def test_a_move_that_is_given_up_goes_on_at_the_source(sim: Machine, tmp_path: Path, how: str) -> None:
-    with movable(sim, tmp_path) as moved, Program(moved.client, WORK) as program:
+def test_a_move_that_is_given_up_goes_on_at_the_source(sim: Machine, tmp_path: Path, how: str, shared: bool) -> None:
+    with movable(sim, tmp_path, shared=shared) as moved, Program(moved.client, WORK) as program:
         assert program.hear() == "begun"
         control, target = Control(moved.executor), moved.target(sim)
         assert control.send(target.source)["state"] == "restored"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from egpu.adapters.pool import bridge
+from egpu_base.errors import Refused
 from egpu_sim.machines.machine import Machine
 from support import simulated_gpu
 from support.local_pool import built
@@ -103,12 +104,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are as on another machine: the sockets of executors are not to be seen."""
     monkeypatch.setattr(bridge, "_connectable", lambda _: False)
 
 
+@pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
 async def test_a_program_counts_on_through_moves_between_servers(
     tmp_path: Path, machine: Machine, state_dir: Path, tls: bool
@@ -124,9 +126,13 @@ async def test_a_program_counts_on_through_moves_between_servers(
         await made.program.end()
 
 
+@pytest.mark.parametrize("near", [False, True], ids=["far", "near"])
 async def test_a_program_counts_on_through_moves_between_cards(
-    tmp_path: Path, machine: Machine, state_dir: Path
+    tmp_path: Path, machine: Machine, state_dir: Path, request: pytest.FixtureRequest, near: bool
 ) -> None:
+    """A program that is near shares memory with its executor."""
+    if not near:
+        request.getfixturevalue("far")
     async with world(tmp_path, machine, state_dir, program_of=CudaProgram) as made:
         server, card = made.where, ""
         for _ in range(MOVES):
@@ -138,6 +144,18 @@ async def test_a_program_counts_on_through_moves_between_cards(
         await made.program.end()
 
 
+async def test_a_program_that_shares_memory_stays_on_its_machine(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    async with world(tmp_path, machine, state_dir, program_of=CudaProgram) as made:
+        assert (await made.asker.movable(made.lease)).look.prevents == ()
+        with pytest.raises(Refused, match="shared memory: the target is on another machine"):
+            await made.asker.move(made.lease, server=made.elsewhere)
+        await made.program.goes_on()
+        await made.program.end()
+
+
+@pytest.mark.usefixtures("far")
 async def test_a_program_counts_on_when_daemons_die_during_its_move(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:

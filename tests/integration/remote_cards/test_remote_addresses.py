@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import subprocess
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from egpu_sim.machines.machine import Machine
+from support.nvcc import compile_program
 from support.remote_gpu import Executor, client_dir, remote
-from support.simulated_gpu import machine, run
+from support.simulated_gpu import environment, machine, run
+from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("T4", 1)
 
@@ -66,22 +69,89 @@ def test_the_program_gets_no_memory_where_device_memory_is_and_may_have_it_after
         assert run(client, MAPPING + textwrap.dedent(program)) == [[None] * 4, True]
 
 
-def test_memory_of_the_program_is_not_looked_for_on_the_card(sim: Machine, tmp_path: Path) -> None:
-    """The address of a module's variable, in the program's own hands."""
+LOADED = """
+    def load():
+        if how == "module": return ok(d.cuModuleLoadData(IMAGE))
+        return ok(d.cuLibraryLoadData(IMAGE, [], [], 0, [], [], 0))
+    def of(image): return ok(d.cuLibraryGetModule(image)) if how == "module of a library" else image
+    def find(image): return ok((d.cuLibraryGetGlobal if how == "library" else d.cuModuleGetGlobal)(of(image), b"cell"))
+    def unload(image): ok((d.cuModuleUnload if how == "module" else d.cuLibraryUnload)(image))
+    def copied(to, start, size):
+        ok(d.cuMemcpy(to, start, size))
+        back = np.zeros(size, np.uint8)
+        ok(d.cuMemcpyDtoH(back.ctypes.data, to, size))
+        return [int(back.min()), int(back.max())]
+    device = ok(d.cuMemAlloc(4096))
+"""
+FORMS = ["module", "library", "module of a library"]
+
+
+@pytest.mark.parametrize("how", FORMS)
+def test_the_program_gets_no_memory_where_a_variable_is_and_may_have_it_afterwards(
+    sim: Machine, tmp_path: Path, how: str
+) -> None:
+    """Memory of the program is not looked for on the card, even if a variable was there."""
     program = """
-    module = ok(d.cuModuleLoadData(IMAGE))
-    cell, size = ok(d.cuModuleGetGlobal(module, b"cell"))
-    ok(d.cuMemsetD8(cell, 1, size))
+    image = load()
+    cell, size = find(image)
+    again = find(image)[0]
+    taken = here(cell, 4096)
+    unload(image)
     host = here(cell, 1 << 20)
     ctypes.memset(host, 7, 1 << 20)
-    device = ok(d.cuMemAlloc(4096))
-    ok(d.cuMemcpy(device, cell, 4096))
-    back = np.zeros(4096, np.uint8)
-    ok(d.cuMemcpyDtoH(back.ctypes.data, device, 4096))
-    say([int(back.min()), int(back.max())])
+    say([int(again) == int(cell), taken, copied(device, cell, 4096)])
     """
     with remote(sim, tmp_path, "tcp") as (client, _, _):
-        assert run(client, MAPPING + textwrap.dedent(program)) == [7, 7]
+        assert run(client, f"{MAPPING}\nhow = {how!r}\n" + textwrap.dedent(LOADED + program)) == [True, None, [7, 7]]
+
+
+@pytest.mark.parametrize("how", FORMS)
+def test_copies_find_a_variable_even_where_the_program_has_memory(sim: Machine, tmp_path: Path, how: str) -> None:
+    """The driver chooses its place. A client's address space has room for few such accidents, but it is random."""
+    program = """
+    image = load()
+    cell, size = find(image)
+    unload(image)
+    host = here(cell, 1 << 20)
+    ctypes.memset(host, 7, 1 << 20)
+    image = load()
+    again, size = find(image)
+    ok(d.cuMemsetD8(again, 1, size))
+    found = copied(device, again, 4096)
+    values = np.full(4096, 3, np.uint8)
+    ok(d.cuMemcpy(again, values.ctypes.data, 4096))
+    apart = ctypes.string_at(host, 4096) == bytes([7]) * 4096
+    say([int(again) == int(cell), found, copied(device, again, 4096), apart])
+    """
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        assert run(client, f"{MAPPING}\nhow = {how!r}\n" + textwrap.dedent(LOADED + program)) == [
+            True,
+            [1, 1],
+            [3, 3],
+            True,
+        ]
+
+
+def test_copies_by_name_find_a_variable_even_where_the_program_has_memory(sim: Machine, tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "programs" / "variable_places.cu"
+    program = compile_program(source, tmp_path / "program", "-gencode=arch=compute_75,code=compute_75")
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        ran = subprocess.run(
+            [program], env=environment(client), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
+    assert ran.stdout == "41 5 7\n"
+
+
+def test_a_context_takes_its_variables_along(sim: Machine, tmp_path: Path) -> None:
+    program = """
+    own = ok(d.cuCtxCreate(None, 0, 0))
+    cell, size = ok(d.cuModuleGetGlobal(ok(d.cuModuleLoadData(IMAGE)), b"cell"))
+    taken = here(cell, 4096)
+    ok(d.cuCtxDestroy(own))
+    say([taken, here(cell, 4096) is not None])
+    """
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        assert run(client, MAPPING + textwrap.dedent(program)) == [None, True]
 
 
 ADDR_NO_RANDOMIZE = 0x0040000
