@@ -226,17 +226,20 @@ torch: build/torch/.made $(VENV)/.dev $(VENV)/.installed  ## PyTorch's CUDA whee
 jax: build/jax/.made $(VENV)/.dev $(VENV)/.installed  ## JAX's CUDA wheels (3 GB) on simulated cards, step by step
 	@$(BIN)/python scripts/wheel_suite.py $@ --python build/$@/bin/python
 
+# Not `npm ci`, which refuses a lock file without the packages of other systems. `install` checks the hashes of the lock file, too.
 build/llama.cpp/.made: requirements/llama.cpp/package-lock.json
 	@mkdir -p $(@D) && cp requirements/llama.cpp/*.json $(@D)
-	@$(STAGE) "packages of llama.cpp" npm --prefix $(@D) ci --ignore-scripts --no-audit --no-fund
+	@$(STAGE) "packages of llama.cpp" npm --prefix $(@D) install --no-save --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-# One of them: make walks WALKS=llama.cpp. llama.cpp needs Node.js 20, and PyTorch's environment for its model.
+# One of them: make walks WALKS=llama.cpp. llama.cpp needs Node.js 20, and PyTorch's environment for its model. With RECORD=--record what
+# was found goes into the documents, after `make generate`.
+RECORD ?=
 WALKS ?= torch torch-start cupy llama.cpp vllm
 walks: $(addprefix build/,$(addsuffix /.made,$(sort torch $(filter-out torch-start,$(WALKS))))) $(VENV)/.dev $(VENV)/.installed  ## the calls of PyTorch, CuPy, llama.cpp and vLLM (12 GB) on simulated cards that skip their kernels
 	@for name in $(WALKS); do \
 	    case $$name in cupy|vllm) python=build/$$name;; *) python=build/torch;; esac; \
-	    $(BIN)/python scripts/wheel_walks.py $$name --python $$python/bin/python || exit 1; \
+	    $(BIN)/python scripts/wheel_walks.py $$name --python $$python/bin/python $(RECORD) || exit 1; \
 	done
 
 build/samples-env/.made: requirements/samples.txt

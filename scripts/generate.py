@@ -27,6 +27,7 @@ GENERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "remote": ("native/", "docs/", "scripts/library_codec/", "scripts/remote_codec/", "src/egpu/core/provisioners/"),
     "runtime_table": ("native/driver/", "native/runtime/", "docs/internals/runtime.md", "scripts/runtime_table/"),
     "latency_table": ("benchmarks/recorded/", "docs/internals/isolation-measured.md"),
+    "walks_table": ("scripts/walks/", "scripts/wheel_walks.yaml", "docs/reference/program"),
     "metrics_table": ("src/egpu/", "docs/reference/metrics.md"),
     "reference": ("src/egpu/", "native/variables.yaml", "base/src/egpu_base/errors.py", "docs/reference/"),
     "sbom": ("requirements/", "pyproject.toml", "scripts/locks.py"),

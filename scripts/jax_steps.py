@@ -18,6 +18,8 @@ Step = Callable[[], None]
 MODEL, MEMORY_BYTES = sys.argv[1], int(sys.argv[2]) << 20
 STEPS: list[Step] = []
 CPU = jax.devices("cpu")[0]
+# XLA may multiply single precision by tensor cores (TF32), which is far from the processor's numbers.
+jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def step(function: Step) -> Step:

@@ -2,7 +2,7 @@
 """Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps, in a slice and over the pool. A step that
 passed before may not fail.
 
-    scripts/wheel_suite.py (torch|jax) --python PYTHON
+    scripts/wheel_suite.py (torch|jax) --python PYTHON [--place PLACE]
 
 PYTHON is an interpreter that has the wheel (requirements/torch.txt, requirements/jax.txt; `make torch` and `make jax`
 make one). The steps are those of scripts/torch_steps.py or scripts/jax_steps.py, in one process for each place;
@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,8 @@ from support.local_pool import FAR, local_pool
 WHEELS: Final = ("torch", "jax")
 CARD: Final = "A100-80G"
 MEMORY_MIB: Final = 8192
-SECONDS: Final = 1800.0
+SECONDS: Final = 3600.0
+"""For all steps in one place: some minutes on two quiet cores, half an hour on busy ones."""
 
 Outcomes = Mapping[str, str]
 """By step: `passed`, or the reason of its failure."""
@@ -43,13 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run a CUDA wheel on a simulated card, step by step.")
     parser.add_argument("wheel", choices=WHEELS, help="whose steps")
     parser.add_argument("--python", required=True, type=Path, help="an interpreter that has this CUDA wheel")
+    parser.add_argument("--place", choices=list(PLACES), action="append", help="default: all")
     options = parser.parse_args(arguments)
     name = Path(__file__).with_name(f"{options.wheel}_suite.yaml")
     suite: dict[str, Any] = yaml.safe_load(name.read_text())
     program = [str(options.python.absolute()), "-W", "ignore", str(name.with_name(f"{options.wheel}_steps.py"))]
     try:
         check_versions(options.python.absolute(), suite["requires"])
-        found = {place: run(program) for place, run in PLACES.items()}
+        found = {place: PLACES[place](program) for place in options.place or PLACES}
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2
@@ -87,8 +90,21 @@ def steps(run: Sequence[str], program: Sequence[str]) -> Outcomes:
     """Run all steps with `egpu run`, which needs only the slice's size."""
     card = [profiles()[CARD].name, str(MEMORY_MIB)]
     command = [sys.executable, *run, "--memory", f"{MEMORY_MIB}MiB", "--", *program, *card]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
-    return outcomes(done.stdout, done.returncode)
+    return outcomes(*told(command))
+
+
+def told(command: Sequence[str]) -> tuple[str, int]:
+    """Run a command and pass on its lines when they come; return them, and its exit code. It is ended after SECONDS."""
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        timer = threading.Timer(SECONDS, process.terminate)
+        timer.start()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+        timer.cancel()
+    return "".join(lines), process.returncode
 
 
 def outcomes(output: str, status: int) -> Outcomes:

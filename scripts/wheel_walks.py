@@ -1,16 +1,18 @@
 # ruff: noqa: E402  the path is set before the imports
 """Walk the CUDA calls of PyTorch, CuPy, llama.cpp and vLLM on a simulated card that skips their compiled kernels.
 
-    scripts/wheel_walks.py NAME --python PYTHON [--place PLACE]
+    scripts/wheel_walks.py NAME --python PYTHON [--place PLACE] [--record]
 
 PYTHON is an interpreter that has the package; `make walks` makes them. Each program runs bare, in a slice and over a
-pool. Calls are right there and numbers are not: a step goes through if nothing but its numbers is wrong. At the end it
-prints the rows of docs/reference/walks.md, and fails if a step that is in scripts/wheel_walks.yaml does not go through.
+pool. Calls are right there and numbers are not: a step goes through if nothing but its numbers is wrong. It fails if a
+step that is in scripts/wheel_walks.yaml does not go through. With --record it keeps what it found for the tables in
+docs/reference/programs.md and docs/reference/program-calls.md, which `make generate` writes.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -21,12 +23,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import counting_driver
 import yaml
+from walk_records import THROUGH, Walk, store
 
 from egpu_sim.machines import environment, machine
 
@@ -47,36 +49,12 @@ LINGER: Final = ("sh", "-c", '"$@"; status=$?; sleep 3; exit $status', "sh")
 REFUSED: Final = re.compile(
     r"^egpu(?:-sim|-executor)?: .*(?:not supported|not simulated|cannot be loaded|this program needs).*$", re.MULTILINE
 )
+FOLDERS: Final = re.compile(r"(?<!\S)/(?:[^/\s]+/)+")
 ENDED: Final = re.compile(
     r"a session ends after (\d+) calls: (\d+) bytes in, (\d+) bytes out, (\d+) images, (\d+) kernels"
 )
 
 Run = Callable[[Sequence[str]], "Walk"]
-
-
-@dataclass
-class Walk:
-    """The way of a program through its steps in one place."""
-
-    steps: dict[str, str] = field(default_factory=dict[str, str])
-    """By step: `through`, or the error."""
-    calls: Counter[str] = field(default_factory=Counter[str])
-    """Of the card's driver, by function; empty over the pool."""
-    sessions: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    """Over the pool: calls, bytes in, bytes out, images and kernels of each session."""
-    refused: list[str] = field(default_factory=list[str])
-
-    def figures(self) -> dict[str, int]:
-        """Return the sums of the table's columns."""
-        if not self.sessions:
-            loads = ("cuLibraryLoadData", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary")
-            functions = {name: count for name, count in self.calls.items() if name != counting_driver.KERNELS}
-            return {
-                "functions": len(functions), "calls": sum(functions.values()),
-                "images": sum(self.calls[name] for name in loads), "kernels": self.calls[counting_driver.KERNELS],
-            }  # fmt: skip
-        calls, come, gone, images, kernels = (sum(column) for column in zip(*self.sessions, strict=True))
-        return {"calls": calls, "bytes": come + gone, "images": images, "kernels": kernels}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=sorted(walks))
     parser.add_argument("--python", required=True, type=Path, help="an interpreter that has the package")
     parser.add_argument("--place", choices=list(PLACES), action="append", help="default: all")
+    parser.add_argument("--record", action="store_true", help="keep what was found for the documents")
     options = parser.parse_args(arguments)
     walk = walks[options.name]
     program = [
@@ -98,19 +77,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for place in options.place or PLACES:
         with PLACES[place]() as run:
             found[place] = walked(run, program, again=walk.get("again", False))
-        said = found[place]
-        wrong = {step: error for step, error in said.steps.items() if error != "through"}
-        print(f"{options.name}, {place}: {len(said.steps) - len(wrong)} of {len(said.steps)} steps go through")
-        print(*(f"    {step}: {error}" for step, error in wrong.items()), sep="\n")
-        print(
-            f"    {said.figures()}",
-            f"    {dict(said.calls.most_common(12))}",
-            *(f"    {line}" for line in said.refused),
-            sep="\n",
-            flush=True,
-        )
-    print(*rows(options.name, found), sep="\n")
+        tell(options.name, place, found[place])
+        if options.record:
+            version = version_of(walk["package"], options.python)
+            today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+            store(options.name, version=version, date=today, found={place: found[place]})
     return verdict(found, walk.get("through", ()))
+
+
+def tell(name: str, place: str, walk: Walk) -> None:
+    """Print how a walk went."""
+    lost = walk.lost()
+    lines = [f"{name}, {place}: {len(walk.steps) - len(lost)} of {len(walk.steps)} steps go through"]
+    lines += [f"    {step}: {error}" for step, error in lost.items()]
+    lines += [f"    {walk.figures()}", *(f"    {line}" for line in walk.refused)]
+    print(*lines, sep="\n", flush=True)
+
+
+def version_of(package: str, python: Path) -> str:
+    """Return the version of a Python package of an interpreter, or of the file of an npm package."""
+    if package.endswith(".json"):
+        return json.loads((ROOT / package).read_text())["version"]
+    ask = f"import importlib.metadata as m; print(m.version({package!r}))"
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def walked(run: Run, program: Sequence[str], *, again: bool) -> Walk:
@@ -141,7 +131,7 @@ def outcomes(output: str, status: int) -> dict[str, str]:
             elif isinstance(said, dict) and "step" in said:
                 found[said["step"]] = outcome(said)
                 began = "" if said["step"] == began else began
-    if began or (status != 0 and all(error == "through" for error in found.values())):
+    if began or (status != 0 and all(error == THROUGH for error in found.values())):
         found[began or "start"] = f"the process ended with status {status}"
     return found
 
@@ -149,7 +139,7 @@ def outcomes(output: str, status: int) -> dict[str, str]:
 def outcome(said: Mapping[str, Any]) -> str:
     """Return `through` for a step that passed, or whose numbers alone are wrong."""
     error = str(said.get("error", ""))
-    return "through" if said.get("ok") or error.startswith("AssertionError") else error[:200] or "no reason"
+    return THROUGH if said.get("ok") or error.startswith("AssertionError") else error[:200] or "no reason"
 
 
 @contextlib.contextmanager
@@ -242,28 +232,16 @@ def run(program: Sequence[str], there: Mapping[str, str], counts: Callable[[], C
 
 
 def refusals(text: str) -> list[str]:
-    """Return the lines that name what is not supported."""
-    return list(
-        dict.fromkeys(line.removesuffix(" (EGPU_SIM_VERBOSE=0 hides this line)") for line in REFUSED.findall(text))
-    )
-
-
-def rows(name: str, found: Mapping[str, Walk]) -> list[str]:
-    """Return rows of Markdown, one for each place."""
-    lines: list[str] = []
-    for place, walk in found.items():
-        figures = walk.figures()
-        through = sum(error == "through" for error in walk.steps.values())
-        cells = [str(figures.get(column, "")) for column in ("functions", "calls", "bytes", "images", "kernels")]
-        lines.append(f"| {name} | {place} | {through} of {len(walk.steps)} | {' | '.join(cells)} |")
-    return lines
+    """Return the lines that name what is not supported, without folders of this machine."""
+    lines = (line.removesuffix(" (EGPU_SIM_VERBOSE=0 hides this line)") for line in REFUSED.findall(text))
+    return list(dict.fromkeys(FOLDERS.sub("…/", line) for line in lines))
 
 
 def verdict(found: Mapping[str, Walk], expected: Sequence[str]) -> int:
     """Return the exit code, after a line for each expected step that does not go through."""
     status = 0
     for place, walk in found.items():
-        if lost := [step for step in expected if walk.steps.get(step) != "through"]:
+        if lost := [step for step in expected if walk.steps.get(step) != THROUGH]:
             print(f"{place}: went through before, and do not now: {', '.join(lost)}", file=sys.stderr)
             status = 1
     return status

@@ -6,9 +6,11 @@
  * and each first reserves the size of the slice's last context. So contexts that begin together
  * never take more than the slice has.
  *
- * A neighbour that takes or frees memory at that moment falsifies the measurement. If it differs
- * from the last one, the lesser of the two counts. The agent adds what is missing, by the driver's
- * figures of the processes (`overhead_bytes`).
+ * A neighbour that takes or frees memory at that moment falsifies the measurement. NVML's figure of
+ * this process then counts, where NVML lists it under the pid that it has here: in no container
+ * with pids of its own. Otherwise, if a measurement differs from the last one, the lesser of the
+ * two counts. The agent adds what is missing, by the driver's figures of the processes
+ * (`overhead_bytes`).
  */
 #define _GNU_SOURCE
 #include "interposer.h"
@@ -82,14 +84,22 @@ static uint64_t charge_for(uint64_t took, uint64_t expected) {
     return took > expected + SURPRISE_BYTES ? expected : took;
 }
 
+/* What the card's growth says, or this process's own by NVML, if the card's has a neighbour's in
+ * it. */
+static uint64_t taken(uint64_t by_card, uint64_t own) {
+    return own != 0 && by_card > own + SURPRISE_BYTES ? own : by_card;
+}
+
 /* `*bytes` are reserved for it, and set right. */
 static CUresult make_measured(struct creation *creation, int device, uint64_t *bytes) {
     bool is_measured = measure_open();
     int64_t before = is_measured ? measure_card(device, *bytes) : 0;
+    int64_t own = is_measured ? measure_own(device) : 0;
     CUresult result = creation->make(creation);
     uint64_t took = *bytes;
     if (is_measured && result == CUDA_SUCCESS)
-        took = measure_grown(before, measure_card(device, *bytes));
+        took = taken(measure_grown(before, measure_card(device, *bytes)),
+                     measure_grown(own, measure_own(device)));
     if (is_measured) measure_close();
     if (result != CUDA_SUCCESS) return result;
     uint64_t charged = charge_for(took, *bytes);

@@ -270,6 +270,8 @@ extern egpu_lock loading __attribute__((visibility("hidden")));
 int64_t measure_uncounted(int device, uint64_t in_hand);
 /* The same by NVML, where there may be no context yet: between the other two. False: no NVML. */
 int64_t measure_card(int device, uint64_t in_hand);
+/* Bytes of this process by NVML's list of processes. 0: it is not listed, or under another pid. */
+int64_t measure_own(int device);
 bool measure_open(void);
 void measure_close(void);
 /* bytes to charge; 0 where a reading failed */

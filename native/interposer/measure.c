@@ -8,11 +8,14 @@
  */
 #include "interposer.h"
 
+#include <unistd.h>
+
 enum {
     PATIENCE_NS =
         100000000, /* for operations that are half-way, before a reading that may be off */
     LONG_PATIENCE_NS = 1000000000,
     LOOK_NS = 20000,
+    MAX_PROCESSES = 128, /* of a card's list: with more, none is read */
 };
 
 static const int64_t UNKNOWN = INT64_MIN;
@@ -65,6 +68,20 @@ int64_t measure_uncounted(int device, uint64_t in_hand) {
 
 int64_t measure_card(int device, uint64_t in_hand) {
     return uncounted(used_by_nvml, device, in_hand);
+}
+
+int64_t measure_own(int device) {
+    nvmlDevice_t card;
+    nvmlProcessInfo_t list[MAX_PROCESSES];
+    unsigned count = MAX_PROCESSES;
+    if (REAL(nvmlDeviceGetComputeRunningProcesses_v3) == NULL ||
+        REAL(nvmlDeviceGetHandleByUUID)(slice_device_uuid(device), &card) != NVML_SUCCESS ||
+        REAL(nvmlDeviceGetComputeRunningProcesses_v3)(card, &count, list) != NVML_SUCCESS)
+        return UNKNOWN;
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].pid == (unsigned)getpid())
+            return list[i].usedGpuMemory > INT64_MAX ? UNKNOWN : (int64_t)list[i].usedGpuMemory;
+    return 0;
 }
 
 uint64_t measure_grown(int64_t before, int64_t after) {

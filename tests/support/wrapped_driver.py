@@ -22,6 +22,12 @@ def wrap(sim: Machine, folder: Path, source: Path, *flags: str) -> WrappedDriver
         (folder / entry.name).symlink_to(os.readlink(entry) if entry.is_symlink() else entry)
     real = sim.driver_dir / "libcuda.so.1"
     (folder / real.name).unlink()
-    linked = ("-Wl,--no-as-needed", real, f"-Wl,-rpath,{sim.driver_dir}")
+    # It needs the real driver by path. By name the loader would take this one, which a program has loaded by that name.
+    (empty := folder / "empty.c").touch()
+    by_path = folder / "real.so"
+    compile_c(by_path, "-shared", "-fPIC", empty, flags=())
+    linked = ("-Wl,--no-as-needed", by_path)
     compile_c(folder / real.name, "-shared", "-fPIC", f'-DDRIVER="{real}"', *flags, source, *linked, flags=())
+    by_path.unlink()
+    by_path.symlink_to(real)
     return WrappedDriver(folder)

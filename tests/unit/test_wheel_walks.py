@@ -1,10 +1,15 @@
-"""How the steps of a walk end, and what counts as refused."""
+"""How the steps of a walk end, what counts as refused, and what the documents say of it."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from wheel_walks import Walk, outcomes, refusals, rows, verdict, walked
+import walk_records
+from generate_walks_table import functions, summary
+from walk_records import Walk
+from wheel_walks import outcomes, refusals, verdict, version_of, walked
 
 OUTPUT = """
 {"begins": "copies"}
@@ -54,17 +59,50 @@ def test_a_walk_goes_on_behind_the_step_that_ended_the_process() -> None:
 def test_refused_calls_are_named_once() -> None:
     line = "egpu: cuLogsRegisterCallback is not supported on a remote GPU"
     more = "egpu-sim: this program needs compiled kernels: use PTX (EGPU_SIM_VERBOSE=0 hides this line)"
-    found = refusals(f"{line}\nsomething: not supported\n{line}\n{more}\n")
-    assert found == [line, "egpu-sim: this program needs compiled kernels: use PTX"]
-
-
-def test_a_row_has_the_figures_of_its_place() -> None:
-    bare = Walk({"a": "through", "b": "error"}, Counter({"cuInit": 1, "cuLibraryLoadData": 2, "kernels": 5}))
-    pool = Walk({"a": "through"}, Counter(), [(10, 300, 200, 1, 2), (1, 30, 20, 0, 0)])
-    assert rows("it", {"bare": bare, "pool": pool}) == [
-        "| it | bare | 1 of 2 | 2 | 3 |  | 2 | 5 |",
-        "| it | pool | 1 of 1 |  | 11 | 550 | 1 | 2 |",
+    inside = "egpu: this program needs what is not there: /usr/lib/site-packages/runtime.so has it inside"
+    found = refusals(f"{line}\nsomething: not supported\n{line}\n{more}\n{inside}\n")
+    assert found == [
+        line,
+        "egpu-sim: this program needs compiled kernels: use PTX",
+        "egpu: this program needs what is not there: …/runtime.so has it inside",
     ]
+
+
+BARE = Walk({"a": "through", "b": "E: a | b"}, Counter({"cuInit": 1, "cuLibraryLoadData": 2000, "kernels": 5}))
+POOL = Walk(
+    {"a": "through"}, Counter(), [(10, 3 << 20, 1 << 20, 1, 2), (1, 0, 0, 0, 0)], ["egpu: cuX is not supported"]
+)
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty record, of which a program gets two places, one after the other."""
+    monkeypatch.setattr(walk_records, "RECORDED", tmp_path / "recorded.json")
+    walk_records.store("it", version="1", date="2026-01-01", found={"bare": BARE})
+    walk_records.store("it", version="2", date="2026-01-02", found={"pool": POOL})
+
+
+@pytest.mark.usefixtures("record")
+def test_what_was_recorded_comes_back() -> None:
+    places = walk_records.read_text()["it"]["places"]
+    assert {place: walk_records.walk_of(one) for place, one in places.items()} == {"bare": BARE, "pool": POOL}
+
+
+@pytest.mark.usefixtures("record")
+def test_documents_have_the_figures_of_each_place_and_all_that_did_not_work() -> None:
+    programs = {name: {"title": "It"} | one for name, one in walk_records.read_text().items()}
+    lines = summary(programs).splitlines()
+    assert "| It 2 | bare | 1 of 2 | 2 | 2,001 |  | 2,000 | 5 | 2026-01-01 |" in lines
+    assert "| It 2 | pool | 1 of 1 |  | 11 | 4.0 MiB | 1 | 2 | 2026-01-02 |" in lines
+    assert "| It | bare | `E: a \\| b` | b |" in lines
+    assert "| It | `egpu: cuX is not supported` | pool |" in lines
+    assert functions(programs).splitlines()[2:] == ["| `cuInit` | 1 |", "| `cuLibraryLoadData` | 2,000 |", ""]
+
+
+def test_versions_of_packages_of_python_and_npm(tmp_path: Path) -> None:
+    (file := tmp_path / "package.json").write_text('{"name": "it", "version": "3.1"}')
+    assert version_of(str(file), Path(sys.executable)) == "3.1"
+    assert version_of("pytest", Path(sys.executable)) == pytest.__version__
 
 
 def test_no_step_that_went_through_may_fail(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,13 +41,13 @@ class Slice:
         )
         write_policy(directory / "policy", [line])
         create_usage(self.usage)
-        self._environment = {"LD_PRELOAD": str(directory / LIBRARY)}
+        self.environment = {"LD_PRELOAD": str(directory / LIBRARY)}
 
     def run(self, code: str) -> object:
-        return run(self._machine, PRELUDE + textwrap.dedent(code), self._environment)
+        return run(self._machine, PRELUDE + textwrap.dedent(code), self.environment)
 
     def program(self, code: str) -> Program:
-        return Program(self._machine, PRELUDE + textwrap.dedent(code), self._environment)
+        return Program(self._machine, PRELUDE + textwrap.dedent(code), self.environment)
 
     def on_the_card(self) -> int:
         """What the driver says, in MiB."""

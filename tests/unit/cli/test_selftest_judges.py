@@ -1,12 +1,14 @@
 """Judgements of `egpu selftest` on a busy machine, and with the memory of a context."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
+from egpu.adapters.executors import libraries
 from egpu.cli.findings import Finding, State, show_findings
 from egpu.cli.output import Format
 from egpu.cli.selfchecks import CHECKS
@@ -86,3 +88,19 @@ def test_the_programs_of_simulated_cards_are_those_of_the_documents() -> None:
     runs, not_there = found.split("; ")
     assert {"numba", "JAX", "Triton"} <= set(re.findall(r"\w+", runs))
     assert {"CuPy", "PyTorch"} <= set(re.findall(r"\w+", not_there))
+
+
+def test_libraries_of_a_real_card_are_named_with_their_versions_and_so_is_what_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "nvidia/cudnn/lib").mkdir(parents=True)
+    (place / "libcudnn.so.9").touch()
+    (tmp_path / "nvidia_cudnn_cu13-9.19.0.56.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setattr(libraries, "TOOLKIT", tmp_path / "toolkit")
+    monkeypatch.setattr(libraries, "_loaders", dict[str, Path])
+    found = judged("libraries", sliced=[], bare=[], simulated=False)
+    assert found.state is State.LIMITED
+    assert "executors find cudnn 9.19.0.56. Programs on a lease cannot use" in found.found
+    assert "nccl" in found.found
+    assert "--library-path" in found.mend
