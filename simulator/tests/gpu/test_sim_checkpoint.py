@@ -1,4 +1,4 @@
-"""cuCheckpointProcess… on simulated cards: as strict, and as late, as NVIDIA's documentation and its users' reports say."""
+"""cuCheckpointProcess… on simulated cards: as strict, and as late, as NVIDIA's documentation and reports say."""
 
 import textwrap
 from pathlib import Path
@@ -34,7 +34,8 @@ def restore(pid, pairs=()):
 def seen():
     n.nvmlInit()
     cards = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
-    return [[[p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(c)], n.nvmlDeviceGetMemoryInfo(c).used // MIB] for c in cards]
+    pids = [[one.pid for one in n.nvmlDeviceGetComputeRunningProcesses(card)] for card in cards]
+    return [[mine, n.nvmlDeviceGetMemoryInfo(card).used // MIB] for mine, card in zip(pids, cards)]
 """
 
 WORKER = """
@@ -195,7 +196,8 @@ def test_a_killed_process_leaves_nothing_and_a_killed_caller_blocks_nobody(sim: 
         program.hear()
         with Program(sim, CALLS + f"say(1); say(lock({pid}))") as caller:
             caller.hear()
-        assert ask(sim, "say(lock(P, 60000))", P=pid) in ("SUCCESS", "ILLEGAL_STATE"), "ILLEGAL_STATE: the first one did it"
+        said = ask(sim, "say(lock(P, 60000))", P=pid)
+        assert said in ("SUCCESS", "ILLEGAL_STATE"), "ILLEGAL_STATE: the first one did it"
         assert ask(sim, "say([save(P), state(P)])", P=pid) == ["SUCCESS", "CHECKPOINTED"]
         program.kill()
         assert ask(sim, "say([state(P), seen()])", P=pid) == ["INVALID_VALUE", [[[], 0]]]
