@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,18 +221,12 @@ def _programs(report: Report, scratch: Path) -> None:
     same programs one after another, and all at once in slices whose room is their own."""
     turns = 4 if report.options.quick else 20
     seconds: dict[str, float] = {}
-    for way in ("in sequence", "exclusive", "shared room"):
-        report.progress(f"{PROGRAMS} programs of {SIZE // MIB} MiB on {CARD // MIB} MiB, {way}")
-        machine = create_machine(scratch / way, "A100-80G", 1, context_mib=0, driver_mib=0)
-        try:
-            slices = [Slice(machine, scratch / f"{way} {at}", limit=SIZE + CONTEXT) for at in range(PROGRAMS)]
-            if way == "shared room":
-                seconds[way], right, totals = _in_shared_room(machine, slices, turns)
-            else:
-                batches = [slices] if way == "exclusive" else [[one] for one in slices]
-                seconds[way] = sum(_to_the_end(batch, turns)[0] for batch in batches)
-        finally:
-            destroy(machine)
+    with _slices(report, scratch, "in sequence") as (_, slices):
+        seconds["in sequence"] = sum(_to_the_end([one], turns) for one in slices)
+    with _slices(report, scratch, "exclusive") as (_, slices):
+        seconds["exclusive"] = _to_the_end(slices, turns)
+    with _slices(report, scratch, "shared room") as (machine, slices):
+        seconds["shared room"], right, totals = _in_shared_room(machine, slices, turns)
     parks, contended = totals.parks["GPU"], totals.contended_seconds.get("GPU", 0.0)
     steps = PROGRAMS * turns
     rows = [(way, took, steps / took, seconds["in sequence"] / took) for way, took in seconds.items()]
@@ -244,6 +238,17 @@ def _programs(report: Report, scratch: Path) -> None:
     report.figures["programs"] = {"seconds": seconds, "parks": parks, "contended_seconds": contended, "right": right}
 
 
+@contextmanager
+def _slices(report: Report, scratch: Path, way: str) -> Generator[tuple[Machine, list[Slice]]]:
+    """Make a machine and the slices of all programs."""
+    report.progress(f"{PROGRAMS} programs of {SIZE // MIB} MiB on {CARD // MIB} MiB, {way}")
+    machine = create_machine(scratch / way, "A100-80G", 1, context_mib=0, driver_mib=0)
+    try:
+        yield machine, [Slice(machine, scratch / f"{way} {at}", limit=SIZE + CONTEXT) for at in range(PROGRAMS)]
+    finally:
+        destroy(machine)
+
+
 def _in_shared_room(machine: Machine, slices: list[Slice], turns: int) -> tuple[float, int, Totals]:
     with ExitStack() as stack:
         programs = _begun(stack, slices, turns)
@@ -253,9 +258,10 @@ def _in_shared_room(machine: Machine, slices: list[Slice], turns: int) -> tuple[
         return seconds, right, arbiter.rooms.totals
 
 
-def _to_the_end(slices: list[Slice], turns: int) -> tuple[float, int]:
+def _to_the_end(slices: list[Slice], turns: int) -> float:
     with ExitStack() as stack:
-        return _ended(_begun(stack, slices, turns), turns)
+        seconds, _ = _ended(_begun(stack, slices, turns), turns)
+    return seconds
 
 
 def _begun(stack: ExitStack, slices: list[Slice], turns: int) -> list[Program]:

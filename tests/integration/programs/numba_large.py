@@ -1,11 +1,13 @@
 """Arrays that are large enough to leave the card, again and again through kernels of numba. The output has all bits."""
 
 import hashlib
+from importlib import import_module
 from typing import Any
 
-import numba
 import numpy as np
-from numba import cuda
+
+numba: Any = import_module("numba")
+cuda: Any = import_module("numba.cuda")
 
 N = 600_000
 ROUNDS = 6
