@@ -242,9 +242,10 @@ def _programs(report: Report, scratch: Path) -> None:
 def _slices(report: Report, scratch: Path, way: str) -> Generator[tuple[Machine, list[Slice]]]:
     """Make a machine and the slices of all programs."""
     report.progress(f"{PROGRAMS} programs of {SIZE // MIB} MiB on {CARD // MIB} MiB, {way}")
-    machine = create_machine(scratch / way, "A100-80G", 1, context_mib=0, driver_mib=0)
+    folder = scratch / way.replace(" ", "-")  # LD_PRELOAD ends a path at a space
+    machine = create_machine(folder, "A100-80G", 1, context_mib=0, driver_mib=0)
     try:
-        yield machine, [Slice(machine, scratch / f"{way} {at}", limit=SIZE + CONTEXT) for at in range(PROGRAMS)]
+        yield machine, [Slice(machine, scratch / f"{folder.name}-{at}", limit=SIZE + CONTEXT) for at in range(PROGRAMS)]
     finally:
         destroy(machine)
 
