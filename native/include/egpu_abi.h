@@ -44,6 +44,12 @@
  * is exactly that remainder, and is subtracted. No process waits for a sequence: a survey that
  * meets an odd one gives up and is repeated at the next occasion.
  *
+ * A checkpoint by the driver (cuCheckpointProcess…) takes all memory of a process off the cards.
+ * The process that asked for it then stores the slot's bytes in parked_bytes, and subtracts them
+ * from M. Before a restore, M grows again first. So M is never below the bytes on the cards here,
+ * either: wherever the reserved and not released bytes of a slot stand above, parked_bytes are
+ * taken off.
+ *
  * Compute: shares, idle time and windows
  * --------------------------------------
  * The bucket of a device fills with core_ppm of the time that passes; in EGPU_MODE_SHARE with
@@ -257,7 +263,10 @@ struct egpu_usage_slot {
     uint64_t pid_namespace; /* inode of /proc/<pid>/ns/pid */
     /* CLOCK_MONOTONIC of the last sign of life; in a parkable slice, of the last call */
     uint64_t heartbeat_ns;
-    uint64_t parked_bytes; /* charged, and not on the card: parked, or waits for room */
+    /* In a parkable slice: charged, and not on the card (parked, or waits for room); written by the
+     * process. In any other: neither charged nor on the card (checkpointed by the driver); written
+     * under the join lock, by the process that asked for the checkpoint. */
+    uint64_t parked_bytes;
     uint32_t parks, wakes; /* since the process began */
     uint64_t wake_wait_ns; /* time that calls waited for their memory */
 

@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "common/process.h"
+#include "parking/parking.h"
 
 enum {
     /* then a holder of the join lock that does not move is given up on */
@@ -123,6 +125,7 @@ static struct bytes held_by(const struct egpu_usage_slot *slot) {
     for (int class = 0; class < EGPU_MEMORY_CLASSES; class++)
         *(class == EGPU_MEMORY_SPILL ? &held.spill : &held.memory) +=
             GET(slot->reserved_bytes[class]) - GET(slot->released_bytes[class]);
+    if (!gate_is_on) held.memory -= GET(slot->parked_bytes);
     return held;
 }
 
@@ -295,6 +298,46 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes) {
         close(file);
     }
     return try_reserve(own, class, bytes, limit_of(device, class));
+}
+
+static bool is_of(const struct egpu_usage_slot *slot, int pid) {
+    return GET(slot->state) == EGPU_SLOT_LIVE && slot->device < slice_device_count() &&
+           slot->pid == (uint32_t)pid && slot->pid_namespace == pid_namespace() && !is_dead(slot);
+}
+
+void account_checkpointed(int pid) {
+    int file = join_lock(JOIN_PATIENCE_NS);
+    for (unsigned i = 0; file >= 0 && i < EGPU_USAGE_SLOTS; i++) {
+        struct egpu_usage_slot *slot = &slice_usage()->slots[i];
+        if (!is_of(slot, pid)) continue;
+        uint64_t bytes = held_by(slot).memory;
+        /* Killed in between, the total stays too high, and repair finds it. */
+        PUT(slot->parked_bytes, slot->parked_bytes + bytes);
+        SUB(slice_usage()->devices[slot->device].memory_bytes, bytes);
+    }
+    if (file >= 0) close(file);
+}
+
+bool account_restored(int pid) {
+    uint64_t added[EGPU_MAX_DEVICES] = {0};
+    bool fits = true;
+    int file = join_lock(JOIN_PATIENCE_NS);
+    for (unsigned i = 0; file >= 0 && i < EGPU_USAGE_SLOTS; i++) {
+        const struct egpu_usage_slot *slot = &slice_usage()->slots[i];
+        if (!is_of(slot, pid)) continue;
+        reap_locked((int)slot->device);
+        uint64_t limit = limit_of((int)slot->device, EGPU_MEMORY_DEVICE);
+        added[slot->device] = slot->parked_bytes;
+        uint64_t before =
+            ADD(slice_usage()->devices[slot->device].memory_bytes, slot->parked_bytes);
+        fits &= slot->parked_bytes <= limit && before <= limit - slot->parked_bytes;
+    }
+    for (unsigned i = 0; file >= 0 && fits && i < EGPU_USAGE_SLOTS; i++)
+        if (is_of(&slice_usage()->slots[i], pid)) PUT(slice_usage()->slots[i].parked_bytes, 0);
+    for (unsigned device = 0; !fits && device < slice_device_count(); device++)
+        SUB(slice_usage()->devices[device].memory_bytes, added[device]);
+    if (file >= 0) close(file);
+    return file >= 0 && fits;
 }
 
 void account_refused(int device) {

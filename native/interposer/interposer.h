@@ -4,6 +4,7 @@
  *   slice.c     the policy page and the usage file: finding, joining, limits that change while we
  *               run
  *   account.c   bytes: reserve, release, and giving back what the dead held
+ *   checkpoint.c  checkpoints of processes of the slice, by the driver
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c, peak.c: what pools, arrays and
  *               graphs hold;  contexts.c: what a context takes, and what ends with it

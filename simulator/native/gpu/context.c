@@ -1,3 +1,4 @@
+#include "gate.h"
 #include "graph.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@ static void after_fork(void) {
     if (atomic_load(&state) == 0) return;
     atomic_store(&state, 2);
     depth = 0;
+    gate_after_fork();
     mps_leave();
     if (engine.machine.fd >= 0) close(engine.machine.fd);
     engine.machine.fd = -1;
@@ -73,6 +75,7 @@ static CUresult init_once(void) {
         result = error == ENOSPC ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NO_DEVICE;
     }
     if (result == CUDA_SUCCESS) result = mps_join();
+    if (result == CUDA_SUCCESS) result = checkpoint_start();
     if (result != CUDA_SUCCESS) {
         machine_close(&engine.machine);
         return result;

@@ -1,6 +1,7 @@
 /* Initialisation, device queries, and cuGetProcAddress. */
 #include "cuda_api.h"
 #include "driver_table.h"
+#include "gate.h"
 #include "common/export_table.h"
 #include "common/runtime_remedy.h"
 #include "not_supported.h"
@@ -14,7 +15,7 @@
 API CUresult cuInit(unsigned int flags) { return flags ? CUDA_ERROR_INVALID_VALUE : engine_init(); }
 
 /* It also answers before cuInit, so it reads the machine itself. */
-static int driver_version(void) {
+UNGATED static int driver_version(void) {
     static _Atomic int known;
     int version = atomic_load(&known);
     if (version) return version;
@@ -30,13 +31,13 @@ static int driver_version(void) {
     return version;
 }
 
-API CUresult cuDriverGetVersion(int *version) {
+UNGATED API CUresult cuDriverGetVersion(int *version) {
     NEED(version);
     *version = driver_version();
     return CUDA_SUCCESS;
 }
 
-API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+UNGATED API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     if (table) *table = NULL;
     if (export_table_of_runtime(id)) {
         char remedy[2 * PATH_MAX];
@@ -53,8 +54,8 @@ int egpu_driver_not_supported(const char *symbol) {
 
 void *driver_entry(int id); /* cuda_entries.c */
 
-static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags,
-                        CUdriverProcAddressQueryResult *status) {
+UNGATED static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags,
+                                CUdriverProcAddressQueryResult *status) {
     if (!symbol || !*symbol || !entry || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     egpu_driver_status found;
@@ -66,14 +67,15 @@ static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_
     return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags,
-                              CUdriverProcAddressQueryResult *status) {
+UNGATED API CUresult cuGetProcAddress(const char *symbol, void **entry, int version,
+                                      cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
     return look_up(symbol, entry, version, flags, status);
 }
 
 #undef cuGetProcAddress
 API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags);
-API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags) {
+UNGATED API CUresult cuGetProcAddress(const char *symbol, void **entry, int version,
+                                      cuuint64_t flags) {
     return look_up(symbol, entry, version, flags, NULL);
 }
 
@@ -383,15 +385,15 @@ API CUresult cuCtxDisablePeerAccess(CUcontext handle) {
 
 /* Nanoseconds; 0 before cuInit. */
 API unsigned long long egpuSimClockNow(void);
-API unsigned long long egpuSimClockNow(void) { return engine_ready() ? sim_now() : 0; }
+UNGATED API unsigned long long egpuSimClockNow(void) { return engine_ready() ? sim_now() : 0; }
 
 /* All processes of the machine see the change. -1: the clock is not manual. */
 API int egpuSimClockAdvance(unsigned long long ns);
-API int egpuSimClockAdvance(unsigned long long ns) {
+UNGATED API int egpuSimClockAdvance(unsigned long long ns) {
     return engine_ready() && sim_clock_advance(ns) ? 0 : -1;
 }
 
 API void egpuSimClockSleepUntil(unsigned long long ns);
-API void egpuSimClockSleepUntil(unsigned long long ns) {
+UNGATED API void egpuSimClockSleepUntil(unsigned long long ns) {
     if (engine_ready()) sim_sleep_until(ns);
 }

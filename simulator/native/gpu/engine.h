@@ -122,6 +122,10 @@ CUresult engine_unsupported(const char *call, const char *remedy);
 void engine_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct device *engine_device(CUdevice ordinal); /* NULL: invalid */
 
+/* Start the thread that locks, checkpoints and restores this process at the request of others
+ * (checkpoint.c). */
+CUresult checkpoint_start(void);
+
 /* ---- MPS (mps.c): this process as a client of a server ---- */
 
 /* Become a client of the server in CUDA_MPS_PIPE_DIRECTORY, if it names one. */
@@ -152,6 +156,8 @@ int pool_free(struct pool *pool, uint64_t address, uint64_t size);
 void pool_trim(struct pool *pool, uint64_t keep_bytes);
 void pool_synchronized(struct device *device);   /* trims every pool to its threshold */
 void pool_context_gone(struct context *context); /* frees everything of that context */
+/* A checkpoint was restored to another card. */
+void pool_moved(const struct device *device);
 /* Return to the account what managed memory and host pools have charged. */
 void host_memory_gone(const struct extent *extent);
 

@@ -140,3 +140,11 @@ bool memory_find_host(uint64_t address, struct extent *extent) {
     pthread_rwlock_unlock(&host_lock);
     return found;
 }
+
+bool memory_host_any(enum extent_kind kind) {
+    bool any = false;
+    pthread_rwlock_rdlock(&host_lock);
+    for (size_t i = 0; i < host_count && !any; i++) any = host_list[i].kind == kind;
+    pthread_rwlock_unlock(&host_lock);
+    return any;
+}

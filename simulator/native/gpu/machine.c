@@ -144,7 +144,7 @@ _Atomic uint32_t *machine_chunk_table(struct machine *machine, const struct sim_
     return (_Atomic uint32_t *)((char *)machine->header + card->chunk_offset);
 }
 
-static int ofd_lock(int fd, int command, short type, int64_t at) {
+int machine_ofd_lock(int fd, int command, short type, int64_t at) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
     int rc;
     do rc = fcntl(fd, command, &lock);
@@ -187,7 +187,7 @@ void machine_recount(struct machine *machine) {
 
 void machine_table_lock(struct machine *machine) {
     pthread_mutex_lock(&machine->table);
-    ofd_lock(machine->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_TABLE);
+    machine_ofd_lock(machine->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_TABLE);
     bool interrupted = atomic_load(&machine->header->writer) != 0;
     atomic_store(&machine->header->writer,
                  machine->slot >= 0 ? (uint32_t)machine->slot + 1 : UINT32_MAX);
@@ -196,7 +196,7 @@ void machine_table_lock(struct machine *machine) {
 
 void machine_table_unlock(struct machine *machine) {
     atomic_store(&machine->header->writer, 0);
-    ofd_lock(machine->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_TABLE);
+    machine_ofd_lock(machine->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_TABLE);
     pthread_mutex_unlock(&machine->table);
 }
 
@@ -304,7 +304,7 @@ int machine_join(struct machine *machine, const struct sim_card *instance) {
     for (int attempt = 0; attempt < 2 && chosen < 0; attempt++) {
         for (int slot = 0; slot < SIM_MAX_PROCESSES && chosen < 0; slot++)
             if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE &&
-                ofd_lock(machine->fd, F_OFD_SETLK, F_WRLCK, SIM_LOCK_PROCESS + slot) == 0)
+                machine_ofd_lock(machine->fd, F_OFD_SETLK, F_WRLCK, SIM_LOCK_PROCESS + slot) == 0)
                 chosen = slot;
         if (chosen < 0 && reap_locked(machine) == 0) break;
     }

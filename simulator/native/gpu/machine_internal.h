@@ -6,6 +6,8 @@
 
 void machine_table_lock(struct machine *machine);
 void machine_table_unlock(struct machine *machine);
+/* One byte of the machine's file. Return 0 or an errno. */
+int machine_ofd_lock(int fd, int command, short type, int64_t at);
 
 /* With the table locked: */
 _Atomic uint32_t *machine_chunk_table(struct machine *machine, const struct sim_card *card);

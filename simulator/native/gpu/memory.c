@@ -14,6 +14,7 @@ struct block {
     struct memory *memory;
     struct block *next, *previous;                 /* of memory->blocks */
     struct block *next_partial, *previous_partial; /* of memory->partial[] */
+    struct block *next_placed, *previous_placed;   /* of `placed` */
     uint64_t base;
     uint64_t size; /* as requested; a slab's is its chunk */
     void *pool;    /* of the one allocation */
@@ -93,9 +94,32 @@ static void unlink_block(struct block *block) {
     if (block->next) block->next->previous = block->previous;
 }
 
+/* All blocks with an address, also those that a pool keeps. */
+static pthread_mutex_t placed_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *placed;
+
+static void link_placed(struct block *block) {
+    pthread_mutex_lock(&placed_lock);
+    block->next_placed = placed;
+    if (placed) placed->previous_placed = block;
+    placed = block;
+    pthread_mutex_unlock(&placed_lock);
+}
+
+static void unlink_placed(const struct block *block) {
+    pthread_mutex_lock(&placed_lock);
+    if (block->previous_placed)
+        block->previous_placed->next_placed = block->next_placed;
+    else
+        placed = block->next_placed;
+    if (block->next_placed) block->next_placed->previous_placed = block->previous_placed;
+    pthread_mutex_unlock(&placed_lock);
+}
+
 static void destroy_block(struct block *block) {
     uint64_t bytes = (uint64_t)block->chunk_count * SIM_CHUNK_BYTES;
     if (block->base) {
+        unlink_placed(block);
         directory_clear(block, block->chunk_count);
         if (block->kind == BLOCK_MAPPED || block->kind == BLOCK_GRAPH)
             address_clear(block->base, bytes);
@@ -137,6 +161,7 @@ static int place_block(struct block *block, uint64_t at) {
     if (!block->granules) return ENOBUFS;
     block->base = at ? at : address_reserve((uint64_t)block->chunk_count * SIM_CHUNK_BYTES, 0, 0);
     if (!block->base) return ENOBUFS;
+    link_placed(block);
     int error = physical_map(block->physical, block->base);
     return error ? error : directory_set(block) ? 0 : ENOBUFS;
 }
@@ -515,6 +540,34 @@ int memory_populate(const struct extent *extent, uint64_t address, uint64_t size
         *window_size = extent->size;
     }
     return 0;
+}
+
+void memory_unmap_all(void) {
+    for (struct block *block = placed; block; block = block->next_placed)
+        address_clear(block->base, (uint64_t)block->chunk_count * SIM_CHUNK_BYTES);
+}
+
+static int populate_again(const struct block *block) {
+    for (uint64_t granule = 0; granule < (uint64_t)block->chunk_count * GRANULES_PER_CHUNK;) {
+        uint64_t end = granule;
+        while (end < (uint64_t)block->chunk_count * GRANULES_PER_CHUNK && granule_there(block, end))
+            end++;
+        int error = end == granule ? 0
+                                   : physical_populate(block->physical, granule << GRANULE_SHIFT,
+                                                       (end - granule) << GRANULE_SHIFT);
+        if (error) return error;
+        granule = end + 1;
+    }
+    return 0;
+}
+
+int memory_map_all(void) {
+    int error = 0;
+    for (struct block *block = placed; block && !error; block = block->next_placed) {
+        error = physical_map(block->physical, block->base);
+        if (!error) error = populate_again(block);
+    }
+    return error;
 }
 
 bool memory_find(uint64_t address, struct extent *extent) {

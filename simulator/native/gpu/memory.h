@@ -86,6 +86,11 @@ struct physical *memory_physical(uint64_t address, uint64_t *offset);
 /* Return kept blocks to the card until the pool has at most this much, if possible. */
 void memory_trim(struct memory *memory, uint64_t keep_bytes);
 
+/* For a checkpoint: unmap all device memory of this process, whose addresses stay reserved, and map
+ * it again with the chunks that it has then. Return 0 or an errno. */
+void memory_unmap_all(void);
+int memory_map_all(void);
+
 /* Note the pool that counts a live device allocation. */
 void memory_set_pool(uint64_t address, void *pool);
 
@@ -107,6 +112,7 @@ int memory_host_unregister(void *address);
 /* calls `freed`, which may be NULL, for each that was allocated here */
 void memory_host_clear(void *owner, void (*freed)(const struct extent *));
 bool memory_find_host(uint64_t address, struct extent *extent);
+bool memory_host_any(enum extent_kind kind);
 
 /* Find the live allocation that holds this address. */
 bool memory_find(uint64_t address, struct extent *extent);

@@ -5,9 +5,28 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* protects the list of shared ones and their last references */
+/* protects the lists, and the last references of shared ones */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct physical *shared_list;
+static struct physical *own_list;
+
+static void list_own(struct physical *physical) {
+    pthread_mutex_lock(&lock);
+    physical->after = own_list;
+    if (own_list) own_list->before = physical;
+    own_list = physical;
+    pthread_mutex_unlock(&lock);
+}
+
+/* With the lock. */
+static void unlist_own(const struct physical *physical) {
+    if (physical->imported) return;
+    if (physical->before)
+        physical->before->after = physical->after;
+    else
+        own_list = physical->after;
+    if (physical->after) physical->after->before = physical->before;
+}
 
 static struct physical *new_physical(struct machine *machine, struct sim_card *card) {
     struct physical *physical = calloc(1, sizeof *physical);
@@ -28,6 +47,7 @@ int physical_create(struct machine *machine, struct sim_card *card, uint32_t chu
         return error;
     }
     physical->chunk_count = chunks;
+    list_own(physical);
     *out = physical;
     return 0;
 }
@@ -42,6 +62,7 @@ void physical_release(struct physical *physical) {
         while (*at != physical) at = &(*at)->next;
         *at = physical->next;
     }
+    if (last) unlist_own(physical);
     pthread_mutex_unlock(&lock);
     if (!last) return;
     if (physical->shared)
@@ -137,6 +158,23 @@ int physical_populate(const struct physical *physical, uint64_t offset, uint64_t
         offset = 0;
     }
     return 0;
+}
+
+struct physical *physical_own(void) { return own_list; }
+
+bool physical_any_shared(void) { return shared_list != NULL; }
+
+void physical_leave(struct physical *physical) {
+    machine_give_chunks(physical->machine, physical->card, physical->runs, physical->run_count);
+    free(physical->runs);
+    physical->runs = NULL;
+    physical->run_count = 0;
+}
+
+int physical_return(struct physical *physical, struct sim_card *card) {
+    physical->card = machine_memory_of(physical->machine, card);
+    return machine_take_chunks(physical->machine, physical->card, physical->chunk_count,
+                               &physical->runs, &physical->run_count);
 }
 
 uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t hint) {

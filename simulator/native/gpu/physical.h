@@ -19,8 +19,10 @@ struct physical {
     bool shared;
     struct shared_ref ref; /* when shared */
     bool imported;
-    uint32_t handle_types; /* CUmemAllocationHandleType requested at creation */
-    struct physical *next; /* of the shared ones */
+    uint32_t handle_types;           /* CUmemAllocationHandleType requested at creation */
+    struct physical *next;           /* of the shared ones */
+    struct physical *after, *before; /* of all that are not imported */
+    struct saved_piece *saved;       /* contents, while a checkpoint has released the chunks */
 };
 
 /* Return 0, ENOMEM (the card is full), ENOBUFS (no host memory). */
@@ -38,6 +40,16 @@ int physical_import(struct machine *machine, struct shared_ref ref, struct physi
 int physical_map(const struct physical *physical, uint64_t address);
 /* Populate these bytes in /dev/shm. Return 0, or an errno (ENOSPC). */
 int physical_populate(const struct physical *physical, uint64_t offset, uint64_t bytes);
+
+/* ---- for a checkpoint (saved.h) ---- */
+
+/* Return the first of all that are not imported; `after` leads to the next. */
+struct physical *physical_own(void);
+/* Return whether another process may hold some memory of this one, or the other way round. */
+bool physical_any_shared(void);
+/* Give the chunks back to the card, and take as many of a card again. Return 0 or an errno. */
+void physical_leave(struct physical *physical);
+int physical_return(struct physical *physical, struct sim_card *card);
 
 /* Reserve a chunk-aligned range of addresses without memory; 0: none free. `hint` may be 0. */
 uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t hint);

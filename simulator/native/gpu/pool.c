@@ -184,3 +184,9 @@ void pool_context_gone(struct context *context) {
         pthread_mutex_unlock(&pool->lock);
     }
 }
+
+void pool_moved(const struct device *device) {
+    for (struct pool *pool = device->pools; pool; pool = pool->next)
+        for (struct arena *arena = pool->arenas; arena; arena = arena->next)
+            arena->memory.card = device->card;
+}

@@ -11,8 +11,9 @@
  *   card.memory_offset    the card's memory itself (sparse; a freed chunk is punched out)
  *
  * egpu_sim.machines writes headers and cards with `struct`; everything dynamic starts as
- * zeros. Locks are OFD locks on bytes far beyond the data: the table lock, and one byte per live
- * process. So after SIGKILL no lock stays held and no dead process looks alive.
+ * zeros. Locks are OFD locks on bytes far beyond the data: the table lock, one byte per live
+ * process, and one per process for the caller of its checkpoint. So after SIGKILL no lock stays
+ * held and no dead process looks alive.
  */
 #ifndef EGPU_SIM_MACHINE_H
 #define EGPU_SIM_MACHINE_H
@@ -23,7 +24,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "EGPUSIM1"
-#define SIM_LAYOUT_VERSION 4u
+#define SIM_LAYOUT_VERSION 5u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_INSTANCES 7    /* per card: GPU instances, and compute instances */
 #define SIM_MAX_MIG_PROFILES 8 /* of a card */
@@ -45,6 +46,7 @@
 #define SIM_HISTORY 120     /* … of which this much is past: time is charged up to 100 ms ahead */
 #define SIM_LOCK_TABLE (INT64_C(1) << 60)
 #define SIM_LOCK_PROCESS (SIM_LOCK_TABLE + 1)
+#define SIM_LOCK_CHECKPOINT (SIM_LOCK_PROCESS + SIM_MAX_PROCESSES)
 
 /* Owner of a chunk: slot + 1 of a process, or one of these. */
 #define SIM_OWNER_SHARED UINT32_C(0x80000000) /* | index of the sim_shared */
@@ -234,6 +236,23 @@ struct sim_usage {
     struct sim_busy busy;
 };
 
+enum sim_checkpoint_step { SIM_STEP_LOCK, SIM_STEP_SAVE, SIM_STEP_RESTORE, SIM_STEP_UNLOCK };
+
+/* Requests for a process's restore thread, one at a time (checkpoint.c). */
+struct sim_checkpoint {
+    _Atomic uint32_t state;          /* CUprocessState */
+    _Atomic uint32_t asked;          /* number of the newest request; a futex */
+    _Atomic uint32_t answered;       /* … and of the newest answer; a futex */
+    _Atomic uint32_t restore_thread; /* in the process's pid namespace; 0: not ready */
+    uint32_t step;                   /* enum sim_checkpoint_step */
+    uint32_t timeout_ms;             /* SIM_STEP_LOCK; 0: none */
+    uint32_t result;                 /* CUresult of the newest answer */
+    uint32_t pair_count;             /* SIM_STEP_RESTORE */
+    struct sim_gpu_pair {
+        uint8_t from[16], to[16]; /* UUIDs */
+    } pairs[SIM_MAX_CARDS];
+};
+
 enum sim_process_state { SIM_PROCESS_FREE = 0, SIM_PROCESS_LIVE = 1 };
 
 struct sim_process {
@@ -245,6 +264,7 @@ struct sim_process {
     char name[96];
     /* the last one: of its instance (CUDA shows one at most) */
     struct sim_usage cards[SIM_MAX_CARDS + 1];
+    struct sim_checkpoint checkpoint;
 };
 
 /* Memory or an event that several processes hold. */
@@ -283,6 +303,7 @@ static_assert(offsetof(struct sim_card, fault_count) == 2088, "sim_card.fault_co
 static_assert(offsetof(struct sim_card, utilization_window_ms) == 2096 + 64 * 16 + 16,
               "sim_card.utilization_window_ms");
 static_assert(sizeof(struct sim_usage) == 1048, "sim_usage");
-static_assert(sizeof(struct sim_process) == 128 + 17 * 1048, "sim_process");
+static_assert(sizeof(struct sim_checkpoint) == 544, "sim_checkpoint");
+static_assert(sizeof(struct sim_process) == 128 + 17 * 1048 + 544, "sim_process");
 
 #endif

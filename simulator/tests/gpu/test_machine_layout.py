@@ -158,7 +158,7 @@ def test_c_reads_what_python_wrote_and_locks_what_python_looks_at(program: Path,
     assert {name: told.pop(name) for name in texts} == texts
     size = machine.state.stat().st_size
     expected: dict[str, float] = {
-        "version": 4, "header_bytes": 4096, "card_count": 2, "max_processes": 1024, "cards_offset": 4096,
+        "version": 5, "header_bytes": 4096, "card_count": 2, "max_processes": 1024, "cards_offset": 4096,
         "file_bytes": size, "created_unix_ns": header.created_unix_ns, "cuda_version": 13050,
         "flags": MANUAL_CLOCK | FIFO, "creator_pid": header.creator[0], "creator_start_ticks": header.creator[1],
         "creator_pid_namespace": header.creator[2], "writer": 0, "clock_ns": MANUAL_START_NS + 1234,

@@ -21,7 +21,7 @@ BUCKET = 1 << 24  # nanoseconds; the account of the card's time is kept by these
 # Within the machine's file (simulator/native/gpu/sim_machine.h).
 BUSY_UNTIL = 4096 + 1024
 PROCESSES_OFFSET = 32
-PROCESS_BYTES = 128 + 17 * 1048
+PROCESS_BYTES = 128 + 17 * 1048 + 544
 PID, RUNNABLE = 4, 128 + 8
 
 KERNELS = """

@@ -1,9 +1,12 @@
-/* Threads, streams, events and captures on the simulated driver, mainly for the sanitizers.
+/* Threads, streams, events, captures and checkpoints on the simulated driver, mainly for the
+ * sanitizers.
  * LD_LIBRARY_PATH names a driver directory. It prints its results, so that runs can be compared.
  * With the argument `timing` it only times a short kernel by events. */
 #include <cuda.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,8 +110,25 @@ static float time_kernel(void) {
     return least * 1000;
 }
 
+static atomic_bool over;
+
+/* Beside them: this process leaves its card and comes back. */
+static void *leave_and_return(void *argument) {
+    (void)argument;
+    for (int pid = getpid(); !atomic_load(&over); usleep(1000)) {
+        CUprocessState state;
+        CHECK(cuCheckpointProcessLock(pid, NULL));
+        CHECK(cuCheckpointProcessCheckpoint(pid, NULL));
+        CHECK(cuCheckpointProcessGetState(pid, &state));
+        if (state != CU_PROCESS_STATE_CHECKPOINTED) exit(1);
+        CHECK(cuCheckpointProcessRestore(pid, NULL));
+        CHECK(cuCheckpointProcessUnlock(pid, NULL));
+    }
+    return NULL;
+}
+
 int main(int count, char **arguments) {
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], leaving;
     size_t before, after, total;
     CUdevice device;
     CHECK(cuInit(0));
@@ -122,7 +142,10 @@ int main(int count, char **arguments) {
     CHECK(cuMemGetInfo(&before, &total));
     for (size_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, work, (void *)i) != 0) return 1;
+    if (pthread_create(&leaving, NULL, leave_and_return, NULL) != 0) return 1;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(leaving, NULL);
     CHECK(cuCtxSynchronize());
     CHECK(cuMemGetInfo(&after, NULL));
     CHECK(cuMemGetInfo(NULL, &total));

@@ -18,7 +18,7 @@ MAX_CARDS: Final = 16
 
 # The layout of simulator/native/gpu/sim_machine.h.
 _MAGIC: Final = b"EGPUSIM1"
-_LAYOUT: Final = 4
+_LAYOUT: Final = 5
 _HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII512s")
 _MAKER: Final = struct.Struct("<QQI")  # of the header: start time, pid namespace and pid of the owner
 _MAKER_OFFSET: Final = struct.calcsize("<8sIIIIQQQQII64s256sQ")
@@ -31,7 +31,7 @@ CARDS_OFFSET: Final = _PAGE
 CARD_BYTES: Final = _PAGE
 _MAX_PROCESSES: Final = 1024
 _MAX_RECORDS: Final = MAX_CARDS * (1 + 2 * 7)  # cards, and up to 7 GPU and 7 compute instances of each
-_PROCESS_BYTES: Final = 128 + (MAX_CARDS + 1) * 1048
+_PROCESS_BYTES: Final = 128 + (MAX_CARDS + 1) * 1048 + 544
 _SHARED_BYTES: Final = 1024 * 176
 _WINDOW_OFFSET: Final = 3136  # sim_card.utilization_window_ms
 CLOCK_OFFSET: Final = 1032  # sim_header.clock_ns, clock_changes, clock_sleepers
