@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -51,9 +51,16 @@ class Task:
     gangs: Sequence[str] = ()
     told: str = ""
     """The name of the row that it belongs to."""
+    more: tuple[Machine, ...] = ()
+    """Nodes beside `machines`. As many pods arrive as without them."""
 
     def workload(self) -> Workload:
         """Return the workload, which is the same for all policies of a seed."""
+        found = self._arrivals()
+        last = range(len(self.machines), len(self.machines) + len(self.more))
+        return replace(found, node_order=np.append(found.node_order, np.array(last, dtype=found.node_order.dtype)))
+
+    def _arrivals(self) -> Workload:
         nodes, capacity = len(self.machines), 1000 * sum(machine.cards for machine in self.machines)
         if self.lifetime is None:
             return published_arrivals(
@@ -104,7 +111,7 @@ def perform(task: Task) -> Result:
     """Run one task. Raises InvalidInput."""
     outcome = run(
         task.policy,
-        task.machines,
+        [*task.machines, *task.more],
         task.workload(),
         Mix.of(list(task.pods)),
         seed=task.seed,
@@ -179,6 +186,12 @@ def simulate(
             "that share room. PERCENT of their memory, such as 3%, are always on the card.",
         ),
     ] = None,
+    one_more: Annotated[
+        bool,
+        typer.Option(
+            "--one-more", help="Replay each policy once more for each kind of node, with one more of it: which helps?"
+        ),
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
@@ -198,14 +211,21 @@ def simulate(
         for number in _seeds(seed)
         for told, (name, asked) in ways.items()
     ]
-    results = sorted(_perform_all(tasks, jobs), key=lambda one: (list(ways).index(one.policy), one.seed))
-    show(_comparison(results, list(ways), contended=parking is not None), output)
+    if one_more:
+        tasks += [
+            replace(task, told=f"{task.told} + 1 like {name}", more=(more,))
+            for task in tasks
+            for name, more in whatif.one_more(machines).items()
+        ]
+    rows = list(dict.fromkeys(task.told for task in tasks))
+    results = sorted(_perform_all(tasks, jobs), key=lambda one: (rows.index(one.policy), one.seed))
+    show(_comparison(results, rows, contended=parking is not None), output)
     if out is not None:
         out.write_text(json.dumps([result.record() for result in results], indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         _write_curves(csv_file, results)
     for path in plot or []:
-        _plot(path, results, list(ways))
+        _plot(path, results, rows)
 
 
 def _check(load: float, *, lifetimes: float, warm_up: float, jobs: int) -> None:

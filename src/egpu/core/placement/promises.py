@@ -17,9 +17,10 @@ from typing import Final
 from egpu.api.allocation import PodAllocation
 from egpu.core.placement.ledger import Holder, Ledger
 
-PROMISE_SECONDS: Final = 3.0
+PROMISE_SECONDS: Final = 10.0
 """Longer than kube-scheduler takes from one question to the next, to the first binding, and from one binding to the
-next."""
+next; on a busy machine this was more than three. Few promises end by time: a group that does not fit gets none, and
+those of a deleted pod end with it."""
 
 
 @dataclass(frozen=True)
