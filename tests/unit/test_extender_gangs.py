@@ -385,7 +385,9 @@ async def test_a_binding_gives_the_next_one_time():
             await one.binder.bind(args(api.get("pods", name, "ns"), "n0"))
 
 
-async def test_a_member_whose_binding_failed_is_tried_again_beside_the_bindings_of_the_others():
+async def test_a_member_whose_binding_failed_is_tried_again_beside_the_bindings_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
     api = cluster(nodes=1, cards=2)
     async with extender(api) as one:
         one.placing.clock = lambda: 0.0
@@ -395,15 +397,14 @@ async def test_a_member_whose_binding_failed_is_tried_again_beside_the_bindings_
         await shown(one, api)
         for name in ("a", "b"):
             assert (await ask(one, name))[0] == ["n0"]
-        resolve = one.binder._claims.resolve_doubts
 
         async def lost() -> None:
             raise Unavailable("the API server is away")
 
-        one.binder._claims.resolve_doubts = lost  # type: ignore[method-assign]
-        with pytest.raises(Unavailable):
-            await one.binder.bind(args(api.get("pods", "a", "ns"), "n0"))
-        one.binder._claims.resolve_doubts = resolve  # type: ignore[method-assign]
+        with monkeypatch.context() as patched:
+            patched.setattr(one.binder._claims, "resolve_doubts", lost)
+            with pytest.raises(Unavailable):
+                await one.binder.bind(args(api.get("pods", "a", "ns"), "n0"))
         assert (await ask(one, "a"))[0] == ["n0"]
         assert (await ask(one, "stranger"))[0] == []
         for name in ("b", "a"):

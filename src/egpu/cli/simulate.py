@@ -138,6 +138,22 @@ def _at_loads(outcome: Outcome, load: float) -> dict[str, float]:
     return {str(step): outcome.allocated_at(step) for step in steps}
 
 
+Parking = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
+        "that share room. PERCENT of their memory, such as 3%, are always on the card.",
+    ),
+]
+OneMore = Annotated[
+    bool,
+    typer.Option(
+        "--one-more", help="Replay each policy once more for each kind of node, with one more of it: which helps?"
+    ),
+]
+
+
 def simulate(
     nodes: Annotated[Path, typer.Option(help="CSV file with the nodes.")] = Path("data/openb/nodes.csv"),
     pods: Annotated[Path, typer.Option(help="CSV file with the pods.")] = Path("data/openb/pods.csv"),
@@ -178,20 +194,8 @@ def simulate(
         list[str] | None,
         typer.Option(help="Change nodes: NAME_OR_MODEL:FIELD=VALUE. Fields: cards, model, cpu_milli, …"),
     ] = None,
-    parking: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
-            "that share room. PERCENT of their memory, such as 3%, are always on the card.",
-        ),
-    ] = None,
-    one_more: Annotated[
-        bool,
-        typer.Option(
-            "--one-more", help="Replay each policy once more for each kind of node, with one more of it: which helps?"
-        ),
-    ] = False,
+    parking: Parking = None,
+    one_more: OneMore = False,
     jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
@@ -211,12 +215,7 @@ def simulate(
         for number in _seeds(seed)
         for told, (name, asked) in ways.items()
     ]
-    if one_more:
-        tasks += [
-            replace(task, told=f"{task.told} + 1 like {name}", more=(more,))
-            for task in tasks
-            for name, more in whatif.one_more(machines).items()
-        ]
+    tasks += _with_one_more(tasks, machines) if one_more else []
     rows = list(dict.fromkeys(task.told for task in tasks))
     results = sorted(_perform_all(tasks, jobs), key=lambda one: (rows.index(one.policy), one.seed))
     show(_comparison(results, rows, contended=parking is not None), output)
@@ -226,6 +225,12 @@ def simulate(
         _write_curves(csv_file, results)
     for path in plot or []:
         _plot(path, results, rows)
+
+
+def _with_one_more(tasks: Sequence[Task], machines: Sequence[Machine]) -> list[Task]:
+    """Return the tasks again, for each kind of node with one more of it."""
+    more = whatif.one_more(machines).items()
+    return [replace(task, told=f"{task.told} + 1 like {name}", more=(one,)) for task in tasks for name, one in more]
 
 
 def _check(load: float, *, lifetimes: float, warm_up: float, jobs: int) -> None:
