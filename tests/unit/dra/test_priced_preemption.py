@@ -43,8 +43,8 @@ async def usual(api: FakeAPI, one: Extender, name: str, core: int, priority: int
     await until(lambda: one.view.population.placed.get(uid) is not None)
 
 
-def urgent(name: str, claim: str, priority: int = 10) -> Json:
-    return a_pod(name, claim, priority=priority) | {"status": {"phase": "Pending", "conditions": UNSCHEDULABLE}}
+def urgent(name: str, *claims: str, priority: int = 10) -> Json:
+    return a_pod(name, *claims, priority=priority) | {"status": {"phase": "Pending", "conditions": UNSCHEDULABLE}}
 
 
 def going(api: FakeAPI, name: str) -> bool:
@@ -136,7 +136,7 @@ async def test_a_pod_with_claims_gives_its_card_to_a_pod_with_resource_names() -
     api.put("nodes", node)
     async with extender(api) as one:
         await running(api, one, a_pod("low", "l"), cores=60)
-        wants = a_pod("urgent", priority=10) | {"status": {"phase": "Pending", "conditions": UNSCHEDULABLE}}
+        wants = urgent("urgent")
         wants["metadata"]["annotations"] = {names.DEMAND: '{"version":1,"containers":{}}'}
         wants["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_CORE: "70", names.GPU_MEMORY: "64"}}
         made = api.put("pods", wants)
@@ -183,7 +183,12 @@ async def test_a_claim_that_something_else_than_pods_uses_stays() -> None:
         status = api.get("resourceclaims", "s", "ns")["status"]
         other = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
         set_status(api, "s", {**status, "reservedFor": [*status["reservedFor"], other]})
-        await until(lambda: one.view.device_claims.get("s", "ns").status.reserved_for[-1].uid == "g")
+
+        def shown() -> bool:
+            claim = one.view.device_claims.get("s", "ns")
+            return claim is not None and "g" in [user.uid for user in claim.status.reserved_for or ()]
+
+        await until(shown)
         put(api, urgent("urgent", "a"), a_claim("a", cores=70, mib=64))
         await until(lambda: warnings(api, "DoesNotFit"))
         await one.preemptor.look()

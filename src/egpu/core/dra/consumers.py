@@ -34,4 +34,4 @@ class Consumers:
     def freed_by(self, ending: Collection[str], gone: Set[str]) -> list[str]:
         """Return the claims of the consumers that are `ending` and that no one else uses, apart from those `gone`."""
         found = {claim for consumer in ending for claim in self.claims(consumer)}
-        return sorted(claim for claim in found if self._of[claim] <= gone.union(ending))
+        return sorted(claim for claim in found if self._of[claim] <= gone | {*ending})
