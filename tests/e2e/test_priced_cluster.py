@@ -133,6 +133,25 @@ async def test_claims_and_pods_share_cards_by_one_extender() -> None:
     assert not denied
 
 
+async def test_a_more_important_pod_takes_the_card_of_a_claim() -> None:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as running, running.client() as client:
+        await label_all(running, client, names.PRICED)
+        await manifests.create(client, [a_class("slice", names.VCUDA, "WaitForFirstConsumer")])
+        await until(lambda: client.find(DeviceClass, "slice"))
+        await until(lambda: priced(running, client), "cards are priced", seconds=SECONDS)
+        await client.raw("POST", TEMPLATES, body=template("large", *SIZES["large"]))
+        for level, pod in enumerate([a_pod("low", "large"), a_pod("high", "large"), usual("highest", 70)]):
+            name = f"level-{level}"
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+            await client.raw("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body={**body, "value": level})
+            pod["spec"] |= {"priorityClassName": name, "terminationGracePeriodSeconds": 0}
+            await manifests.create(client, [pod])
+            await runs(client, pod["metadata"]["name"])
+            await no_card_is_over_committed(client)
+        assert [pod.name for pod in await client.list(Pod, namespace="default")] == ["highest"]
+        assert not await client.list(ResourceClaim)
+
+
 async def each_claim_gets_its_slice(running: Cluster, client: Client) -> None:
     """On one node, with its limits. Which card it is, tests/unit/dra compares with pods: here the extender may choose
     before it has seen all that the API server has."""

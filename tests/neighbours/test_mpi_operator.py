@@ -78,11 +78,12 @@ async def test_on_wish_launcher_and_workers_start_at_once(running: Cluster, clie
 
 
 async def test_a_job_with_min_available_and_no_room_holds_nothing(running: Cluster, client: Client, tmp_path: Path):
+    """The launcher, which has no card, counts as well."""
     async with MPI.running(running, client, tmp_path):
         body = sliced(workers=5, core=100)
-        body["spec"]["runPolicy"]["schedulingPolicy"] = {"minAvailable": 5}
+        body["spec"]["runPolicy"]["schedulingPolicy"] = {"minAvailable": 6}
         await client.raw("POST", PATH, body=body)
-        await waits(client, LABEL, "gang mpijob.pi: all 5 members exist, 4 fit at once")
+        await waits(client, LABEL, "gang mpijob.pi: all 6 members exist, 4 fit at once")
         assert [
             pod.name for pod in await pods_of(client, LABEL) if pod.spec.node_name and names.GANG in pod.annotations
         ] == []

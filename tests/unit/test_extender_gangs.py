@@ -360,14 +360,63 @@ async def test_a_member_under_other_rules_is_asked_about_itself(spec: Json):
         assert await schedule(one, api, "a") == "gang podgroup.g: the scheduler has not asked about pod b yet"
 
 
+def basic_member(name: str) -> Json:
+    """A member of a PodGroup with the policy basic: kube-scheduler binds those that fit."""
+    obj = native_member(name)
+    obj["metadata"]["annotations"] = {names.DEMAND: obj["metadata"]["annotations"][names.DEMAND]}
+    return obj
+
+
+async def test_a_binding_gives_the_next_one_time():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        now = 0.0
+        one.placing.clock = one.binder.clock = lambda: now
+        for name in ("a", "b", "c"):
+            api.put("pods", basic_member(name))
+        api.put("pods", pod("stranger"))
+        await shown(one, api)
+        for name in ("a", "b", "c"):
+            assert (await ask(one, name))[0] == ["n0"]
+        for name in ("a", "b", "c"):
+            now += PROMISE_SECONDS - 0.1
+            assert not one.view.cache.promises.expire(now)
+            assert (await ask(one, "stranger"))[0] == []
+            await one.binder.bind(args(api.get("pods", name, "ns"), "n0"))
+
+
+async def test_a_member_whose_binding_failed_is_tried_again_beside_the_bindings_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        one.placing.clock = lambda: 0.0
+        for name in ("a", "b"):
+            api.put("pods", basic_member(name))
+        api.put("pods", pod("stranger"))
+        await shown(one, api)
+        for name in ("a", "b"):
+            assert (await ask(one, name))[0] == ["n0"]
+
+        async def lost() -> None:
+            raise Unavailable("the API server is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one.binder._claims, "resolve_doubts", lost)
+            with pytest.raises(Unavailable):
+                await one.binder.bind(args(api.get("pods", "a", "ns"), "n0"))
+        assert (await ask(one, "a"))[0] == ["n0"]
+        assert (await ask(one, "stranger"))[0] == []
+        for name in ("b", "a"):
+            await one.binder.bind(args(api.get("pods", name, "ns"), "n0"))
+
+
 async def test_promised_cards_come_back_with_time_and_wake_waiting_pods():
     api = cluster(nodes=1, cards=1)
     async with extender(api) as one:
         now = 0.0
         one.placing.clock = lambda: now
-        basic = native_member("a")
-        basic["metadata"]["annotations"] = {names.DEMAND: basic["metadata"]["annotations"][names.DEMAND]}
-        api.put("pods", basic)
+        api.put("pods", basic_member("a"))
         api.put("pods", pod("waits"))
         await shown(one, api)
         assert (await ask(one, "a"))[0] == ["n0"]

@@ -116,6 +116,12 @@ class Rounds:
         assert len(chosen) == count or free == 0 or size, "a member was refused beside a free card"
         if len(chosen) < size:
             return count, 0  # kube-scheduler does not bind a part of a gang
+        # While the bindings are on their way, refused members are tried again.
+        for pod in [one for one in members if one not in [placed for placed, _ in chosen]]:
+            if self.random.random() < 0.5 and (node := self.filter(pod)):
+                chosen.append((pod, node))
+                used[node] += 1
+        assert not used or max(used.values()) <= self.places(), "a card of a binding on its way is promised again"
         others = [(pod, node) for pod in strangers if (node := self.filter(pod))]
         self.random.shuffle(chosen)
         for pod, node in [*chosen, *others[:free]]:

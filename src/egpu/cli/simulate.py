@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -51,9 +51,16 @@ class Task:
     gangs: Sequence[str] = ()
     told: str = ""
     """The name of the row that it belongs to."""
+    more: tuple[Machine, ...] = ()
+    """Nodes beside `machines`. As many pods arrive as without them."""
 
     def workload(self) -> Workload:
         """Return the workload, which is the same for all policies of a seed."""
+        found = self._arrivals()
+        last = range(len(self.machines), len(self.machines) + len(self.more))
+        return replace(found, node_order=np.append(found.node_order, np.array(last, dtype=found.node_order.dtype)))
+
+    def _arrivals(self) -> Workload:
         nodes, capacity = len(self.machines), 1000 * sum(machine.cards for machine in self.machines)
         if self.lifetime is None:
             return published_arrivals(
@@ -104,7 +111,7 @@ def perform(task: Task) -> Result:
     """Run one task. Raises InvalidInput."""
     outcome = run(
         task.policy,
-        task.machines,
+        [*task.machines, *task.more],
         task.workload(),
         Mix.of(list(task.pods)),
         seed=task.seed,
@@ -129,6 +136,22 @@ def _at_loads(outcome: Outcome, load: float) -> dict[str, float]:
     last = math.floor(100 * load + 1e-9)
     steps = [*range(100, last + 1, STEP_PERCENT)] or [last]
     return {str(step): outcome.allocated_at(step) for step in steps}
+
+
+Parking = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
+        "that share room. PERCENT of their memory, such as 3%, are always on the card.",
+    ),
+]
+OneMore = Annotated[
+    bool,
+    typer.Option(
+        "--one-more", help="Replay each policy once more for each kind of node, with one more of it: which helps?"
+    ),
+]
 
 
 def simulate(
@@ -171,14 +194,8 @@ def simulate(
         list[str] | None,
         typer.Option(help="Change nodes: NAME_OR_MODEL:FIELD=VALUE. Fields: cards, model, cpu_milli, …"),
     ] = None,
-    parking: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
-            "that share room. PERCENT of their memory, such as 3%, are always on the card.",
-        ),
-    ] = None,
+    parking: Parking = None,
+    one_more: OneMore = False,
     jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
@@ -198,14 +215,22 @@ def simulate(
         for number in _seeds(seed)
         for told, (name, asked) in ways.items()
     ]
-    results = sorted(_perform_all(tasks, jobs), key=lambda one: (list(ways).index(one.policy), one.seed))
-    show(_comparison(results, list(ways), contended=parking is not None), output)
+    tasks += _with_one_more(tasks, machines) if one_more else []
+    rows = list(dict.fromkeys(task.told for task in tasks))
+    results = sorted(_perform_all(tasks, jobs), key=lambda one: (rows.index(one.policy), one.seed))
+    show(_comparison(results, rows, contended=parking is not None), output)
     if out is not None:
         out.write_text(json.dumps([result.record() for result in results], indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         _write_curves(csv_file, results)
     for path in plot or []:
-        _plot(path, results, list(ways))
+        _plot(path, results, rows)
+
+
+def _with_one_more(tasks: Sequence[Task], machines: Sequence[Machine]) -> list[Task]:
+    """Return the tasks again, for each kind of node with one more of it."""
+    more = whatif.one_more(machines).items()
+    return [replace(task, told=f"{task.told} + 1 like {name}", more=(one,)) for task in tasks for name, one in more]
 
 
 def _check(load: float, *, lifetimes: float, warm_up: float, jobs: int) -> None:

@@ -157,3 +157,11 @@ def test_gangs_of_a_trace_are_simulated_as_such(trace: Path) -> None:
     assert simulate(trace) == {"best-fit": 100.0}
     alone = simulate(trace, "--remove", "T4:2")  # four cards: the gang of six fits nowhere
     assert alone["best-fit"] in (0.0, 25.0, 50.0)
+
+
+def test_one_more_node_of_each_kind_says_which_helps(trace: Path) -> None:
+    """Pods that accept the model V100 alone: another T4 helps none, another V100 helps two of eight."""
+    write_pods(trace / "pods.csv", [Shape(2000, 1000, 1, 1000, 0, ("V100",))] * 8)
+    simulate(trace, "--one-more")
+    refused = {one["policy"]: one["refused_gpu_percent"] for one in json.loads((trace / "out.json").read_text())}
+    assert refused == {"best-fit": 75.0, "best-fit + 1 like n1": 75.0, "best-fit + 1 like n0": 50.0}

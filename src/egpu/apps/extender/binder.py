@@ -74,6 +74,8 @@ class Binder:
         self._policies = policies
         self._assumed: dict[str, Assumed] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self.clock = time.monotonic
+        """Seconds, for promises."""
         view.pods.on_change(self._shown)
 
     def _shown(self, change: Change[Pod]) -> None:
@@ -101,7 +103,13 @@ class Binder:
                 pod = await self._client.get(Pod, args.pod_name, namespace=args.pod_namespace)
                 _same_node(pod, args.node)
                 return
-            await self._place(pod, args.node)
+            promises = self._view.cache.promises
+            promises.binds(native_group(pod), self.clock())
+            try:
+                await self._place(pod, args.node)
+            except BaseException:
+                promises.release(pod.uid)  # kube-scheduler tries this member again, and binds the others meanwhile
+                raise
 
     async def _place(self, pod: Pod, node: str) -> None:
         await self._claims.resolve_doubts()

@@ -20,7 +20,7 @@ from egpu.core.placement.node_names import NodeNames
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
-from egpu.core.preemption.victims import is_placed
+from egpu.core.preemption.victims import has_cards
 from egpu.core.rests import Rests
 from egpu_base.api.extender import (
     ExtenderPreemptionArgs,
@@ -210,7 +210,7 @@ class Placing:
 
     def _have_cards(self, victims: MetaVictims) -> bool:
         known = [self._view.pods.by_uid(victim.uid) for victim in victims.pods or []]
-        return any(pod is not None and is_placed(pod) for pod in known)
+        return any(pod is not None and has_cards(pod, self._view.cache) for pod in known)
 
     def explain(self, name: str, namespace: str) -> Any | None:
         """Explain why the pod waits, card by card, and whom it would evict; or why it is on its node. None: no such

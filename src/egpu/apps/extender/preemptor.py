@@ -12,7 +12,8 @@ The steps have an order in which being killed between any two loses and leaks no
    It is asked about all of them before the first is evicted. A refused eviction is only tried again later.
 
 A pod with ResourceClaims is treated alike once the extender found no place for them
-(`egpu.apps.extender.device_claims`). Pods that have cards by ResourceClaims are never victims.
+(`egpu.apps.extender.device_claims`). Pods that have cards by ResourceClaims are victims as well: their claims become
+free when Kubernetes' controller sees that no user is left.
 
 A new leader finds the reservation in the pod and continues with 2 and 3. The reservation ends with its time in any
 case. When the cards are free, the pod is woken like all others (`egpu.apps.extender.waker`)."""

@@ -4,6 +4,7 @@
     configuration  the opaque configuration of classes and claims
     grants         an allocated claim → the slices that a node prepares
     held           allocated claims as holders of cards in a ledger
+    consumers      who uses them, so that they are free when these are gone
     kept           the part of a claim that is kept, limited in size
     references     the claims of a pod, and the nodes of a claim
     asking         a claim → what it asks for, as the extender's demands

@@ -7,11 +7,13 @@ An allocation of a priced card by kube-scheduler does not count: kube-scheduler 
 tolerates the taint, and the node's driver never prepares such a claim.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.core.dra.consumers import Consumers
 from egpu.core.dra.devices import PRICED, device_name
 from egpu.core.dra.grants import NodeCard, containers_with, grants, main_request, ours
 from egpu.core.placement.ledger import Holder, Ledger
@@ -68,6 +70,9 @@ class DeviceClaims:
         self._pods: dict[str, Pod] = {}
         """Placed pods with ResourceClaims, by UID."""
         self._priced: tuple[int, NodeNames] = (-1, NodeNames(()))
+        self._consumers = Consumers()
+        self._gone: set[str] = set()
+        """UIDs of pods that are supposed to be gone."""
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +86,7 @@ class DeviceClaims:
         else:
             self._claims.pop(claim.uid, None)
         after = self.get(claim.uid)
+        self._consumers.changed(claim.uid, after)
         if before is None and after is None:
             return
         if before is None or after is None or before.status.allocation != after.status.allocation:
@@ -89,6 +95,7 @@ class DeviceClaims:
     def claim_deleted(self, uid: str) -> None:
         self._claims.pop(uid, None)
         self._assumed.pop(uid, None)
+        self._consumers.changed(uid, None)
         self._recount(uid)
 
     def assume(self, claim: ResourceClaim) -> None:
@@ -166,7 +173,28 @@ class DeviceClaims:
             self._nodes[uid] = node
             self._on.setdefault(node, set()).add(uid)
 
+    @contextmanager
+    def without(self, pods: Collection[str]) -> Generator[None]:
+        """Suppose within the context that these pods (UIDs) are gone, and the claims that only they use are free. No
+        await inside: no other reader."""
+        ending = {*pods} - self._gone
+        freed = {uid: self.allocation(uid) for uid in self._consumers.freed_by(ending, self._gone)}
+        self._gone |= ending
+        for uid in freed:
+            self._ledger.release(holder(uid))
+        try:
+            yield
+        finally:
+            for uid, held in freed.items():
+                if held is not None:
+                    self._ledger.hold(holder(uid), held)
+            self._gone -= ending
+
     # --- questions --------------------------------------------------------------------------------------------------
+
+    def held_by(self, pod: str) -> list[str]:
+        """Return the UIDs of the claims that hold cards and that the pod with this UID uses."""
+        return sorted(self._namespaces.keys() & self._consumers.claims(pod))
 
     def holding(self) -> list[ResourceClaim]:
         """Return the claims that hold cards, by `namespace/name`."""

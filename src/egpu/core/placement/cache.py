@@ -278,7 +278,8 @@ class SchedulerCache:
             self._forget(uid)
             self.ledger.release(Holder("pod", uid))
         try:
-            yield
+            with self.device_claims.without([uid for uid, _, _ in aside]):
+                yield
         finally:
             for uid, known, placed in aside:
                 if placed is not None:
@@ -319,11 +320,10 @@ class SchedulerCache:
     def _claim_covers(self, key: str, node: str, used: ContainerAllocation) -> bool:
         claim = self._claims.get(key)
         held = self.claim_allocation(claim.uid) if claim else None
-        if held is None:
+        if held is None or held.node != used.cards_node(node):
             return False
         # Compare the cards only: the claim has the amounts.
-        same = [share.uuid for share in held.container.cards] == [share.uuid for share in used.cards]
-        return same and held.node == used.cards_node(node)
+        return [share.uuid for share in held.container.cards] == [share.uuid for share in used.cards]
 
     # --- questions --------------------------------------------------------------------------------------------------
 

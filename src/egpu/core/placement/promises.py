@@ -4,19 +4,23 @@ Kubernetes' PodGroups are placed so: kube-scheduler asks about one member after 
 enough have a node. The answer about one member must count for the next, so the ledger holds its cards from the answer
 to the binding.
 
-kube-scheduler does not say when it gives a group up. So promises end with time, counted from its last question about
-the group. A second question about a member means that it starts over: then all promises of the group end."""
+kube-scheduler does not say when it gives a group up. So promises end with time, counted from its last question or
+binding of the group. A second question about a member with a promise means that it starts over: then all promises of
+the group end. A second question about a refused member means nothing: the bindings of the others may be on their way
+meanwhile. So their promises stay."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
 from egpu.core.placement.ledger import Holder, Ledger
 
-PROMISE_SECONDS: Final = 3.0
-"""Longer than kube-scheduler takes from one question to the next, and to the binding of the last member."""
+PROMISE_SECONDS: Final = 10.0
+"""Longer than kube-scheduler takes from one question to the next, to the first binding, and from one binding to the
+next; on a busy machine this was more than three. Few promises end by time: a group that does not fit gets none, and
+those of a deleted pod end with it."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +30,13 @@ class _Promise:
     asked: bool
 
 
-@dataclass
-class _Round:
-    """The members that were asked about, refused ones included."""
-
-    asked: set[str] = field(default_factory=set[str])
-    until: float = 0.0
-
-
 class Promises:
     """Promises by the UIDs of pods. `now` counts seconds. Not thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._by_uid: dict[str, _Promise] = {}
-        self._rounds: dict[str, _Round] = {}
+        self._until: dict[str, float] = {}
         """By group."""
 
     def __len__(self) -> int:
@@ -54,15 +50,16 @@ class Promises:
     def ask(self, group: str, uid: str, now: float) -> None:
         """Prepare a question about a member: promises to members with earlier questions stay, all others end."""
         self.expire(now)
-        current = self._rounds.setdefault(group, _Round())
-        again = uid in current.asked
+        again = self.of(uid) is not None
         for other, promise in list(self._by_uid.items()):
             if promise.group == group and (again or not promise.asked):
                 self.release(other)
-        if again:
-            current.asked.clear()
-        current.asked.add(uid)
-        current.until = now + PROMISE_SECONDS
+        self._until[group] = now + PROMISE_SECONDS
+
+    def binds(self, group: str, now: float) -> None:
+        """Record that kube-scheduler binds a member now, so that others follow: their promises get more time."""
+        if group in self._until:
+            self._until[group] = max(self._until[group], now + PROMISE_SECONDS)
 
     def give(self, group: str, uid: str, allocation: PodAllocation, held: PodAllocation, *, asked: bool) -> None:
         """Promise an allocation; `held` is the part that the pod holds itself. `asked`: kube-scheduler has asked about
@@ -96,9 +93,9 @@ class Promises:
 
     def expire(self, now: float) -> bool:
         """End the promises of groups about which nobody asked lately. Return whether cards became free."""
-        over = {group for group, current in self._rounds.items() if current.until <= now}
+        over = {group for group, until in self._until.items() if until <= now}
         for group in over:
-            del self._rounds[group]
+            del self._until[group]
         ended = [uid for uid, promise in self._by_uid.items() if promise.group in over]
         for uid in ended:
             self.release(uid)

@@ -49,7 +49,7 @@ class Outlook:
             self._asked.append(_Asked(demand.cards, mode, core, memory, possible.tolist()))
 
     def may_help(self, gone: Container[str]) -> bool:
-        """Return False only if there is no room with these pods gone (UIDs). True is no promise."""
+        """Return False only if there is no room with these holders gone (UIDs). True is no promise."""
         for asked in self._asked:
             found = 0
             for column in range(len(self._holders)):

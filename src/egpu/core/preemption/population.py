@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from egpu.core.placement.reservations import priority
 from egpu.core.preemption.neighbours import forbids, has_anti_affinity
-from egpu.core.preemption.victims import is_placed
+from egpu.core.preemption.victims import may_have_cards
 from egpu_base.api.kubernetes import Pod
 
 
 class Placed(NamedTuple):
-    """A pod that has cards. `leaving`: it is being deleted."""
+    """A pod that has cards, or ResourceClaims which may have some. `leaving`: it is being deleted."""
 
     node: str
     priority: int
@@ -47,12 +47,12 @@ class Population:
 
     @property
     def placed(self) -> Mapping[str, Placed]:
-        """The pods that have cards, by UID."""
+        """The pods that have cards or ResourceClaims, by UID."""
         return self._placed
 
     @property
     def lowest(self) -> int | None:
-        """The least priority of the pods that have cards."""
+        """The least priority of the pods that have cards or ResourceClaims."""
         return min(self._priorities, default=None)
 
     def changed(self, pod: Pod) -> None:
@@ -63,7 +63,7 @@ class Population:
             if node:
                 self._nodes[uid] = node
                 self._on.setdefault(node, {})[uid] = None
-        self._place(uid, Placed(node, priority(pod), _leaving(pod)) if is_placed(pod) else None)
+        self._place(uid, Placed(node, priority(pod), _leaving(pod)) if may_have_cards(pod) else None)
         self._forbid(uid, has_anti_affinity(pod) if node and forbids(pod) else None)
 
     def gone(self, uid: str) -> None:

@@ -21,7 +21,7 @@ from egpu.core.preemption.outlook import Outlook
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import TRIALS, cheapest
 from egpu.core.preemption.sums import Sums
-from egpu.core.preemption.victims import Cost, Unit, cost_of, is_placed, units_below
+from egpu.core.preemption.victims import Cost, Unit, cost_of, has_cards, holds_cards, units_below
 from egpu_base.api.kubernetes import Pod
 
 MOST_NODES: Final = 32
@@ -94,7 +94,7 @@ class VictimSearch:
     def places_without(self, victims: Sequence[Pod]) -> Mapping[str, PodAllocation]:
         """Return the places of the pods after these victims and all leaving pods are gone. Empty if there is no room
         then, if there is room without these evictions, or if they are not allowed (any more)."""
-        staying = [pod for pod in self._population.read(one.uid for one in victims) if _stays(pod)]
+        staying = [pod for pod in self._population.read(one.uid for one in victims) if self._stays(pod)]
         if len(staying) < len(victims) or self._budgets.broken_by(staying):
             return {}
         self._suppose()
@@ -134,14 +134,14 @@ class VictimSearch:
         limit = min(map(priority, self._pods))
         own = {member.uid for member in self._gang.bound} if self._gang is not None else set[str]()
         for uid, placed in self._population.placed.items():
-            if not placed.leaving and placed.priority < limit and uid not in own:
+            if not placed.leaving and placed.priority < limit and uid not in own and holds_cards(uid, self._cache):
                 self._lower.setdefault(placed.node, {})[uid] = placed.priority
 
     def _units(self, node: str) -> list[Unit]:
         """Return the possible victims of the node, budgets aside."""
         if node not in self._units_on:
             limit = min(map(priority, self._pods))
-            pods = filter(_stays, self._population.read(self._lower.get(node, ())))
+            pods = filter(self._stays, self._population.read(self._lower.get(node, ())))
             self._units_on[node] = units_below(limit, pods, self._cache, self._budgets)
         return self._units_on[node]
 
@@ -175,8 +175,12 @@ class VictimSearch:
     def _all_units(self, lower: Mapping[str, int]) -> list[Unit]:
         """Return the least important units of these pods (priorities by UID), limited to MOST_UNITS pods."""
         some = sorted(lower, key=lambda uid: (lower[uid], uid))[:MOST_UNITS]
-        pods = filter(_stays, self._population.read(some))
+        pods = filter(self._stays, self._population.read(some))
         return units_below(min(map(priority, self._pods)), pods, self._cache, self._budgets)
+
+    def _stays(self, pod: Pod) -> bool:
+        """Return whether the pod has cards, and keeps them without an eviction."""
+        return has_cards(pod, self._cache) and pod.metadata.deletion_timestamp is None
 
     # --- the search -------------------------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class VictimSearch:
             found: list[str] = []
             for node in sorted(self._lower, key=lambda node: (-len(self._lower[node]), node)):
                 yield from self._pause()
-                if node in self._node_names and self._outlook(node).may_help(_uids(self._units(node))):
+                if node in self._node_names and self._outlook(node).may_help(_holders(self._units(node))):
                     found.append(node)
                 if len(found) == MOST_NODES:
                     break
@@ -209,7 +213,7 @@ class VictimSearch:
         for node in (yield from self._promising()):
             yield from self._pause()
             units = self._allowed(node, level)
-            if units and self._outlook(node).may_help(_uids(units)):
+            if units and self._outlook(node).may_help(_holders(units)):
                 for group in self._groups(node, units):
                     best = (yield from self._cheapest(group, [node], best)) or best
         return best
@@ -249,7 +253,7 @@ class VictimSearch:
             return self._is_room_without(some, nodes)
 
         def may_help(some: Sequence[Unit]) -> bool:
-            return self._outlook(nodes[0]).may_help(_uids(some))
+            return self._outlook(nodes[0]).may_help(_holders(some))
 
         below = best.cost if best is not None else None
         trials = FEW_TRIALS if self._jointly and len(units) > SMALL else TRIALS
@@ -295,9 +299,8 @@ class VictimSearch:
         return next((node for node in fits if not self._is_short(node)), None)
 
 
-def _stays(pod: Pod) -> bool:
-    """Return whether the pod has cards, and keeps them without an eviction."""
-    return is_placed(pod) and pod.metadata.deletion_timestamp is None
+def _holders(units: Iterable[Unit]) -> frozenset[str]:
+    return frozenset(uid for unit in units for uid in unit.holders)
 
 
 def _uids(units: Iterable[Unit]) -> frozenset[str]:

@@ -1,11 +1,15 @@
 """Changes of a trace's cluster: other nodes, or nodes of another size."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from egpu.core.policies.shapes import Machine
 from egpu_base.errors import InvalidInput
 
+MOST_KINDS: Final = 16
+"""Kinds of nodes of which one more is tried, the most frequent ones: each is a run of its own."""
 _FIELDS = ("cards", "model", "cpu_milli", "ram_mib", "card_memory_mib")
 
 
@@ -23,6 +27,16 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     size = memory[0] if memory else 0
     more = [Machine(f"added-{start + place}", cpu, ram, cards, model, size) for place in range(count)]
     return [*machines, *more]
+
+
+def one_more(machines: Sequence[Machine]) -> dict[str, Machine]:
+    """Return one further node of each kind with cards, the most frequent first, by the first node of its kind."""
+    kinds = [replace(machine, name="") for machine in machines if machine.cards]
+    firsts: dict[Machine, str] = {}
+    for machine in machines:
+        firsts.setdefault(replace(machine, name=""), machine.name)
+    often = [kind for kind, _ in Counter(kinds).most_common(MOST_KINDS)]
+    return {firsts[kind]: replace(kind, name=f"one-more-{firsts[kind]}") for kind in often}
 
 
 def remove(machines: Sequence[Machine], text: str) -> list[Machine]:
