@@ -1,10 +1,9 @@
 /* libegpu-interposer.so: keeps a process inside its slice of a GPU.
  *
  *   resolve.c   the dlsym hook, cuGetProcAddress, and the real functions
- *   slice.c     the policy page and the usage file: finding, joining, limits that change while we
- *               run
+ *   slice.c     the policy page and the usage file: finding, joining, limits that change
  *   account.c   bytes: reserve, release, and giving back what the dead held
- *   checkpoint.c  checkpoints of processes of the slice, by the driver
+ *   checkpoint.c   checkpoints of processes of the slice, by the driver
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c, peak.c: what pools, arrays and
  *               graphs hold;  contexts.c: what a context takes, and what ends with it
@@ -271,10 +270,10 @@ extern egpu_lock loading __attribute__((visibility("hidden")));
 int64_t measure_uncounted(int device, uint64_t in_hand);
 /* The same by NVML, where there may be no context yet: between the other two. False: no NVML. */
 int64_t measure_card(int device, uint64_t in_hand);
-/* Bytes of this process by NVML's list of processes. 0: it is not listed, or under another pid. */
-int64_t measure_own(int device);
 bool measure_open(void);
 void measure_close(void);
+/* Bytes of this process by NVML's list of processes. 0: it is not listed, or under another pid. */
+int64_t measure_own(int device);
 /* bytes to charge; 0 where a reading failed */
 uint64_t measure_grown(int64_t before, int64_t after);
 /* No operation of this process on memory is half-way, or one does not end. While paused. */

@@ -3,9 +3,8 @@
 Each problem names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from egpu.api import foreign, names
@@ -14,12 +13,9 @@ from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import BY_NAME, BY_RESOURCE
 from egpu.core.demand.amounts import count_or_none, in_units
-from egpu.core.demand.bounds import class_bounds
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, names_of_class
-from egpu.core.demand.classes import POLICY, Parameters, class_selector, parameter_values
+from egpu.core.demand.classes import POLICY, checks_of, parameter_values
 from egpu.core.demand.counted import counted
-from egpu.core.demand.kinds import is_latency, latency_priority
-from egpu.core.demand.limits import max_core_limits
 from egpu.core.demand.others import others_problems, unserved_resources
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.demand.templates import template_problems, with_named_claims
@@ -31,10 +27,6 @@ from egpu.core.neighbours.reading import with_annotations
 from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
-from egpu.core.provisioners.isolation import memory_isolation
-from egpu.core.provisioners.oversubscription import memory_limit_percent
-from egpu.core.provisioners.parking import parking_terms
-from egpu.core.provisioners.shareable import is_shareable
 from egpu.core.resizing import check_edit, refused_size, unsized
 from egpu.core.schedulers import ANY, Schedulers
 from egpu_base.api.kubernetes import MIRROR, Binding, Container, Pod, ResourceRequirements
@@ -326,25 +318,19 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
     """Return the problems of a class. As for a StorageClass, what it provides cannot change."""
     found: list[Violation] = []
     parameters = klass.parameters or {}
-    checks: list[Callable[[Parameters], object]] = [class_bounds, class_selector]
+    technology = None
     try:
         technology = provisioner(klass.provisioner)
     except UnknownProvisioner as error:
         found.append(Violation("provisioner", str(error)))
-        checks.insert(0, partial(memory_limit_percent, technology=None))
     else:
-        own = (
-            memory_limit_percent, is_shareable, memory_isolation, parking_terms, is_latency, latency_priority,
-            max_core_limits,
-        )  # fmt: skip
-        checks = [*(partial(check, technology=technology) for check in own), *checks, technology.profiles]
         if old is None:  # an older one must stay changeable
             found += [Violation(one.field, one.reason) for one in unknown_parameters(parameters, technology)]
     for parameter, allowed in (parameter_values() | {POLICY: CLUSTER_NAMES}).items():
         value = parameters.get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
-    for check in checks:
+    for check in checks_of(technology):
         try:
             check(parameters)
         except InvalidDemand as error:

@@ -45,7 +45,7 @@ _NO_SYMLINKS: Final = 0x04
 _IN_ROOT: Final = 0x10
 _CACHED: Final = 0x20
 _HOW: Final = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _NO_SYMLINKS | _IN_ROOT | _CACHED)
-"""struct open_how: flags, mode, resolve. No link is followed, as the last step neither; no step leads out of the root;
+"""struct open_how: flags, mode, resolve. No link is followed, also not as the last step; no step leads out of the root;
 no file system is asked."""
 _DONT_SYNC_EMPTY_PATH: Final = 0x4000 | 0x1000
 _STATX_INO: Final = 0x100

@@ -3,8 +3,9 @@
 Parameters of one technology alone are in its own module (`egpu.core.provisioners`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from egpu.api.objects import ElasticGPUClass
@@ -67,6 +68,19 @@ def class_terms(klass: ElasticGPUClass) -> ClassTerms:
         latency=is_latency(parameters, technology),
         max_core_limits=max_core_limits(parameters, technology),
     )
+
+
+def checks_of(technology: Provisioner | None) -> list[Callable[[Parameters], object]]:
+    """Return functions that each read some parameters of a class and raise InvalidDemand for a wrong one. None: of an
+    unknown technology."""
+    if technology is None:
+        return [partial(memory_limit_percent, technology=None), class_bounds, class_selector]
+    of_some = (
+        memory_limit_percent, is_shareable, isolation.memory_isolation, parking_terms, is_latency, latency_priority,
+        max_core_limits,
+    )  # fmt: skip
+    own = (partial(check, technology=technology) for check in of_some)
+    return [*own, class_bounds, class_selector, technology.profiles]
 
 
 def class_selector(parameters: Parameters) -> Select:
