@@ -21,8 +21,10 @@ def near(word: str, known: Collection[str]) -> list[str]:
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return "; did you mean …?" for a message; "" if no known name is like `word`."""
-    found = near(word, known)
+    """Return "; did you mean …?" for a message; "" if no known name is like `word`. Domains do not count: all names of
+    one domain are alike in it."""
+    whole = {name.rpartition("/")[2]: name for name in known}
+    found = [whole[name] for name in near(word.rpartition("/")[2], whole)]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 

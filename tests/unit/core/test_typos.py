@@ -108,3 +108,8 @@ def test_other_annotations_are_left_alone() -> None:
 
 def test_a_long_word_is_compared_with_nothing() -> None:
     assert did_you_mean("card-selecto" + 1000 * "r", ["card-selector"]) == ""
+
+
+def test_a_provisioner_that_is_like_no_other_gets_no_suggestion() -> None:
+    (found,) = validate_class(gpu_class(provisioner="elasticgpu.io/none"), None)
+    assert "does not exist; choose one of" in found.reason
