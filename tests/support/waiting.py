@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 DEADLINE_SECONDS: Final = 90.0
 """After this, what a test waits for is called a hang."""
 
-POLL_SECONDS: Final = (0.01, 0.25)
+POLL_SECONDS: Final = (0.01, 0.1)
 """The shortest and the longest pause between two looks."""
 
 PAUSES_PER_LOOK: Final = 4

@@ -166,6 +166,9 @@ async def test_recreate_ends_the_old_before_it_begins_the_new(world: World) -> N
     await world.change(f"{PODS}/{old[0]['metadata']['name']}", {"metadata": {"finalizers": ["example.org/held"]}})
     await world.change(f"{APPS}/deployments/d", {"spec": {"template": template("x:2")}})
     await until(lambda: _going(world), "the old pods are ended")
+    await world.change(f"{APPS}/deployments/d", {"spec": {"progressDeadlineSeconds": 300}})
+    seen = (await world.get(f"{APPS}/deployments/d"))["metadata"]["generation"]
+    await world.until(f"{APPS}/deployments/d", observedGeneration=seen)  # it has looked again
     assert images(await world.items(PODS)) == ["x:1"]
     await world.change(f"{PODS}/{old[0]['metadata']['name']}", {"metadata": {"finalizers": None}})
     assert images(await world.pods(2)) == ["x:2", "x:2"]
@@ -204,10 +207,10 @@ async def test_a_daemon_set_has_one_pod_on_every_node_that_takes_it(world: World
     await world.run((await world.pods(1, "Pending"))[0])
     await world.until(f"{APPS}/daemonsets/d", desiredNumberScheduled=3, numberAvailable=3)
     await world.change(f"{APPS}/daemonsets/d", {"spec": {"template": template("x:2")}})
-    for number in range(1, 4):
+    for _ in range(3):
         (new,) = await world.pods(1, "Pending")  # one at a time
         await world.run(new)
-        await world.until(f"{APPS}/daemonsets/d", updatedNumberScheduled=number)
+    await world.until(f"{APPS}/daemonsets/d", updatedNumberScheduled=3, numberAvailable=3)
 
 
 def _node_meant(pod: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from egpu_base.api.kubernetes import Pod
 from egpu_base.api.wire import rfc3339
 from egpu_base.errors import AlreadyExists
 from egpu_base.kubernetes import Client
@@ -106,8 +107,15 @@ class Deployments:
         """End all old pods before making a new one."""
         for one in old:
             await self._scale(owner, one, 0)
-        if not any(one.replicas or one.number("replicas") for one in old):
+        if not any(one.replicas for one in old) and not await self._run(owner, old):
             await self._scale(owner, new, owner.replicas)
+
+    async def _run(self, owner: Deployment, sets: Sequence[ReplicaSet]) -> bool:
+        """Return whether pods of these run, also those that are being deleted. The status of a set may be older."""
+        uids = {one.uid for one in sets}
+        selector = pods.selector_text(as_object(owner.spec.get("selector")))
+        found = await self._client.list(Pod, namespace=owner.namespace, labels=selector)
+        return any(pods.controller_of(pod) in uids and not pod.finished for pod in found)
 
     async def _roll(self, owner: Deployment, new: ReplicaSet, old: Sequence[ReplicaSet]) -> None:
         surge, unavailable = bounds(owner)

@@ -25,19 +25,21 @@ class ReplicaSets:
         owner = await self._client.find(ReplicaSet, name, namespace=namespace)
         if owner is None or owner.metadata.deletion_timestamp is not None:
             return DONE
-        mine = [pod for pod in await pods.claimed(self._client, owner, Pod) if pods.is_active(pod)]
+        found = await pods.claimed(self._client, owner, Pod)
+        mine = [pod for pod in found if pods.is_active(pod)]
+        leaving = sum(not pod.finished for pod in found) - len(mine)
         missing = owner.replicas - len(mine)
         refusal = await self._maker.make(owner, [Wanted()] * missing)
         if missing < 0:
             await pods.end(self._client, pods.first_to_go(mine)[:-missing])
-        await self._tell(owner, mine, "" if refusal is None else refusal.reason)
+        await self._tell(owner, mine, leaving, "" if refusal is None else refusal.reason)
         if refusal is not None:
             return Result(again_after_seconds=refusal.wait_seconds)
         wait = int(owner.spec.get("minReadySeconds") or 0)
         pending = any(pods.ready_since(pod) is not None and not pods.is_available(pod, wait) for pod in mine)
         return Result(again_after_seconds=1.0) if pending else DONE
 
-    async def _tell(self, owner: ReplicaSet, mine: list[Pod], refusal: str) -> None:
+    async def _tell(self, owner: ReplicaSet, mine: list[Pod], leaving: int, refusal: str) -> None:
         wait = int(owner.spec.get("minReadySeconds") or 0)
         wanted = as_object(as_object(owner.template.get("metadata")).get("labels"))
         failure = owner.condition("ReplicaFailure")
@@ -53,6 +55,7 @@ class ReplicaSets:
             "fullyLabeledReplicas": sum(wanted.items() <= (pod.metadata.labels or {}).items() for pod in mine),
             "readyReplicas": sum(pods.ready_since(pod) is not None for pod in mine),
             "availableReplicas": sum(pods.is_available(pod, wait) for pod in mine),
+            "terminatingReplicas": leaving,
             "conditions": [failure] if refusal else [],
         }
         await pods.write_status(self._client, owner, {"replicas": len(mine), **status})
