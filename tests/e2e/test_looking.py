@@ -354,7 +354,7 @@ def by_the_page(page: str) -> Slices:
     found: Slices = {}
     for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL):
         cells = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
-        if len(cells) == 6:
+        if len(cells) == 7:
             core, memory = cells[3].split(" %, ")
             used = cells[4].partition(" %, ")[2]
             found[cells[2], cells[0], cells[1]] = int(core), parse_mib(memory), parse_mib(used) if used else -1

@@ -1,5 +1,6 @@
 """Kueue with its own controller: quotas in percent and MiB of cards, beside our placement."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from egpu.api import names
 from egpu.laptop.cluster import Cluster
-from egpu_base.api.kubernetes import Pod
+from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.kubernetes import Client
 from support.neighbour_programs import Json, Neighbour
 from support.pod_groups import given, gone, pods_of, run
@@ -31,13 +32,20 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
-async def set_up(client: Client, quotas: dict[str, str]) -> None:
+async def set_up(
+    client: Client,
+    quotas: dict[str, str],
+    *,
+    of_queue: Mapping[str, Any] | None = None,
+    of_flavor: Mapping[str, Any] | None = None,
+) -> None:
     """The documentation's queues, with quotas of card resources beside CPU and memory."""
     flavor, cluster_queue, queue = KUEUE.example("single-clusterqueue-setup.yaml")
+    flavor["spec"] = dict(of_flavor or {})
     (group,) = cluster_queue["spec"]["resourceGroups"]
     group["coveredResources"] += list(quotas)
     group["flavors"][0]["resources"] += [{"name": name, "nominalQuota": amount} for name, amount in quotas.items()]
-    cluster_queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    cluster_queue["spec"] |= {"preemption": {"withinClusterQueue": "LowerPriority"}, **(of_queue or {})}
     await client.raw("POST", f"{API}/resourceflavors", body=flavor)
     await client.raw("POST", f"{API}/clusterqueues", body=cluster_queue)
     await client.raw("POST", QUEUES, body=queue)
@@ -57,10 +65,11 @@ async def _missing(client: Client, path: str) -> bool:
     return name not in [one["metadata"]["name"] for one in found["items"]]
 
 
-def job(name: str, limits: dict[str, str], *, priority: str = "") -> Json:
+def job(name: str, limits: dict[str, str], *, priority: str = "", pods: int = 3) -> Json:
     """The documentation's Job of three pods, with a slice for each."""
     (body,) = KUEUE.example("sample-job.yaml")
     body["metadata"] = {"name": name, "labels": body["metadata"]["labels"]}
+    body["spec"] |= {"parallelism": pods, "completions": pods}
     spec = body["spec"]["template"]["spec"]
     spec["terminationGracePeriodSeconds"] = 0
     spec["containers"][0]["args"] = ["-c", "sleep 1000"]  # its minute is short on a busy machine
@@ -128,6 +137,84 @@ async def test_kueue_evicts_a_less_important_job_and_its_cards_are_used_again(
             await remove(client, name)
         await client.raw("DELETE", "/apis/scheduling.k8s.io/v1/priorityclasses/urgent")
         await take_down(client)
+
+
+async def test_a_queue_borrows_from_its_cohort_until_the_lender_asks(running: Cluster, client: Client, tmp_path: Path):
+    """Each of two queues has two cards. One borrows a third, and Kueue suspends its Job when the other one needs it."""
+    cohort = {"cohort": "team", "preemption": {"reclaimWithinCohort": "Any"}}
+    lender = f"{API}/clusterqueues/lender", f"{QUEUES}/lender"
+    async with KUEUE.running(running, client, tmp_path):
+        await set_up(client, {names.GPU_CORE: "200"}, of_queue=cohort)
+        queue: Any = await client.raw("GET", f"{API}/clusterqueues/cluster-queue")
+        await client.raw("POST", f"{API}/clusterqueues", body={**queue, "metadata": {"name": "lender"}})
+        local: Any = await client.raw("GET", f"{QUEUES}/user-queue")
+        body = {**local, "metadata": {"name": "lender"}, "spec": {"clusterQueue": "lender"}}
+        await client.raw("POST", QUEUES, body=body)
+        await client.raw("POST", JOBS, body=job("borrower", {names.GPU_CORE: "100"}))
+        await run(client, "job-name=borrower", 3)
+        owner = job("owner", {names.GPU_CORE: "100"}, pods=2)
+        owner["metadata"]["labels"] = {QUEUE_LABEL: "lender"}
+        await client.raw("POST", JOBS, body=owner)
+        assert list(given(await run(client, "job-name=owner", 2)).values()) == [100, 100]
+        assert await suspended(client, "borrower")
+        await remove(client, "owner")
+        await run(client, "job-name=borrower", 3)
+        await remove(client, "borrower")
+        for path in reversed(lender):
+            await client.raw("DELETE", path)
+        await take_down(client)
+        await until(lambda: _missing(client, lender[0]), seconds=120)
+
+
+async def test_pods_get_cards_of_the_nodes_of_their_flavor(running: Cluster, client: Client, tmp_path: Path):
+    """Kueue adds a node selector to the pods. The two cards of the node are enough for two pods, and not for three."""
+    _, node = sorted(one.name for one in await client.list(Node))
+    async with KUEUE.running(running, client, tmp_path):
+        labels = {"kubernetes.io/hostname": node}
+        await set_up(client, {names.GPU_CORE: "200"}, of_flavor={"nodeLabels": labels})
+        await client.raw("POST", JOBS, body=job("of-a-node", {names.GPU_CORE: "100"}, pods=2))
+        pods = await run(client, "job-name=of-a-node", 2)
+        assert [pod.spec.node_name for pod in pods] == [node] * 2
+        assert list(given(pods).values()) == [100, 100]
+        await remove(client, "of-a-node")
+        await take_down(client)
+
+
+async def test_a_job_gets_all_cards_in_one_domain_of_a_topology(running: Cluster, client: Client, tmp_path: Path):
+    """The domain is a node: its allocatable amounts hold two pods of a whole card each. A Job of three pods is never
+    admitted, and a second Job of two gets the other node."""
+    gates = {**KUEUE.settings["featureGates"], "TopologyAwareScheduling": True}
+    aware = replace(KUEUE, settings={**KUEUE.settings, "featureGates": gates})
+    topology, *_ = KUEUE.example("sample-queues.yaml")
+    topology["spec"]["levels"] = [{"nodeLabel": "kubernetes.io/hostname"}]
+    topologies = f"{API.replace('v1beta1', 'v1alpha1')}/topologies"
+    async with aware.running(running, client, tmp_path):
+        await client.raw("POST", topologies, body=topology)
+        of_flavor = {"nodeLabels": {"kubernetes.io/os": "linux"}, "topologyName": topology["metadata"]["name"]}
+        await set_up(client, {names.GPU_CORE: "400"}, of_flavor=of_flavor)
+        nodes: list[str | None] = []
+        for name in ("first", "second"):
+            await client.raw("POST", JOBS, body=_together(job(name, {names.GPU_CORE: "100"}, pods=2)))
+            pods = await run(client, f"job-name={name}", 2)
+            assert list(given(pods).values()) == [100, 100]
+            assert len({pod.spec.node_name for pod in pods}) == 1
+            nodes.append(pods[0].spec.node_name)
+        assert len(set(nodes)) == 2
+        await remove(client, "first")
+        await client.raw("POST", JOBS, body=_together(job("wide", {names.GPU_CORE: "100"})))
+        await until(lambda: says(client, "allows to fit only"), seconds=120)
+        assert await suspended(client, "wide")
+        for name in ("wide", "second"):
+            await remove(client, name)
+        await take_down(client)
+        await client.raw("DELETE", f"{topologies}/{topology['metadata']['name']}")
+
+
+def _together(body: Json) -> Json:
+    """Return a Job whose pods must be on one node."""
+    annotations = {"kueue.x-k8s.io/podset-required-topology": "kubernetes.io/hostname"}
+    body["spec"]["template"].setdefault("metadata", {})["annotations"] = annotations
+    return body
 
 
 async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Cluster, client: Client, tmp_path: Path):
