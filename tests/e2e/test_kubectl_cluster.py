@@ -157,7 +157,7 @@ def test_looking_at_things(kubectl: Tool) -> None:
     share = kubectl.json("get", "egpuc", "seen")["status"]["allocation"]
     (card,) = share["container"]["cards"]
     what = [str(card["index"]), *card["model"].split(), str(card["core"]), str(card["memoryMiB"])]
-    assert seen.split()[:-1] == ["seen", "Bound", "look", share["node"], *what, "steady/app"]
+    assert seen.split()[:-1] == ["seen", "Bound", "look", share["node"], *what, "Guaranteed", "steady/app"]
     (held,) = (row for row in kubectl("get", "egpu", "--no-headers").splitlines() if " seen " in row)
     assert held.split()[1:5] == [share["node"], str(card["index"]), str(card["core"]), str(card["memoryMiB"])]
 
