@@ -180,43 +180,6 @@ async def test_pods_get_cards_of_the_nodes_of_their_flavor(running: Cluster, cli
         await take_down(client)
 
 
-async def test_a_job_gets_all_cards_in_one_domain_of_a_topology(running: Cluster, client: Client, tmp_path: Path):
-    """The domain is a node: its allocatable amounts hold two pods of a whole card each. A Job of three pods is never
-    admitted, and a second Job of two gets the other node."""
-    gates = {**KUEUE.settings["featureGates"], "TopologyAwareScheduling": True}
-    aware = replace(KUEUE, settings={**KUEUE.settings, "featureGates": gates})
-    topology, *_ = KUEUE.example("sample-queues.yaml")
-    topology["spec"]["levels"] = [{"nodeLabel": "kubernetes.io/hostname"}]
-    topologies = f"{API.replace('v1beta1', 'v1alpha1')}/topologies"
-    async with aware.running(running, client, tmp_path):
-        await client.raw("POST", topologies, body=topology)
-        of_flavor = {"nodeLabels": {"kubernetes.io/os": "linux"}, "topologyName": topology["metadata"]["name"]}
-        await set_up(client, {names.GPU_CORE: "400"}, of_flavor=of_flavor)
-        nodes: list[str | None] = []
-        for name in ("first", "second"):
-            await client.raw("POST", JOBS, body=_together(job(name, {names.GPU_CORE: "100"}, pods=2)))
-            pods = await run(client, f"job-name={name}", 2)
-            assert list(given(pods).values()) == [100, 100]
-            assert len({pod.spec.node_name for pod in pods}) == 1
-            nodes.append(pods[0].spec.node_name)
-        assert len(set(nodes)) == 2
-        await remove(client, "first")
-        await client.raw("POST", JOBS, body=_together(job("wide", {names.GPU_CORE: "100"})))
-        await until(lambda: says(client, "allows to fit only"), seconds=120)
-        assert await suspended(client, "wide")
-        for name in ("wide", "second"):
-            await remove(client, name)
-        await take_down(client)
-        await client.raw("DELETE", f"{topologies}/{topology['metadata']['name']}")
-
-
-def _together(body: Json) -> Json:
-    """Return a Job whose pods must be on one node."""
-    annotations = {"kueue.x-k8s.io/podset-required-topology": "kubernetes.io/hostname"}
-    body["spec"]["template"].setdefault("metadata", {})["annotations"] = annotations
-    return body
-
-
 async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Cluster, client: Client, tmp_path: Path):
     async with KUEUE.running(running, client, tmp_path):
         await set_up(client, {names.GPU_CORE: "150"})
