@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +94,6 @@ class CudaProgram:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One for all: a process reads one NVML."""
-    with simulated_gpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
-        yield made
 
 
 @pytest.fixture

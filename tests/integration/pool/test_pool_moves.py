@@ -1,7 +1,6 @@
 """Leases that move between the real broker and real daemons, with a stand-in for the executor: who may move what, and
 where to."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,11 @@ from egpu.adapters.pool.lease import HeldLease
 from egpu.core.leasing.records import LeaseRequest
 from egpu_base.errors import DoesNotFit, NotFound, NotSupported, Refused, Unavailable
 from egpu_sim.machines.machine import Machine
-from support import in_process_pool, simulated_gpu
+from support import in_process_pool
 from support.moving_pool import begun, world
 from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("executor_that_moves")
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One for all: a process reads one NVML."""
-    with simulated_gpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
-        yield made
 
 
 async def test_a_program_goes_on_on_another_server(tmp_path: Path, machine: Machine, state_dir: Path) -> None:

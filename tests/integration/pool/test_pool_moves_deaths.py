@@ -1,25 +1,17 @@
 """Moves of leases of which a part dies: the program's counter goes on, and counts once, unless its own executor
 died."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from egpu_base.errors import DoesNotFit, Refused, Unavailable
 from egpu_sim.machines.machine import Machine
-from support import in_process_pool, simulated_gpu
+from support import in_process_pool
 from support.moving_pool import begun, not_moved, world
 from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("executor_that_moves")
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One for all: a process reads one NVML."""
-    with simulated_gpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
-        yield made
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["another server", "another card"])

@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from egpu.core.leasing.records import LeaseRequest, Report
 from egpu_base.errors import DoesNotFit, NotFound, Refused, TooSoon, Unavailable
 from egpu_base.runtime.supervisor import Supervisor
 from egpu_sim.machines.machine import Machine
-from support import in_process_pool, simulated_gpu
+from support import in_process_pool
 from support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
@@ -41,13 +41,6 @@ pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
 ASKED_OFFSET = 64 + 72
 """In a usage file: when the first card was last asked for something."""
 REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One for all: a process reads one NVML."""
-    with simulated_gpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager
