@@ -174,6 +174,7 @@ async def test_a_drained_server_takes_nothing_new_and_remembers_it(
         await until(lambda: pool.servers[target].cordoned and pool.servers[target].to_cordon is None)
         await made.daemons.stop(target)
         await made.daemons.start(target)
+        await until(lambda: pool.servers[target].away_since is None)
         assert pool.servers[target].cordoned
         with pytest.raises(DoesNotFit):
             await made.asker.acquire(request="1", holder="h", cards=4, core=10, memory_mib=10)
