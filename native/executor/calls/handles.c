@@ -13,6 +13,7 @@ struct entry {
     uint64_t value;
     uint64_t parent;
     struct kept *kept; /* for a move */
+    uint32_t version;  /* another one for each handle that gets this place */
     bool has_children;
 };
 
@@ -84,11 +85,14 @@ static uint64_t map_get(unsigned kind, uint64_t value) {
 
 uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad) {
     if (handle == 0 && (kind == KIND_context || kind == KIND_stream)) return 0;
-    struct entry *entry = entry_of(handle);
-    if (entry != NULL && wire_kind_serves(wire_kind_of(handle), kind)) {
-        /* Another thread may have let go of it, and given its place to something else. */
-        uint64_t value = __atomic_load_n(&entry->value, __ATOMIC_ACQUIRE);
-        if (__atomic_load_n(&entry->id, __ATOMIC_RELAXED) == handle) return value;
+    const struct entry *place = &tables[wire_is_executors(handle)][wire_index(handle)];
+    while (wire_kind_serves(wire_kind_of(handle), kind)) {
+        /* Another thread may let go of it and give its place to something else, and then to the
+         * same handle again. A place that got another version meanwhile is looked at again. */
+        uint32_t version = __atomic_load_n(&place->version, __ATOMIC_ACQUIRE);
+        if (entry_of(handle) == NULL) break;
+        uint64_t value = __atomic_load_n(&place->value, __ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&place->version, __ATOMIC_RELAXED) == version) return value;
     }
     if (*bad == CUDA_SUCCESS)
         *bad = kind == KIND_context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
@@ -154,6 +158,15 @@ static void own(struct entry *entry, uint64_t parent) {
     if (owner != NULL) owner->has_children = true;
 }
 
+/* Under the lock. `handle_value` reads without it: version, handle, value. */
+static void fill(struct entry *entry, uint64_t id, uint64_t value, uint64_t parent) {
+    __atomic_store_n(&entry->version, entry->version + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
+    entry->has_children = false;
+    own(entry, parent);
+    __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
+}
+
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value) {
     uint32_t index = wire_index(handle);
     pthread_mutex_lock(&lock);
@@ -164,10 +177,7 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     } else {
         /* The driver has made it just now: what had this address before went with its graph. */
         if (kind == KIND_graph || kind == KIND_graph_node) drop(map_get(kind, value));
-        __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
-        entry->has_children = false;
-        own(entry, owner_of(kind, task->context));
-        __atomic_store_n(&entry->id, handle, __ATOMIC_RELEASE);
+        fill(entry, handle, value, owner_of(kind, task->context));
         task->bound = handle;
         if (index >= used[0]) used[0] = index + 1;
         map_put(handle, kind, value);
@@ -263,10 +273,7 @@ static uint64_t find_or_bind(unsigned kind, uint64_t value, uint64_t parent, uin
     uint64_t id = map_get(kind, value);
     if (id == 0 && (id = id_for_found(kind)) != 0) {
         struct entry *entry = &tables[wire_is_executors(id)][wire_index(id)];
-        __atomic_store_n(&entry->value, value, __ATOMIC_RELEASE);
-        entry->has_children = false;
-        own(entry, owner_of(kind, parent));
-        __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
+        fill(entry, id, value, owner_of(kind, parent));
         map_put(id, kind, value);
         if (bound != NULL) *bound = id;
     }
