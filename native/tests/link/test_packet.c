@@ -1,17 +1,9 @@
 /* Which packets a link accepts as TCP, and its answers. */
 #include "../../link/packet.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)                                                    \
-    do {                                                               \
-        if (!(what)) {                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                                   \
-        }                                                              \
-    } while (0)
+#include "../check.h"
 
 /* 10.0.0.1:4660 to 10.0.0.2:80, SYN and ACK. */
 static const uint8_t whole[] = {

@@ -1,16 +1,7 @@
 /* What an executor's table of handles does with many of them, and from two threads. */
 #include "../../executor/calls/handles.c"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            fprintf(stderr, "%s:%d: not: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                             \
-        }                                                                        \
-    } while (0)
+#include "../check.h"
 
 const struct library_kind library_kinds[KIND_COUNT];
 void arena_context_gone(uint64_t context) { (void)context; }

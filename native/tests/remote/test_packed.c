@@ -1,15 +1,7 @@
 /* Blocks of LZ4, as nvcc 12 packs the parts of fat binaries: whole, cut and wrong ones. */
 #include "../../executor/moves/images.h"
 
-#include <stdio.h>
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            fprintf(stderr, "%s:%d: not: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                             \
-        }                                                                        \
-    } while (0)
+#include "../check.h"
 
 static const uint8_t block[] = {0x14, 'a', 1, 0, 0x50, 'b', 'c', 'd', 'e', 'f'};
 static const char plain[] = "aaaaaaaaabcdef";

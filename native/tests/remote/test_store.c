@@ -3,13 +3,7 @@
 
 #include <sys/wait.h>
 
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            fprintf(stderr, "%s:%d: not: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                             \
-        }                                                                        \
-    } while (0)
+#include "../check.h"
 
 bool confinement_give_up(void) { return true; }
 int landlock_abi(void) { return 0; }
