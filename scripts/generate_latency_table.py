@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from generate import ROOT, ToolError
-from markdown_table import table
+from generate import ROOT
+from markdown_table import put_between, table
 
 sys.path.insert(0, str(ROOT))  # for benchmarks
 from benchmarks.isolation import NEVER
@@ -26,12 +26,8 @@ COLUMNS: Final = ("step", "card", "batch kernels", "driver alone: p50 / p99 / p9
 def files() -> Mapping[Path, str | None]:
     """Return the document with both tables."""
     found = json.loads(RECORDED.read_text())["latency"]
-    text = TARGET.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ToolError(f"{TARGET.name}: one {BEGIN} and one {END} are needed")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    return {TARGET: f"{before}{BEGIN}\n\n{_steps(found['latency'])}{_goals(found['goals'])}{END}{after}"}
+    text = f"\n\n{_steps(found['latency'])}{_goals(found['goals'])}"
+    return {TARGET: put_between(TARGET, BEGIN, END, text)}
 
 
 def _steps(figures: Sequence[Mapping[str, Any]]) -> str:

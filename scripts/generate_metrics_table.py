@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
+from markdown_table import put_between
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,7 +119,4 @@ def tables() -> str:
 
 
 def files() -> dict[Path, str]:
-    text = TARGET.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return {TARGET: f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"}
+    return {TARGET: put_between(TARGET, BEGIN, END, f"\n\n{tables()}\n")}

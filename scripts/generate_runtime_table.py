@@ -16,6 +16,7 @@ from pathlib import Path
 
 from generate import ToolError, update
 from generate_driver_table import installed_include
+from markdown_table import put_between
 from runtime_table import classes, headers, render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +51,7 @@ def _files(includes: Sequence[Path]) -> dict[Path, str]:
     return {
         FOLDER / "generated" / "runtime_table.inc": render.c_table(rows, errors),
         FOLDER / "generated" / "runtime_table.json": render.json_table(rows, versions, errors),
-        DOCUMENT: _document(DOCUMENT.read_text(), render.markdown(rows, listed.compiler)),
+        DOCUMENT: put_between(DOCUMENT, BEGIN, END, f"\n{render.markdown(rows, listed.compiler)}\n\n"),
     } | {
         FOLDER / "generated" / f"libcudart{major}.map": render.exports(rows, major, listed.compiler)
         for major in render.MAJORS
@@ -94,14 +95,6 @@ def _driver_types() -> dict[tuple[str, int], tuple[str, ...]]:
     table = json.loads((ROOT / "native/driver/generated/driver_table.json").read_text())["functions"]
     newest = sorted((f for f in table if f["threads"] == "legacy"), key=lambda f: f["version"])
     return {(f["name"], len(f["parameters"])): tuple(parameter[0] for parameter in f["parameters"]) for f in newest}
-
-
-def _document(text: str, table: str) -> str:
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ToolError(f"{DOCUMENT}: no place for the table")
-    return f"{before}{begin}\n{table}\n\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from generate import ROOT, ToolError
-from markdown_table import table
+from generate import ROOT
+from markdown_table import put_between, table
 from walk_records import Walk, read_text, walk_of
 
 PROGRAMS: Final = ROOT / "docs" / "reference" / "programs.md"
@@ -32,12 +32,8 @@ Programs = Mapping[str, Mapping[str, Any]]
 def files() -> Mapping[Path, str | None]:
     """Return both documents."""
     programs = _programs()
-    text = PROGRAMS.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ToolError(f"{PROGRAMS.name}: one {BEGIN} and one {END} are needed")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    return {PROGRAMS: f"{before}{BEGIN}\n\n{summary(programs)}{END}{after}", CALLS: HEAD + functions(programs)}
+    text = put_between(PROGRAMS, BEGIN, END, f"\n\n{summary(programs)}")
+    return {PROGRAMS: text, CALLS: HEAD + functions(programs)}
 
 
 def _programs() -> Programs:
