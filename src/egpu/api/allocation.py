@@ -68,6 +68,11 @@ def qos_of(cores: Iterable[int], core_limit: int) -> Qos:
     return "Burstable" if min(requests, default=core_limit) < core_limit else "Guaranteed"
 
 
+def core_limit_of(core: int, core_limit: int) -> int:
+    """Return the percent of a card that a slice with this request and limit may use while others are idle."""
+    return max(core, core_limit) if core else 100
+
+
 class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """The cards of one container. While a smaller size takes effect, `held` still counts as allocated."""
 
@@ -130,7 +135,7 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True
 
     def core_limit_of(self, share: CardShare) -> int:
         """Return the percent of a card that the container may use while others are idle."""
-        return max(share.core, self.core_limit) if share.core else 100
+        return core_limit_of(share.core, self.core_limit)
 
     @property
     def work(self) -> Work:

@@ -40,7 +40,7 @@ class Node:
     def __init__(self, on: Ledger) -> None:
         row = on.row(NODE)
         assert row is not None
-        self.cards = CandidateCards.of(on, np.array([row]))
+        self.cards = CandidateCards.of(on, np.array([row]), ())
 
     def needs(self, demand: ContainerDemand) -> Needs:
         return provisioner(demand.provisioner).needs(demand, self.cards.totals)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.objects import ElasticGPUClass
-from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.demand.limits import check_bursts
+from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.base import Provisioner
 from egpu_base.api.quantities import parse_count
 from egpu_base.errors import InvalidDemand, InvalidQuantity
@@ -34,7 +35,7 @@ def is_latency(parameters: Parameters, technology: Provisioner) -> bool:
     """Return whether a class is for latency work. Raises InvalidDemand for a technology without turns."""
     if parameters.get(WORK, BATCH) != LATENCY:
         return False
-    _check_turns(WORK, technology)
+    check_bursts(technology, f"parameters[{WORK}]", "turns")
     return True
 
 
@@ -46,7 +47,7 @@ def latency_priority(parameters: Parameters, technology: Provisioner) -> int | N
     field = f"parameters[{LATENCY_PRIORITY}]"
     if WORK in parameters:
         raise InvalidDemand(field, f"the class sets {WORK}, so no priority decides; remove one of the two")
-    _check_turns(LATENCY_PRIORITY, technology)
+    check_bursts(technology, field, "turns")
     try:
         least = parse_count(text, field=field)
     except InvalidQuantity as error:
@@ -54,13 +55,6 @@ def latency_priority(parameters: Parameters, technology: Provisioner) -> int | N
     if least > MOST_PRIORITY:
         raise InvalidDemand(field, f"{least} is more than Kubernetes' highest priority, {MOST_PRIORITY}")
     return least
-
-
-def _check_turns(parameter: str, technology: Provisioner) -> None:
-    if not technology.bursts:
-        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
-        reason = f"{technology.name} gives out no turns; remove it, or use one of {able}"
-        raise InvalidDemand(f"parameters[{parameter}]", reason)
 
 
 def with_kinds(allocation: PodAllocation, priority: int, classes: Mapping[str, ElasticGPUClass]) -> PodAllocation:

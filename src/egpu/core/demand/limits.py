@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from egpu.api.allocation import ContainerDemand
+from egpu.api.allocation import ContainerDemand, core_limit_of
 from egpu.api.vocabularies import VOCABULARIES
 from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.base import Provisioner
@@ -75,10 +75,15 @@ def with_limit(demand: ContainerDemand, value: Quantity, field: str) -> Containe
         raise InvalidDemand(
             field, f"{limit} is out of range; write a percentage from {demand.core} (the share) to {WHOLE}"
         )
-    if not provisioner(demand.provisioner).bursts:
-        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
-        raise InvalidDemand(field, f"{demand.provisioner} gives out no idle compute; remove it, or use one of {able}")
+    check_bursts(provisioner(demand.provisioner), field, "idle compute")
     return replace(demand, core_limit=limit)
+
+
+def check_bursts(technology: Provisioner, field: str, wanted: str) -> None:
+    """Check that a technology lets slices use idle compute, and has turns. Raises InvalidDemand for `field`."""
+    if not technology.bursts:
+        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
+        raise InvalidDemand(field, f"{technology.name} gives out no {wanted}; remove it, or use one of {able}")
 
 
 def max_core_limits(parameters: Mapping[str, str], technology: Provisioner) -> int:
@@ -87,23 +92,16 @@ def max_core_limits(parameters: Mapping[str, str], technology: Provisioner) -> i
     if text is None:
         return 0
     field = f"parameters[{MAX_CORE_LIMITS}]"
-    if not technology.bursts:
-        able = ", ".join(one.name for one in PROVISIONERS.values() if one.bursts)
-        raise InvalidDemand(field, f"{technology.name} gives out no idle compute; remove it, or use one of {able}")
+    check_bursts(technology, field, "idle compute")
     try:
         return parse_count(text, field=field)
     except InvalidQuantity as error:
         raise InvalidDemand(field, error.reason) from error
 
 
-def core_limit(core: int, limit: int) -> int:
-    """Return the percent that a slice of `core` percent may use: its limit, or all of a card without a share."""
-    return max(core, limit) if core else WHOLE
-
-
 def check_max_core_limits(demand: ContainerDemand, field: str) -> None:
     """Check that a claim alone is within its class's bound of limits. Raises InvalidDemand for `field`."""
-    limit = core_limit(demand.core, demand.core_limit)
+    limit = core_limit_of(demand.core, demand.core_limit)
     if demand.max_core_limits and not demand.exclusive and limit > demand.max_core_limits:
         reason = f"may use up to {limit} % of a card, and class {demand.class_name} allows {demand.max_core_limits} %"
         raise InvalidDemand(field, f"{reason} for all slices of a card together ({MAX_CORE_LIMITS}); lower its limit")

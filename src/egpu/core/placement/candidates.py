@@ -1,5 +1,6 @@
 """The cards of some nodes while the containers of one pod are placed on them, one by one, without recording it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -41,7 +42,7 @@ class CandidateCards:
     sidecars: dict[str, tuple[tuple[IntArray, IntArray], IntArray, IntArray]] = field(default_factory=dict[Any, Any])
     """The cells of each sidecar, and what it takes of them: compute and memory."""
     bounded: bool = False
-    """Whether a container placed here bounds the limits of compute."""
+    """Whether sums of limits count: without a bound on a card or in the pod, none is taken."""
 
     @classmethod
     def looked_at(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
@@ -49,10 +50,11 @@ class CandidateCards:
         at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
         core, memory, mode = ledger.core_free[at], ledger.memory_free[at], ledger.mode[at]
         usable = ledger.present[at] & ledger.healthy[at]
-        return cls(rows, usable, core, memory, mode, mode, core, memory, core, memory, ledger)
+        return cls(rows, usable, core, memory, mode, mode, core, memory, core, memory, ledger, bounded=ledger.bounded)
 
     @classmethod
-    def of(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
+    def of(cls, ledger: Ledger, rows: IntArray, demands: Iterable[ContainerDemand]) -> "CandidateCards":
+        """Return the cards for placing containers with these demands on them."""
         core, memory, mode = ledger.core_free[rows], ledger.memory_free[rows], ledger.mode[rows]
         return cls(
             rows=rows,
@@ -66,6 +68,7 @@ class CandidateCards:
             peak_core=core.copy(),
             peak_memory=memory.copy(),
             ledger=ledger,
+            bounded=ledger.bounded or any(demand.max_core_limits for demand in demands),
         )
 
     @cached_property
@@ -108,7 +111,7 @@ class CandidateCards:
         room = self.usable & needs.possible & (core >= needs.core) & (memory >= needs.memory_mib)
         if needs.instances is not None:
             room &= self._with_place(room, needs)
-        if not demand.exclusive and (self.bounded or self.ledger.bounded or demand.max_core_limits):
+        if not demand.exclusive and (self.bounded or demand.max_core_limits):
             room &= self.limit_sums.eligible(demand, needs, role)
         if demand.exclusive:
             # An init container may use a card exclusively if only its own pod uses it.
@@ -150,9 +153,8 @@ class CandidateCards:
     def take(self, demand: ContainerDemand, needs: Needs, at: tuple[IntArray, IntArray], role: Role) -> None:
         """Give the cells `at` to a container."""
         core, memory = needs.core[at], needs.memory_mib[at]
-        if not demand.exclusive:
+        if self.bounded and not demand.exclusive:
             self.limit_sums.take(demand, needs, at, role)
-            self.bounded = self.bounded or demand.max_core_limits > 0
         if needs.instances is not None:
             for row, column in zip(*(one.tolist() for one in at), strict=True):
                 place = self._place(row, column, needs)

@@ -87,7 +87,7 @@ def _greedy(
 ) -> _Placed:
     """Place the containers on every candidate row at once, each on the columns `preferred`, then on the fullest cards;
     or, for several cards with `prefer_links`, on those with the fastest links."""
-    state = CandidateCards.of(ledger, rows)
+    state = CandidateCards.of(ledger, rows, request.local.values())
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
     ready: list[FloatArray] = []
@@ -140,7 +140,7 @@ def _exact(
     """Return columns per container on one node, by search; None if no place was found within bounds. `searches`: those
     for the request on other nodes."""
     rows = np.array([row])
-    state = CandidateCards.of(ledger, rows)
+    state = CandidateCards.of(ledger, rows, request.local.values())
     containers: list[search.ContainerNeeds] = []
     width = state.usable.shape[1]
     for name, demand in request.local.items():
@@ -159,8 +159,7 @@ def _exact(
             )
         )
     free = state.core_free[0].tolist(), state.memory_free[0].tolist()
-    bounded = ledger.bounded or any(one.max_core_limits for one in request.local.values())
-    allowed = partial(_within_limits, request, ledger, row) if bounded else None
+    allowed = partial(_within_limits, request, ledger, row) if state.bounded else None
     cards = search.Cards(*free, state.base_mode[0].tolist(), instances.cut_cards(ledger, row, width), allowed)
     return (searches or search.Searches()).place(containers, cards, ledger.links.get(row))
 
@@ -168,7 +167,7 @@ def _exact(
 def _within_limits(request: Request, ledger: Ledger, row: int, places: search.Places) -> bool:
     """Return whether limits of compute add up to no more than the classes allow on any card."""
     rows = np.array([row])
-    sums = CandidateCards.of(ledger, rows).limit_sums
+    sums = CandidateCards.of(ledger, rows, request.local.values()).limit_sums
     before, bounds = sums.limits.copy(), sums.most.copy()
     for name, demand in request.local.items():
         if demand.exclusive:

@@ -7,10 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from egpu.api.allocation import ContainerDemand
+from egpu.api.allocation import ContainerDemand, core_limit_of
 from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
-from egpu.core.demand.limits import core_limit
 from egpu.core.links import WORDS, best_set
 from egpu.core.mig import arrange
 from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, card_mode, least_bound, mode_name
@@ -257,7 +256,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
 def _limited(demand: ContainerDemand, ledger: Ledger, cell: tuple[int, int], core: int) -> str | None:
     """Return which bound of limits the container would exceed; None if it would not."""
     held, most = int(ledger.core_limits[cell]), int(ledger.max_core_limits[cell])
-    limit, bound = core_limit(core, demand.core_limit), least_bound((most, demand.max_core_limits))
+    limit, bound = core_limit_of(core, demand.core_limit), least_bound((most, demand.max_core_limits))
     if demand.exclusive or not bound or held + limit <= bound:
         return None
     which = f"class {demand.class_name}" if bound == demand.max_core_limits else "the class of one of them"

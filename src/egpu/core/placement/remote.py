@@ -59,7 +59,7 @@ def choose_servers(
     if not order:
         return None
     rows: IntArray = np.array([ledger.row(name) for name in order], dtype=np.int64)
-    cards = CandidateCards.of(ledger, rows)
+    cards = CandidateCards.of(ledger, rows, (*request.local.values(), *request.pooled.values()))
     _take_local(request, cards, *taken)
     found: dict[str, ServerChoice] = {}
     for name, demand in request.pooled.items():
@@ -103,8 +103,8 @@ def nearness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
         if (row := ledger.row(node)) is not None and node in ledger.pool and ledger.pool[node].serving
     ]
     if here:
-        cards = CandidateCards.of(ledger, np.array([row for _, row in here], dtype=np.int64))
         name, demand = next(iter(request.pooled.items()))
+        cards = CandidateCards.looked_at(ledger, np.array([row for _, row in here], dtype=np.int64))
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
         own = cards.eligible(demand, needs, request.demand.role(name)).sum(axis=1) >= demand.cards
         answer[np.array([place for place, _ in here])[own]] = 1.0
