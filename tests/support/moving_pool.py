@@ -170,6 +170,10 @@ class World:
     def elsewhere(self) -> str:
         return "two" if self.where == "one" else "one"
 
+    async def settled(self) -> None:
+        """Wait until the broker knows one place of the lease only, so that the lease can move again."""
+        await until(lambda: self.broker.service.pool.leases[self.lease].second is None)
+
 
 @contextlib.asynccontextmanager
 async def world(
@@ -229,5 +233,6 @@ async def not_moved(made: World, moving: "asyncio.Task[messages.Arrived]", sourc
     assert made.where == source
     await until(lambda: len(made.daemons.places(made.lease)) == 1)
     await until(lambda: len(made.broker.service.pool.ledger.holders()) == 1)
+    await made.settled()
     await made.asker.move(made.lease)
     await made.program.goes_on()

@@ -52,6 +52,7 @@ async def test_a_program_goes_on_on_another_card_of_its_server(
         await made.program.goes_on()
         await until(lambda: made.daemons.places(made.lease) == [f"{server}/{made.lease}-1"])
         assert made.broker.service.pool.ledger.overcommits() == []
+        await made.settled()
         arrived = await made.asker.move(made.lease, server=server, card="0")
         assert arrived.lease.cards[0].share.uuid == before
         await made.program.goes_on()
@@ -96,6 +97,7 @@ async def test_what_prevents_a_move_is_named_before_anything_stops(
         await made.program.goes_on()
         await until(lambda: len(made.broker.service.pool.ledger.holders()) == 1)
         made.daemons.hinder(here, hindered=False)
+        await made.settled()
         await made.asker.move(made.lease)
         await made.program.goes_on()
 

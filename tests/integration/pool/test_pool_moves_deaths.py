@@ -56,6 +56,8 @@ async def test_a_broker_that_dies_during_a_move_cancels_it(tmp_path: Path, machi
         source = made.where
         moving = await begun(made, made.elsewhere)
         await made.restart_broker(in_process_pool.secret(tmp_path))
+        # A target that answers before the cancellation reaches it has moved; this one waits for `fast`.
+        await until(lambda: made.daemons.places(made.lease) == [f"{source}/{made.lease}"])
         await not_moved(made, moving, source)
 
 
@@ -77,7 +79,7 @@ async def test_a_broker_that_dies_before_it_hears_that_a_lease_has_left_learns_i
         await made.program.goes_on()
         assert made.where == target
         await until(lambda: made.daemons.places(made.lease) == [f"{target}/{made.lease}-1"])
-        await until(lambda: made.broker.service.pool.leases[made.lease].second is None)
+        await made.settled()
         await made.asker.move(made.lease, server=source)
         await made.program.goes_on()
 
