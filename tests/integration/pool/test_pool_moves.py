@@ -38,6 +38,7 @@ async def test_a_program_goes_on_on_another_server(tmp_path: Path, machine: Mach
                     [allocation.node for allocation in ledger.holders().values()] == [target]
                 )
             )
+            await made.settled()
 
 
 async def test_a_program_goes_on_on_another_card_of_its_server(
@@ -64,6 +65,7 @@ async def test_the_broker_finds_the_place_and_says_when_there_is_none(
     async with world(tmp_path, machine, state_dir) as made:
         await made.asker.move(made.lease)
         await made.program.goes_on()
+        await made.settled()
         with pytest.raises(NotFound, match="no server nowhere"):
             await made.asker.move(made.lease, server="nowhere")
         with pytest.raises(Unavailable, match="is not known yet"):
