@@ -83,7 +83,7 @@ def get(
     ] = "",
     model: Annotated[str, typer.Option(help="Only cards and nodes with this text in the model name.")] = "",
     mode: Annotated[
-        str, typer.Option(help="Only cards with this use (column MODE): free, exclusive, vcuda, qgpu, …")
+        str, typer.Option(help="Only cards with this use (column MODE): free, exclusive (whole cards), vcuda, …")
     ] = "",
     free: Annotated[
         bool, typer.Option("--free", help="Only unused cards that accept work; nodes with such a card.")
