@@ -60,9 +60,7 @@ LibraryPath = Annotated[
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0,
-        metavar="MIB",
-        help="Disk space to keep GPU code of programs, up to 256 MiB per client or namespace. 0: none. Default: 2048.",
+        min=0, metavar="MIB", help="Disk for GPU code, up to 256 MiB per client or namespace. 0: none. Default: 2048."
     ),
 ]
 
@@ -112,12 +110,7 @@ MpsShm = Annotated[
         "the mount. 0: no shared /dev/shm.",
     ),
 ]
-SlotsPerCard = Annotated[
-    int,
-    typer.Option(
-        "--slots-per-card", min=1, help="How many GPU containers the node can run for each of its cards (slots)."
-    ),
-]
+SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots (GPU containers) per card.")]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
@@ -130,10 +123,7 @@ MountUsage = Annotated[
 
 DaemonSet = Annotated[
     str,
-    typer.Option(
-        metavar="NAMESPACE/NAME",
-        help="DaemonSet of this agent. When it is deleted, the agent withdraws the node's cards at its end.",
-    ),
+    typer.Option(metavar="NAMESPACE/NAME", help="DaemonSet of this agent. If it is gone, the agent offers no cards."),
 ]
 
 NAMESPACE = "elastic-gpu-system"
