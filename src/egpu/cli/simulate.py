@@ -168,9 +168,7 @@ def simulate(
     seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
     load: Annotated[
         float,
-        typer.Option(
-            help="GPUs that the pods request, divided by the GPUs of all nodes. With --lifetime: the average over time."
-        ),
+        typer.Option(help="Requested GPUs, divided by the GPUs of all nodes. With --lifetime: average over time."),
     ] = 1.3,
     lifetime: Annotated[
         str | None,
