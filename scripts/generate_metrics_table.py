@@ -30,7 +30,7 @@ QUESTIONS: Final[Mapping[str, Sequence[str]]] = {
                                       "container_core_used_ratio"),
     "given, of a slice": ("slice_memory_given_bytes", "slice_core_given_ratio"),
     "given, of a card; a node and a namespace are sums": ("card_memory_given_bytes", "card_core_given_ratio"),
-    "idle; used ÷ given": ("container_idle_seconds", "container_age_seconds", "container_lost_gpu_seconds"),
+    "idle; used ÷ allocated": ("container_idle_seconds", "container_age_seconds", "container_lost_gpu_seconds"),
     "pods that wait, by reason": ("cluster_pending_pods", "pending_pod_seconds"),
     "claims, by phase": ("cluster_claims",),
     "fragmentation and what is stranded": ("cluster_fragmentation_ratio", "cluster_stranded_core_cards",

@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
         (unsigned long long)bytes, (unsigned long long)count, name, available, left, total);
     return sample_end(
         refusal == CU_OUT_OF_MEMORY, fields,
-        "given %llu bytes (%llu MiB) in %llu allocations on %s, then %s; cuMemGetInfo: free %zu, then %zu, of %zu",
+        "allocated %llu bytes (%llu MiB) in %llu allocations on %s, then %s; cuMemGetInfo: free %zu, then %zu, of %zu",
         (unsigned long long)bytes, (unsigned long long)bytes >> 20, (unsigned long long)count,
         sample_device_name, name, available, left, total);
 }

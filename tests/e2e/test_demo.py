@@ -24,7 +24,7 @@ PROMISED = (
     "pool-slice: vectoradd: 100000 elements",
     "notebook: matmul: ",
     # exactly at the limit of the slice
-    "given 1677721600 bytes (1600 MiB)",  # a context has the rest
+    "allocated 1677721600 bytes (1600 MiB)",  # a context has the rest
     "CUDA_ERROR_OUT_OF_MEMORY",
     "of its time: ok",
     # card by card

@@ -146,7 +146,7 @@ def test_looking_at_things(kubectl: Tool) -> None:
     assert "condition met" in kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
     assert kubectl("logs", "steady") == "hello\n"
     for kind, columns in (
-        ("egpu", "NAME NODE CARD SLICE-OF MODEL CORE GIVEN MEMORY-MIB GIVEN-MIB HELD-BY CLAIM PHASE AGE"),
+        ("egpu", "NAME NODE CARD SLICE-OF MODEL CORE ALLOCATED MEMORY-MIB ALLOCATED-MIB HELD-BY CLAIM PHASE AGE"),
         ("egpuc", "NAME PHASE CLASS NODE CARD MODEL CORE MEMORY-MIB QOS USED-BY AGE"),
         ("egpuclass", "NAME PROVISIONER RECLAIM-POLICY BINDING-MODE AGE"),
     ):

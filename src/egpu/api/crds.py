@@ -200,10 +200,12 @@ def _gpu() -> Schema:
             ),
             _Column(name="Model", path=".spec.physicalGPU.model"),
             _Column(name="Core", path=_amount(names.GPU_CORE, under=".spec.capacity"), description="percent of a card"),
-            _Column(name="Given", path=_amount(names.GPU_CORE, under=".status.given"), description="percent, of Core"),
+            _Column(
+                name="Allocated", path=_amount(names.GPU_CORE, under=".status.given"), description="percent, of Core"
+            ),
             _Column(name="Memory-MiB", path=_amount(names.GPU_MEMORY, under=".spec.capacity")),
             _Column(
-                name="Given-MiB", path=_amount(names.GPU_MEMORY, under=".status.given"), description="of Memory-MiB"
+                name="Allocated-MiB", path=_amount(names.GPU_MEMORY, under=".status.given"), description="of Memory-MiB"
             ),
             _Column(name="Held-By", path=".status.heldBy", description="pods and claims that hold a part of this card"),
             _Column(name="Claim", path=".spec.claimRef.name", description="claim of this slice"),

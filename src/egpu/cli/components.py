@@ -60,7 +60,7 @@ LibraryPath = Annotated[
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MIB", help="Disk for programs' GPU code, up to 256 MiB per caller. 0: no cache. Default: 2048."
+        min=0, metavar="MIB", help="Disk for GPU code, up to 256 MiB per client or namespace. 0: none. Default: 2048."
     ),
 ]
 
@@ -84,7 +84,7 @@ PoolPki = Annotated[
 PoolAdvertise = Annotated[
     str, typer.Option(help="HOST:PORT that other nodes' agents connect to. Default: --pool-listen.")
 ]
-LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: as the kernel reports.")]
+LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: as the Linux kernel reports.")]
 
 Vocabularies = Annotated[
     str,
@@ -106,11 +106,11 @@ MpsShm = Annotated[
     int,
     typer.Option(
         min=0,
-        help="Size of the /dev/shm that the MPS daemon of a card shares with its programs, in MiB. kubelet and shim "
-        "must see the mount. 0: not shared.",
+        help="Size in MiB of the /dev/shm that a card's MPS daemon and its programs share. kubelet and shim must see "
+        "the mount. 0: no shared /dev/shm.",
     ),
 ]
-SlotsPerCard = Annotated[int, typer.Option("--tokens-per-card", min=1, help="Slots (GPU containers) per card.")]
+SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots (GPU containers) per card.")]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
@@ -123,7 +123,7 @@ MountUsage = Annotated[
 
 DaemonSet = Annotated[
     str,
-    typer.Option(metavar="NAMESPACE/NAME", help="DaemonSet of this agent. After its removal the node offers no cards."),
+    typer.Option(metavar="NAMESPACE/NAME", help="DaemonSet of this agent. If it is gone, the agent offers no cards."),
 ]
 
 NAMESPACE = "elastic-gpu-system"

@@ -28,7 +28,7 @@ def defrag(
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
     more: Annotated[
         bool,
-        typer.Option("--raise-share", help="Propose moves that make the most GPU usable for pods like today's."),
+        typer.Option("--raise-share", help="Propose the moves after which pods like today's can use the most GPU."),
     ] = False,
     least_gain: Annotated[float, typer.Option(help="With --raise-share: smallest gain of a move, in cards.")] = 0.05,
     trace: Annotated[
@@ -37,8 +37,8 @@ def defrag(
     trace_demand: Annotated[
         str | None,
         typer.Option(
-            help="Make room for a pod CARDS:CORE:CPU:RAM (CORE and CPU in thousandths, RAM in MiB) on a cluster that "
-            "is filled with the pods of a trace."
+            help="Fill a cluster with the pods of a trace, then make room for one more pod: CARDS:CORE:CPU:RAM. CORE "
+            "and CPU in thousandths, RAM in MiB."
         ),
     ] = None,
     nodes: Annotated[Path, typer.Option(help="Trace file with the nodes.")] = Path("data/openb/nodes.csv"),

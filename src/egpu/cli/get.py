@@ -76,14 +76,14 @@ def get(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
     node: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Rows of this node. Wildcards: * and ?. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only rows of this node. Wildcards: * and ?. Repeatable.")
     ] = None,
     selector: Annotated[
-        str, typer.Option("-l", "--selector", help="Rows with these labels. For cards: labels of the node.")
+        str, typer.Option("-l", "--selector", help="Only rows with these labels. For cards: labels of the node.")
     ] = "",
-    model: Annotated[str, typer.Option(help="Cards and nodes with this text in the model name.")] = "",
-    mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive (whole cards), vcuda, qgpu, …")] = "",
-    free: Annotated[bool, typer.Option("--free", help="Unused cards that take work; nodes with such a card.")] = False,
+    model: Annotated[str, typer.Option(help="Only cards and nodes with this text in the model name.")] = "",
+    mode: Annotated[str, typer.Option(help="Only cards with this MODE: free, exclusive (whole cards), vcuda, …")] = "",
+    free: Annotated[bool, typer.Option("--free", help="Only unused cards that take work, or their nodes.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Also show later changes, until Ctrl-C.")] = False,
     usage: Usage = None,
     token_file: TokenFile = None,

@@ -36,7 +36,9 @@ def plan(
     kubeconfig: Kubeconfig = None,
     mix: Annotated[
         Path | None,
-        typer.Option(help='JSON file with instances to plan for instead, such as {"1g.10gb": 5, "3g.40gb": 2}.'),
+        typer.Option(
+            help='JSON file with instances to plan for, not those of the cluster, such as {"1g.10gb": 5, "3g.40gb": 2}.'
+        ),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")

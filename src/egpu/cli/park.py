@@ -44,8 +44,8 @@ ParkingMemory = Annotated[
         "--parking-memory",
         metavar="MIB",
         callback=_check_amount,
-        help="Memory of the machine for slices that share room on a card (parkingResident), in MiB. "
-        "Default: half of the machine's.",
+        help="Host memory for parked GPU memory of slices that share room on a card (parkingResident), in MiB. "
+        "Default: half of the host's memory.",
         show_default=False,
     ),
 ]

@@ -163,7 +163,7 @@ def serve(
     image_cache: ImageCache = None,
     parking_memory: ParkingMemory = None,
     collectives: Annotated[
-        bool, typer.Option("--collectives", help="Allow NCCL. Each caller's leases get a private network.")
+        bool, typer.Option("--collectives", help="Allow NCCL. The leases of each client get a private network.")
     ] = False,
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,

@@ -103,7 +103,7 @@ def run(
         RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
     ] = RunMode.CAP,
     work: Annotated[
-        RunWork, typer.Option(help="latency: on a shared card, its kernels start before those of others.")
+        RunWork, typer.Option(help="latency: on a shared card, its CUDA kernels start before those of other slices.")
     ] = RunWork.BATCH,
     parkable: Parkable = False,
     parking_resident: ParkingResident = None,
@@ -111,7 +111,9 @@ def run(
     parking_memory: ParkingMemory = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(envvar="EGPU_RUN_DIR", help="Directory for slices and simulated machines. Default: in memory."),
+        typer.Option(
+            envvar="EGPU_RUN_DIR", help="Directory for slices and simulated machines. Default: a directory in memory."
+        ),
     ] = None,
     output: Annotated[
         Format,

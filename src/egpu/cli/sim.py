@@ -8,7 +8,10 @@ import typer
 from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, show
 
-sim = typer.Typer(help="List or remove your simulated machines in shared memory.", no_args_is_help=True)
+sim = typer.Typer(
+    help="List or remove your simulated machines: sets of simulated cards, which this machine keeps in memory.",
+    no_args_is_help=True,
+)
 
 _MIB = 1 << 20
 

@@ -142,14 +142,15 @@ Parking = Annotated[
     str | None,
     typer.Option(
         metavar="PERCENT",
-        help="Replay each policy once more, with pods that are idle at times (column gpu_idle_percent) as slices "
-        "that share room. PERCENT of their memory, such as 3%, are always on the card.",
+        help="Replay each policy twice: without and with parking. With parking, pods that are idle at times (column "
+        "gpu_idle_percent) keep only PERCENT of their memory, such as 3%, always on the card.",
     ),
 ]
 OneMore = Annotated[
     bool,
     typer.Option(
-        "--one-more", help="Replay each policy once more for each kind of node, with one more of it: which helps?"
+        "--one-more",
+        help="Also replay each policy with one more node, once for each kind of node, to see which node helps most.",
     ),
 ]
 
@@ -167,7 +168,7 @@ def simulate(
     seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
     load: Annotated[
         float,
-        typer.Option(help="Requested GPU as a share of capacity. With --lifetime: its average over time."),
+        typer.Option(help="Requested GPUs, divided by the GPUs of all nodes. With --lifetime: average over time."),
     ] = 1.3,
     lifetime: Annotated[
         str | None,
@@ -175,7 +176,10 @@ def simulate(
     ] = None,
     lifetimes: Annotated[float, typer.Option(help="With --lifetime: length of a run, in mean lifetimes.")] = 6.0,
     warm_up: Annotated[
-        float, typer.Option(help="With --lifetime: warm-up in mean lifetimes. REFUSED GPU % ignores its pods.")
+        float,
+        typer.Option(
+            help="With --lifetime: length of the warm-up, in mean lifetimes. REFUSED GPU % does not count its pods."
+        ),
     ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="CSV file for the curves of all runs.")] = None,

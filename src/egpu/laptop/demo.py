@@ -194,7 +194,7 @@ SCENES = (
         runs_to_the_right_answer,
     ),
     Scene(
-        "A slice by the names docker.com/vcuda-core and -memory: 20 % and 10 × 256 MiB",
+        "A slice of 20 % and 10 × 256 MiB, requested as docker.com/vcuda-core and docker.com/vcuda-memory",
         "seed-vcuda.yaml",
         ("vcuda-pod",),
         runs_to_the_right_answer,

@@ -93,7 +93,7 @@ def test_a_card_is_shared_by_one_technology_at_a_time() -> None:
     cache = cluster()
     place(cache, slice_pod("s"))
     text = why_not(cache, pod("x", container("app", {"aliyun.com/gpu-mem": 1})))
-    assert "card 0 is shared by elasticgpu.io/vcuda" in text
+    assert "card 0 has slices of elasticgpu.io/vcuda" in text
 
 
 def test_reasons_name_what_is_free_and_what_is_needed() -> None:

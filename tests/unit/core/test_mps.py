@@ -56,7 +56,7 @@ def test_a_class_gives_other_parts_or_amounts_and_a_card_has_one_size() -> None:
     given = place(cache, claim_pod("a", "amount")).containers["app"]
     assert (given.cards[0].core, given.cards[0].memory_mib) == (30, 4096)
     for other in (claim_pod("b", "tenth"), plain("c"), slice_pod("d")):
-        assert f"is shared by {names.MPS} (30 % and 4096 MiB only)" in why_not(cache, other)
+        assert f"has slices of {names.MPS} (30 % and 4096 MiB only)" in why_not(cache, other)
     place(cache, claim_pod("e", "same"))
     for gone in ("a", "e"):
         cache.pod_deleted(f"uid-{gone}")

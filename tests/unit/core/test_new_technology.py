@@ -87,7 +87,7 @@ def test_two_pods_share_a_card_in_halves_and_nobody_else_comes_beside_them() -> 
     first = place(cache, claim_pod("p", "a"))
     assert first.containers["app"].cards[0].memory_mib == 8192
     assert binding_annotations(first, assume_time_ns=1)["example.com/model"] == "T4"
-    assert f"is shared by {NAME}" in why_not(cache, slice_pod("other"))
+    assert f"has slices of {NAME}" in why_not(cache, slice_pod("other"))
     assert fits(cache, claim_pod("q", "b"))
     place(cache, claim_pod("q", "b"))
     assert "0 MiB of 16 GiB free" in why_not(cache, claim_pod("r", "c"))

@@ -102,8 +102,8 @@ def test_a_card_of_the_pool_and_a_card_of_its_node_keep_out_of_each_others_way()
     cache = cluster()
     place(cache, slice_pod("own"), "g0")
     assert [served(cache, f"p{n}", on="g0")[0] for n in range(2)] == ["g1", "g1"]
-    assert "card 0 of g0 is shared by elasticgpu.io/vcuda" in why_not(cache, remote("p"), "g0")
-    assert "card 0 is shared by elasticgpu.io/pool" in why_not(cache, slice_pod("x"), "g1")
+    assert "card 0 of g0 has slices of elasticgpu.io/vcuda" in why_not(cache, remote("p"), "g0")
+    assert "card 0 has slices of elasticgpu.io/pool" in why_not(cache, slice_pod("x"), "g1")
 
 
 def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordoned_do_not_serve() -> None:

@@ -111,7 +111,7 @@ def test_a_card_has_one_length_of_time_slices_and_no_other_technology() -> None:
     given = place(cache, claim_pod("a", "long")).containers["app"]
     assert provisioner(names.TIMESLICE).time_slice(given) == "long"
     for refused in (claim_pod("b", "short"), claim_pod("c", "default"), replica("d"), slice_pod("e")):
-        assert f"is shared by {names.TIMESLICE} (long only)" in why_not(cache, refused)
+        assert f"has slices of {names.TIMESLICE} (long only)" in why_not(cache, refused)
     cache.pod_deleted("uid-a")
     cache.claim_deleted("uid-long")
     given = place(cache, claim_pod("c", "default")).containers["app"]

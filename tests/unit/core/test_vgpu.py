@@ -89,7 +89,7 @@ def test_a_card_has_one_technology_and_no_more_profiles_than_fit() -> None:
     cache = cluster()
     place(cache, profile_pod("a", HALF))
     place(cache, profile_pod("b", QUARTER))
-    assert f"is shared by {names.VGPU}" in why_not(cache, slice_pod("other"))
+    assert f"has slices of {names.VGPU}" in why_not(cache, slice_pod("other"))
     assert fits(cache, profile_pod("c", HALF)) == ()
     place(cache, profile_pod("c", QUARTER))
     assert fits(cache, profile_pod("d", f"{names.VGPU}-8")) == ()
@@ -152,7 +152,7 @@ def test_a_card_in_equal_size_mode_takes_its_size_only() -> None:
     for name, asked in (("q", QUARTER), ("r", QUARTER), ("h", HALF), ("s", SMALL)):
         cache.claim_changed(claim(name, {asked: 1}, "e"))
     place(cache, claim_pod("a", "q"))
-    assert f"is shared by {names.VGPU} (1/4 only)" in why_not(cache, claim_pod("b", "h"))
+    assert f"has slices of {names.VGPU} (1/4 only)" in why_not(cache, claim_pod("b", "h"))
     assert "(1/4 only)" in why_not(cache, claim_pod("c", "s"))
     assert "(1/4 only)" in why_not(cache, profile_pod("d", QUARTER))
     place(cache, claim_pod("e", "r"))
@@ -169,4 +169,4 @@ def test_a_card_of_mixed_sizes_takes_none_in_equal_size_mode() -> None:
     cache.class_changed(gpu_class("e", names.VGPU, wait=True, parameters={"vgpuMode": "equal-size"}))
     cache.claim_changed(claim("q", {QUARTER: 1}, "e"))
     place(cache, profile_pod("a", QUARTER))
-    assert f"is shared by {names.VGPU}" in why_not(cache, claim_pod("b", "q"))
+    assert f"has slices of {names.VGPU}" in why_not(cache, claim_pod("b", "q"))

@@ -152,7 +152,7 @@ class AgentMetrics(Collector):
 
     def _cards(self) -> Iterator[Metric]:
         memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)
-        healthy = _gauge("elasticgpu_card_healthy", "1 while the card may be given to containers.", _CARD_LABELS)
+        healthy = _gauge("elasticgpu_card_healthy", "1 while containers may have the card.", _CARD_LABELS)
         demand = _gauge(
             "elasticgpu_card_demand_ratio", "Use of the card's time by all its containers together.", _CARD_LABELS
         )

@@ -41,7 +41,7 @@ _GAUGES: Final = {
     "delaying_launch_seconds": "Mean length of its launches, by its own account, while long ones delay latency work.",
     "idle_seconds": "Time since the container last used the card, or since its slice was made.",
     "age_seconds": "Time since the slice was made: its counters count from then.",
-    "lost_gpu_seconds": "GPU time that the container was given and did not use, since its slice was made.",
+    "lost_gpu_seconds": "GPU time that was allocated to the container and not used, since its slice was made.",
     "usage_mismatch": "1 if its usage file is damaged, or it reports or has more memory than it may.",
     "memory_driver_bytes": "Card memory of its processes, by the driver.",
     "memory_overhead_bytes": "Memory that its programs do not count (contexts, code, heaps): taken off its limit.",

@@ -311,7 +311,7 @@ def _now(
         taken = f"{100 - core[0]} % and {format_mib(card.memory_mib - memory[0])}"
         return f"is shared ({taken} allocated)"
     if mode not in (FREE, card_mode(demand)):
-        return f"is shared by {mode_name(mode)}"
+        return f"has slices of {mode_name(mode)}"
     short: list[str] = []
     if core[0] < core[1]:
         short.append(f"{core[0]} % of compute free, {core[1]} % needed")
