@@ -252,7 +252,7 @@ static bool all_may_move(bool here, char *why) {
 
 static void send_sessions(int to) {
     char why[MOVES_WHY_BYTES] = "", text[256];
-    uint64_t bytes = 0, ahead = 0, begun = 0, stopped = 0;
+    uint64_t bytes = 0, begun = 0, stopped = 0;
     if (to < 0) return refuse("no descriptor of the target came with the line");
     if (!options.movable) {
         close(to);
@@ -262,7 +262,7 @@ static void send_sessions(int to) {
     setsockopt(to, SOL_SOCKET, SO_SNDTIMEO, &stalled, sizeof stalled);
     bool here = false;
     bool good = send_head(to) && await_target(to, clock_now_ms() + PREPARE_MS, why, &here) &&
-                all_may_move(here, why) && write_all(to, ORDER_AHEAD, &ahead, why);
+                all_may_move(here, why) && write_all(to, ORDER_AHEAD, &bytes, why);
     begun = clock_now_ns();
     target = to;
     good = good && stop_all(why);
