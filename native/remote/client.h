@@ -140,6 +140,12 @@ enum addresses addresses_take(unsigned server, uint64_t base, uint64_t bytes);
 void addresses_give(uint64_t base, uint64_t bytes);
 bool addresses_of_program(uint64_t pointer); /* it has memory there */
 
+/* ---- graph_memory.c ---- */
+
+/* The same for memory of a graph, which is given back with the current context. */
+enum addresses graph_memory_take(unsigned server, uint64_t base, uint64_t bytes);
+void graph_memory_forget(uint64_t context);
+
 /* ---- memory.c ---- */
 
 enum allocation_kind { ALLOCATION_DEVICE = 1, ALLOCATION_PINNED, ALLOCATION_REGISTERED };

@@ -108,7 +108,10 @@ static bool in_context(const struct allocation *a, uint64_t context) {
 static bool of_image(const struct allocation *a, uint64_t image) { return a->image == image; }
 
 /* Forget a destroyed context's memory. */
-void context_forget(uint64_t context) { forget_all(in_context, context); }
+void context_forget(uint64_t context) {
+    forget_all(in_context, context);
+    graph_memory_forget(context);
+}
 
 void variables_forget(uint64_t image) { forget_all(of_image, image); }
 
@@ -179,6 +182,8 @@ static bool again(struct attempts *attempts, CUresult *result, CUdeviceptr *poin
                                            .link = links[wire_server(context)],
                                            .kind = ALLOCATION_DEVICE,
                                            .taken = where == ADDRESSES_TAKEN});
+    if (*result == CUDA_SUCCESS && attempts->ordered && capturing(attempts->stream))
+        graph_memory_take(wire_server(context), *pointer, bytes); /* beyond its end in the stream */
     *result = end_attempts(attempts, *result);
     return false;
 }

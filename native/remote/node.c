@@ -221,38 +221,6 @@ API CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
     return host((struct at)AT_EXEC(NULL), is);
 }
 
-/* ---- memory ---- */
-
-API CUresult cuGraphAddMemAllocNode(WHERE, CUDA_MEM_ALLOC_NODE_PARAMS *is) {
-    struct call call; /* only its server is used */
-    call_start(&call, OP_GRAPH_NODE);
-    uint64_t wire;
-    CUresult result = call_ready();
-    if (result == CUDA_SUCCESS)
-        result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)graph, &wire);
-    if (result != CUDA_SUCCESS) return result;
-    if (is == NULL || is->accessDescCount > WIRE_MAX_ARRAY ||
-        (is->accessDescCount != 0 && is->accessDescs == NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct {
-        struct wire_node_alloc alloc;
-        CUmemPoolProps pool;
-    } message = {{is->bytesize, (uint32_t)is->accessDescCount, 0}, {0}};
-    CUmemAccessDesc accesses[WIRE_MAX_ARRAY];
-    result = call_locate_CUmemPoolProps(&call, &is->poolProps, &message.pool);
-    for (size_t i = 0; i < is->accessDescCount && result == CUDA_SUCCESS; i++)
-        result = call_locate_CUmemAccessDesc(&call, &is->accessDescs[i], &accesses[i]);
-    struct node *node = node_new(CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0);
-    if (result == CUDA_SUCCESS && node == NULL) result = CUDA_ERROR_OUT_OF_MEMORY;
-    struct at at = AT_NEW(NULL);
-    const struct parameters parameters = {&message, sizeof message, accesses,
-                                          is->accessDescCount * sizeof *accesses};
-    if (result == CUDA_SUCCESS)
-        result = node_change(&at, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &parameters, &is->dptr);
-    if (result == CUDA_SUCCESS) node->is.memory = *is;
-    return node_done(&at, result, node);
-}
-
 /* ---- queries of parameters ---- */
 
 #define GET(name, kind, field, Params)                                      \

@@ -26,6 +26,7 @@ from egpu_sim.machines.machine import Machine
 from support import in_process_pool
 from support.waiting import until
 
+LATE_SECONDS = 0.5
 REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
 
@@ -78,8 +79,16 @@ class Daemons:
         return [pid for path in self._state_dir.glob(place) for pid in processes_of(path)]
 
     def kill(self, place: str) -> None:
-        for pid in self.processes(place):
+        pids = self.processes(place)
+        assert pids, f"no executor runs in {place}"
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
+
+    def hears_late(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let a server carry its orders out when all others have done so long ago."""
+        server = self.servers[name]
+        obey, loop = server._order, asyncio.get_running_loop()
+        monkeypatch.setattr(server, "_order", lambda orders: loop.call_later(LATE_SECONDS, obey, orders))
 
     def slow(self, name: str) -> None:
         """Let targets on this server answer late."""
@@ -217,11 +226,9 @@ async def begun(made: World, target: str) -> "asyncio.Task[messages.Arrived]":
     """Begin a move whose target has the sessions and does not say so until the file `slow` is gone."""
     made.daemons.slow(target)
     moving = asyncio.create_task(made.asker.move(made.lease, server=target))
-    source = made.daemons.servers[made.where]
-    await until(lambda: bool(source.departures._tasks))
-    name = next(iter(source.departures._tasks))
-    await until(lambda: bool(source.departures._states[name].state == "going"))
-    await until(lambda: not made.daemons.servers[target].arrivals._waiting)  # the source has its stream
+    arrivals = made.daemons.servers[target].arrivals
+    # The source has the stream of every executor that is ready for it.
+    await until(lambda: bool(arrivals._ready - arrivals._waiting.keys()), lambda: f"the move began: {moving}")
     return moving
 
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "executor/executor.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "common/fat_binary.h"
 #include "sha256.h"
 #include "executor/images/store.h"
+#include "executor/moves/moves.h"
 
 #define IMAGES 256
 #define IMAGE_CACHE_BYTES WIRE_MAX_IMAGE /* the largest has room, when all others go */
@@ -23,9 +25,49 @@ static void release(uint8_t *bytes, uint64_t total, bool mapped) {
         free(bytes);
 }
 
+/* ---- those that are on their way to the target of a move ---- */
+
+static struct image_hold *holds;
+static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool image_hold(struct image_hold *hold) {
+    const struct image *image = image_known(hold->digest, hold->total);
+    if (image == NULL) return false;
+    pthread_mutex_lock(&holds_lock);
+    hold->bytes = image->bytes;
+    hold->next = holds;
+    holds = hold;
+    pthread_mutex_unlock(&holds_lock);
+    return true;
+}
+
+void image_give(struct image_hold *hold) {
+    pthread_mutex_lock(&holds_lock);
+    struct image_hold **at = &holds;
+    while (*at != hold) at = &(*at)->next;
+    *at = hold->next;
+    pthread_mutex_unlock(&holds_lock);
+    if (hold->dropped) release((uint8_t *)(uintptr_t)hold->bytes, hold->total, hold->mapped);
+}
+
+/* True: its bytes go when it is given back. */
+static bool is_held(const struct image *image) {
+    pthread_mutex_lock(&holds_lock);
+    struct image_hold *hold = holds;
+    while (hold != NULL && hold->bytes != image->bytes) hold = hold->next;
+    if (hold != NULL) {
+        hold->dropped = true;
+        hold->mapped = image->mapped;
+    }
+    pthread_mutex_unlock(&holds_lock);
+    return hold != NULL;
+}
+
+/* ---- the session's ---- */
+
 static void image_forget(struct image *image) {
     if (image->bytes != NULL) image_bytes -= image->total;
-    if (image->bytes != NULL) release(image->bytes, image->total, image->mapped);
+    if (image->bytes != NULL && !is_held(image)) release(image->bytes, image->total, image->mapped);
     *image = (struct image){0};
 }
 

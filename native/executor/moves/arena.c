@@ -256,6 +256,10 @@ bool arena_reserve(uint64_t base, uint64_t bytes, uint64_t first_number) {
     CUdeviceptr got = 0;
     CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long) =
         DRIVER(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+    if (range_bytes != 0 && base == range_base && bytes == range_bytes) {
+        numbers = first_number;
+        return true;
+    }
     if (reserve == NULL || bytes != RANGE_BYTES || base % ARENA_PAGE != 0 || range_bytes != 0 ||
         reserve(&got, bytes, ARENA_PAGE, base, 0) != CUDA_SUCCESS)
         return false;
@@ -317,20 +321,36 @@ struct arena_state arena_state(void) {
     return (struct arena_state){range_base, range_bytes, numbers, mapping_count, allocation_count};
 }
 const struct arena_mapping *arena_mapping(uint32_t index) { return &mappings[index]->is; }
+struct arena_mapping *arena_mappings(uint32_t *count) {
+    pthread_mutex_lock(&lock);
+    struct arena_mapping *copy = malloc((mapping_count + 1) * sizeof *copy);
+    *count = copy == NULL ? 0 : mapping_count;
+    for (uint32_t i = 0; i < *count; i++) copy[i] = mappings[i]->is;
+    pthread_mutex_unlock(&lock);
+    return copy;
+}
 const struct arena_allocation *arena_allocation(uint32_t index) { return &allocations[index]; }
 
-CUresult arena_map(const struct arena_mapping *is) {
+CUresult arena_map(const struct arena_mapping *is, bool ahead) {
     struct mapping *made;
     uint64_t end = is->base + is->bytes;
     if (is->bytes == 0 || is->bytes % ARENA_PAGE != 0 || is->base % ARENA_PAGE != 0 ||
         is->base < range_base || end < is->base || end > range_base + range_bytes ||
         is->shared > 1 || (is->shared && is->bytes != ARENA_PAGE))
         return CUDA_ERROR_INVALID_VALUE;
+    if (!ahead && mapping_adopt(is)) return CUDA_SUCCESS;
     uint32_t next = mapping_index(is->base);
     if (next < mapping_count && mappings[next]->is.base < end) return CUDA_ERROR_INVALID_VALUE;
-    if (mapping_of(is->base) != NULL) return CUDA_ERROR_INVALID_VALUE;
-    return mapping_add(is, &made);
+    if (next != 0 && is->base - mappings[next - 1]->is.base < mappings[next - 1]->is.bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = mapping_add(is, &made);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !ahead && mappings_drop_ahead())
+        result = mapping_add(is, &made);
+    if (result == CUDA_SUCCESS) made->ahead = ahead;
+    return result;
 }
+
+void arena_drop_ahead(void) { mappings_drop_ahead(); }
 
 bool arena_allocate(const struct arena_allocation *is) {
     struct mapping *mapping = mapping_of(is->base);

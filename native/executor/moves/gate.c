@@ -59,6 +59,13 @@ void gate_open(void) {
     pthread_mutex_unlock(&gate);
 }
 
+bool gate_pause(char *why) {
+    if (close_until(clock_now_ms() + STOP_MS)) return true;
+    gate_open();
+    snprintf(why, MOVES_WHY_BYTES, "a call does not end within %d s", STOP_MS / 1000);
+    return false;
+}
+
 /* ---- the work ---- */
 
 enum work { WORK_DONE, WORK_GOES_ON, WORK_NEEDS_CALLS, WORK_FAILED };

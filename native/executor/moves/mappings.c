@@ -87,11 +87,38 @@ CUresult mapping_remove(uint32_t at) {
     return CUDA_SUCCESS;
 }
 
+static bool same(const struct arena_mapping *one, const struct arena_mapping *other) {
+    return one->base == other->base && one->bytes == other->bytes && one->device == other->device &&
+           one->shared == other->shared;
+}
+
+bool mapping_adopt(const struct arena_mapping *is) {
+    uint32_t at = mapping_index(is->base);
+    if (at != 0 && is->base - mappings[at - 1]->is.base < mappings[at - 1]->is.bytes) at--;
+    while (at < mapping_count && mappings[at]->ahead &&
+           mappings[at]->is.base < is->base + is->bytes) {
+        struct mapping *found = mappings[at];
+        if (same(&found->is, is)) {
+            found->is.context = is->context;
+            return !(found->ahead = false);
+        }
+        if (mapping_remove(at) != CUDA_SUCCESS) return false;
+    }
+    return false;
+}
+
+bool mappings_drop_ahead(void) {
+    bool any = false;
+    for (uint32_t at = mapping_count; at-- > 0;)
+        if (mappings[at]->ahead) any |= mapping_remove(at) == CUDA_SUCCESS;
+    return any;
+}
+
 struct mapping *mapping_of(uint64_t address) {
     uint32_t at = mapping_index(address + 1);
     if (at == 0) return NULL;
     struct mapping *found = mappings[at - 1];
-    return address - found->is.base < found->is.bytes ? found : NULL;
+    return address - found->is.base < found->is.bytes && !found->ahead ? found : NULL;
 }
 
 uint64_t mapping_place(uint64_t range_base, uint64_t range_bytes, uint64_t bytes) {

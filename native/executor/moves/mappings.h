@@ -6,6 +6,7 @@
 
 struct mapping {
     struct arena_mapping is;
+    bool ahead; /* it is nobody's yet */
     CUmemGenericAllocationHandle handle;
     uint64_t free_units;
     uint64_t used[ARENA_UNITS / 64]; /* of a shared one */
@@ -20,6 +21,9 @@ bool moves_grow(void **list, uint32_t count, uint32_t *room, size_t size);
 CUmemAllocationProp mapping_properties(int32_t device);
 CUresult mapping_add(const struct arena_mapping *is, struct mapping **added);
 CUresult mapping_remove(uint32_t index);
+/* True: it was mapped ahead. What else was, and is in its way, goes. */
+bool mapping_adopt(const struct arena_mapping *is);
+bool mappings_drop_ahead(void);               /* false: there are none */
 uint32_t mapping_index(uint64_t base);        /* of the first one that does not begin below */
 struct mapping *mapping_of(uint64_t address); /* that has the address, or NULL */
 /* The first addresses of the range that are free; 0: there are none. */

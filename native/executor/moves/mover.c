@@ -211,13 +211,13 @@ static bool await_target(int to, int64_t deadline, char *why, bool *here) {
     return false;
 }
 
-static bool write_all(int to, uint64_t *bytes, char *why) {
+static bool write_all(int to, enum moves_order what, uint64_t *bytes, char *why) {
     struct moves_report report;
     bool good = true;
     for (int i = 0; i < MAX_SESSIONS && good; i++) {
         if (sessions[i].pid == 0) continue;
         last_order++;
-        good = order(&sessions[i], ORDER_WRITE, to) &&
+        good = order(&sessions[i], what, to) &&
                await_report(&sessions[i], DESCRIPTOR_NO_DEADLINE, &report) && report.good;
         if (!good) snprintf(why, MOVES_WHY_BYTES, "%s", report.why);
         *bytes += report.bytes;
@@ -262,12 +262,12 @@ static void send_sessions(int to) {
     setsockopt(to, SOL_SOCKET, SO_SNDTIMEO, &stalled, sizeof stalled);
     bool here = false;
     bool good = send_head(to) && await_target(to, clock_now_ms() + PREPARE_MS, why, &here) &&
-                all_may_move(here, why);
+                all_may_move(here, why) && write_all(to, ORDER_AHEAD, &bytes, why);
     begun = clock_now_ns();
     target = to;
     good = good && stop_all(why);
     stopped = clock_now_ns();
-    good = good && write_all(to, &bytes, why) && !cancelled();
+    good = good && write_all(to, ORDER_WRITE, &bytes, why) && !cancelled();
     if (!good) {
         go_on();
         return refuse(why[0] != 0 ? why : "the connection to the target broke");

@@ -11,6 +11,7 @@
  *   times.c      when events were recorded, across a move
  *   gate.c       stops the session between two calls, with its work done
  *   stream.c     parts of a written-down session, with a digest, on a descriptor
+ *   ahead.c      what the target has before the session stops
  *   written.c    writes the session down
  *   rebuilt.c    rebuilds one
  *   orders.c     the parent's orders to a session
@@ -130,9 +131,13 @@ struct arena_state {
 struct arena_state arena_state(void);
 const struct arena_mapping *arena_mapping(uint32_t index);
 const struct arena_allocation *arena_allocation(uint32_t index);
-/* At the target, in this order. */
+/* A copy of all, while the session goes on; NULL: there is no memory. */
+struct arena_mapping *arena_mappings(uint32_t *count);
+/* At the target, in this order. What was mapped `ahead` is the session's when it is mapped again,
+ * and otherwise goes. */
 bool arena_reserve(uint64_t base, uint64_t bytes, uint64_t numbers);
-CUresult arena_map(const struct arena_mapping *mapping);
+CUresult arena_map(const struct arena_mapping *mapping, bool ahead);
+void arena_drop_ahead(void);
 bool arena_allocate(const struct arena_allocation *allocation);
 /* Whether the addresses lie in one mapping: which. */
 bool arena_covers(uint64_t address, uint64_t bytes, struct arena_mapping *mapping);
@@ -173,6 +178,8 @@ void gate_look(void);  /* between two frames */
 void gate_leave(void); /* before it waits for more */
 /* Stops the session: its work is done, no call begins. False: says why not, and it goes on. */
 bool gate_close(char *why);
+/* Only keeps calls from beginning, for a moment. */
+bool gate_pause(char *why);
 void gate_open(void);
 
 /* ---- stream.c ---- */
@@ -194,9 +201,10 @@ enum moved_part {
     PART_SHARED,        /* beside it the shared memory; then one with the connection */
     PART_HOST,          /* struct moved_host; beside it the memory */
     PART_VARIABLE_DATA, /* struct moved_data, then a piece of the last variable */
+    PART_AHEAD,         /* struct moved_ahead: the first of what comes before the session stops */
     PART_END,           /* the digest of all that was before */
 };
-#define MOVED_VERSION 4
+#define MOVED_VERSION 5
 #define MOVED_DATA_BYTES (4u << 20)
 #define MOVED_PART_BYTES (MOVED_DATA_BYTES + (64u << 10))
 
@@ -205,6 +213,11 @@ struct moved_session {
     uint64_t taken, context, mode, pending_error, callbacks;
     struct handles_state handles;
     struct arena_state arena;
+};
+struct moved_ahead {
+    uint64_t version, table; /* as in the session */
+    uint64_t base, bytes;    /* of its range of addresses */
+    uint64_t contexts;       /* by card: whether it has the primary one */
 };
 struct moved_frame {
     uint64_t subject, context;
@@ -288,12 +301,32 @@ bool variables_put(struct moved_stream *to, const struct variables_of *of, char 
 bool variables_take(const uint8_t *payload, size_t bytes, char *why);
 bool variables_take_data(const uint8_t *payload, size_t bytes);
 
+/* ---- ahead.c; images.c and warm.c beside their own things ---- */
+
+/* Of an image that is known: its bytes stay until it is given back. */
+struct image_hold {
+    uint8_t digest[32];
+    uint64_t total;
+    const uint8_t *bytes;
+    bool dropped, mapped;
+    struct image_hold *next;
+};
+bool image_hold(struct image_hold *hold);
+void image_give(struct image_hold *hold);
+
+void contexts_hold(uint64_t cards); /* as far as it succeeds */
+void contexts_give(void);
+
+/* Writes down what the target can have before the session stops. `broke`: see session_write. */
+bool ahead_write(int to, char *why, uint64_t *bytes, bool *broke);
+bool ahead_has(const struct kept *load); /* the target has the image */
+
 /* ---- written.c, rebuilt.c ---- */
 
 bool session_moves(char *why, uint64_t *bytes); /* without stopping anything */
 /* `broke`: the connection did; the target may say why. */
 bool session_write(int to, char *why, uint64_t *bytes, bool *broke);
-bool session_rebuild(int from, char *why);
+bool session_rebuild(int from, bool ahead, char *why);
 
 /* ---- orders.c: what the parent wants of a session, and what it answers ---- */
 
@@ -313,6 +346,7 @@ enum moves_order {
     ORDER_WRITE,
     ORDER_GO_ON,
     ORDER_PREPARE,
+    ORDER_AHEAD, /* what is written or comes before the session stops */
     ORDER_REBUILD,
     ORDER_BEGIN /* the source has ended */
 };

@@ -22,6 +22,10 @@ void orders_carry_out(int control, uint32_t order, uint64_t number, int descript
         report.here = session.transport == &transport_shared;
         break;
     case ORDER_STOP: report.good = gate_close(report.why); break;
+    case ORDER_AHEAD:
+        report.good = ahead_write(descriptor, report.why, &report.bytes, &broke);
+        report.broke = broke;
+        break;
     case ORDER_WRITE:
         report.good = session_write(descriptor, report.why, &report.bytes, &broke);
         report.broke = broke;

@@ -16,7 +16,7 @@
 struct rebuilding {
     char *why;
     struct moved_session is;
-    bool begun, cards;
+    bool begun, cards, ahead;
     uint64_t handles;
     uint8_t *answer;
 };
@@ -81,7 +81,7 @@ static bool same_cards(struct rebuilding *to, const uint8_t *bytes, size_t count
 
 static bool take_session(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct moved_session *is = &to->is;
-    if (count != sizeof *is || to->begun) return malformed(to);
+    if (count != sizeof *is || to->begun || to->ahead) return malformed(to);
     memcpy(is, bytes, sizeof *is);
     if (is->version != MOVED_VERSION || is->table != EGPU_WIRE_TABLE_HASH)
         return fails(to, "the target is another version");
@@ -96,11 +96,25 @@ static bool take_session(struct rebuilding *to, const uint8_t *bytes, size_t cou
     return true;
 }
 
+/* What comes before the session stops. */
+static bool take_ahead(struct rebuilding *to, const uint8_t *bytes, size_t count) {
+    struct moved_ahead is;
+    if (count != sizeof is || to->begun || !to->ahead) return malformed(to);
+    memcpy(&is, bytes, sizeof is);
+    if (is.version != MOVED_VERSION || is.table != EGPU_WIRE_TABLE_HASH)
+        return fails(to, "the target is another version");
+    if (is.bytes != 0 && !arena_reserve(is.base, is.bytes, 0))
+        return fails(to, "the target cannot have memory at the same addresses");
+    contexts_hold(is.contexts);
+    to->begun = true;
+    return true;
+}
+
 static bool take_mapping(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct arena_mapping is;
     if (count != sizeof is) return malformed(to);
     memcpy(&is, bytes, sizeof is);
-    CUresult result = arena_map(&is);
+    CUresult result = arena_map(&is, to->ahead);
     if (result == CUDA_SUCCESS) return true;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return fails(to, "the target has too little memory");
     snprintf(to->why, MOVES_WHY_BYTES, "the target cannot map memory: error %d", (int)result);
@@ -246,9 +260,11 @@ static bool take_reply(struct rebuilding *to, const uint8_t *bytes, size_t count
 static bool take_part(struct rebuilding *to, struct moved_stream *from, enum moved_part part,
                       const uint8_t *bytes, size_t count) {
     if (part == PART_SESSION) return take_session(to, bytes, count);
+    if (part == PART_AHEAD) return take_ahead(to, bytes, count);
     if (!to->begun) return malformed(to);
     if (part == PART_CARDS) return same_cards(to, bytes, count);
-    if (!to->cards) return malformed(to);
+    if (!to->cards || (to->ahead && part != PART_MAPPING && part != PART_IMAGE))
+        return malformed(to);
     switch (part) {
     case PART_MAPPING: return take_mapping(to, bytes, count);
     case PART_ALLOCATIONS: return take_allocation(to, bytes, count);
@@ -270,9 +286,12 @@ static bool take_part(struct rebuilding *to, struct moved_stream *from, enum mov
 
 static bool finish(struct rebuilding *to) {
     uint64_t living = 0;
+    if (!to->cards) return malformed(to);
+    if (to->ahead) return true;
+    arena_drop_ahead();
+    contexts_give();
     handles_each(count_handle, &living);
-    if (!to->cards || living != to->handles)
-        return fails(to, "the objects at the target are others");
+    if (living != to->handles) return fails(to, "the objects at the target are others");
     struct session_progress progress = {to->is.taken, to->is.context, to->is.mode,
                                         to->is.pending_error};
     session_continue(&progress);
@@ -282,9 +301,9 @@ static bool finish(struct rebuilding *to) {
     return true;
 }
 
-bool session_rebuild(int descriptor, char *why) {
+bool session_rebuild(int descriptor, bool ahead, char *why) {
     struct moved_stream from = {.descriptor = descriptor, .passed = -1};
-    struct rebuilding to = {.why = why, .answer = malloc(ANSWER_BYTES)};
+    struct rebuilding to = {.why = why, .ahead = ahead, .answer = malloc(ANSWER_BYTES)};
     uint8_t *plain = malloc(MOVED_PART_BYTES), *payload = plain;
     bool good = payload != NULL && to.answer != NULL;
     for (bool over = false; good && !over;) {

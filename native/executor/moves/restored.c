@@ -38,6 +38,16 @@ static bool prepare(const struct moved_client *clients, uint32_t count, struct s
     return true;
 }
 
+/* Each reads what its source writes for this order. */
+static bool take_all(int from, uint32_t order, struct session **made, uint32_t count,
+                     struct moves_report *report) {
+    struct greeting greeting = {.order = order};
+    bool good = true;
+    for (uint32_t i = 0; good && i < count; i++)
+        good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], report);
+    return good;
+}
+
 static bool answer_source(int from, struct moves_report *report, bool here, bool good) {
     struct iovec part = {report, sizeof *report};
     report->good = good;
@@ -66,7 +76,6 @@ bool mover_restore(int from) {
     struct moved_client clients[MAX_SESSIONS];
     struct session *made[MAX_SESSIONS];
     struct moves_report report = {.why = "what was written down is malformed"};
-    struct greeting greeting = {.order = ORDER_REBUILD};
     printf("{\"event\": \"waiting\"}\n");
     fflush(stdout);
     int probe;
@@ -80,10 +89,11 @@ bool mover_restore(int from) {
     if (here) close(probe);
     good =
         answer_source(from, &report, here, good && prepare(clients, head.sessions, made, &report));
-    bool prepared = good;
-    for (uint32_t i = 0; good && i < head.sessions; i++)
-        good = greeting_pass(made[i]->control, &greeting, from) && told(made[i], &report);
-    if (prepared) good = answer_source(from, &report, here, good);
+    static const uint32_t orders[] = {ORDER_AHEAD, ORDER_REBUILD};
+    for (unsigned i = 0; good && i < 2; i++) {
+        good = take_all(from, orders[i], made, head.sessions, &report);
+        good = answer_source(from, &report, here, good);
+    }
     if (good)
         printf("{\"event\": \"restored\", \"sessions\": %u}\n", head.sessions);
     else

@@ -136,7 +136,7 @@ static void put_session(struct moved_stream *to) {
 static bool put_image(struct moved_stream *to, const struct kept *kept) {
     struct wire_load load;
     memcpy(&load, kept->payload, sizeof load);
-    if (load.inline_bytes != 0) return true; /* in the frame itself */
+    if (load.inline_bytes != 0 || ahead_has(kept)) return true; /* in the frame itself; there */
     const struct image *image = image_known(load.digest, load.total);
     for (uint64_t at = 0; image != NULL && at < image->total; at += WIRE_MAX_BULK) {
         uint64_t left = image->total - at;

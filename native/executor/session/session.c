@@ -237,11 +237,15 @@ static bool rebuild(int control, bool ready) {
     connection_is_moved();
     report.good = ready && sandbox_enter();
     if (!report.good) snprintf(report.why, sizeof report.why, "the target cannot begin a session");
-    if (!orders_report(control, &report) || !report.good ||
-        !greeting_receive(control, &greeting, &from) || from < 0)
-        return false;
-    report.good = session_rebuild(from, report.why) && connection_start(control, -1, NULL);
-    close(from);
+    for (bool over = false; !over;) {
+        if (!orders_report(control, &report) || !report.good ||
+            !greeting_receive(control, &greeting, &from) || from < 0)
+            return false;
+        over = greeting.order == ORDER_REBUILD;
+        report.good = session_rebuild(from, !over, report.why) &&
+                      (!over || connection_start(control, -1, NULL));
+        close(from);
+    }
     return orders_report(control, &report) && report.good;
 }
 

@@ -7,6 +7,7 @@
  * never asks for a context does not pay for one.
  */
 #define _GNU_SOURCE
+#include "executor/moves/moves.h"
 #include "executor/session/session.h"
 
 #include <pthread.h>
@@ -56,6 +57,22 @@ void driver_warm(void) {
     /* A lease may be full just now: the program is told so when it asks for a context itself. */
     if (result != CUDA_SUCCESS)
         fprintf(stderr, "egpu-executor: the driver is not warm: error %d\n", (int)result);
+}
+
+static uint64_t held; /* by card: so that no context is made while a session stands still */
+
+void contexts_hold(uint64_t cards) {
+    CUcontext context;
+    for (unsigned card = 0; card < WIRE_MAX_DEVICES; card++)
+        if (cards >> card & 1 && DRIVER(cuDevicePrimaryCtxRetain, CUcontext *,
+                                        CUdevice)(&context, (CUdevice)card) == CUDA_SUCCESS)
+            held |= UINT64_C(1) << card;
+}
+
+void contexts_give(void) {
+    for (unsigned card = 0; card < WIRE_MAX_DEVICES; card++)
+        if (held >> card & 1) DRIVER(cuDevicePrimaryCtxRelease_v2, CUdevice)((CUdevice)card);
+    held = 0;
 }
 
 void driver_cool_before(uint16_t op) {

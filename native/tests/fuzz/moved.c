@@ -3,7 +3,8 @@
  *
  * Input: parts of {what u8, form u8, length u16, payload}. What: an enum moved_part, modulo. Form:
  * bit 0 puts a right head before the payload of a session, of a frame, of memory; bit 1 says more
- * bytes than there are. In the end comes a right digest.
+ * bytes than there are; bit 2 of the first part: all is what comes before the session stops. In the
+ * end comes a right digest.
  */
 #define LLVMFuzzerTestOneInput session_input
 #include "session.c"
@@ -14,7 +15,7 @@
 void forget_moves(void); /* executor_moves.c */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum moved_form { HEADED = 1, TOO_LONG = 2 };
+enum moved_form { HEADED = 1, TOO_LONG = 2, AHEAD = 4 };
 #define RANGE (UINT64_C(1) << 45)
 
 static CUresult reserves(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wanted,
@@ -48,9 +49,11 @@ static size_t right_head(uint32_t what, size_t bytes, uint8_t *head) {
                                .callbacks = 1,
                                .handles = {1, 1},
                                .arena = {RANGE, UINT64_C(1) << 40, 1000, 0, 0}};
+    struct moved_ahead ahead = {is.version, is.table, is.arena.base, is.arena.bytes, 1};
     struct moved_data data = {RANGE, bytes};
     switch (what) {
     case PART_SESSION: memcpy(head, &is, sizeof is); return sizeof is;
+    case PART_AHEAD: memcpy(head, &ahead, sizeof ahead); return sizeof ahead;
     case PART_CARDS:
         snapshot = connection_snapshot(&count);
         memcpy(head, snapshot, count);
@@ -91,7 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     moves_on = true;
     session.transport = &transport_stream;
     say_input(data, size);
-    if (setjmp(over) == 0 && !session_rebuild(FIRST_SOCKET, why) && why[0] == 0) abort();
+    bool ahead = size > 1 && data[1] & AHEAD;
+    if (setjmp(over) == 0 && !session_rebuild(FIRST_SOCKET, ahead, why) && why[0] == 0) abort();
     struct handles_state fresh = {0, 1};
     handles_rebuild(false, &fresh);
     moves_on = false;

@@ -1,6 +1,7 @@
 """Moves of leases of which a part dies: the program's counter goes on, and counts once, unless its own executor
 died."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,31 @@ async def test_a_target_that_dies_ends_the_move_and_the_program_goes_on(
         source = made.where
         moving = await begun(made, made.elsewhere if there else source)
         made.daemons.kill(f"*/leases/{made.lease}-*")
+        await not_moved(made, moving, source)
+
+
+async def test_a_target_that_hears_late_of_its_move_and_dies_ends_the_move(
+    tmp_path: Path, machine: Machine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, machine, state_dir) as made:
+        source, target = made.where, made.elsewhere
+        made.daemons.hears_late(target, monkeypatch)
+        moving = await begun(made, target)
+        made.daemons.kill(f"*/leases/{made.lease}-*")
+        await not_moved(made, moving, source)
+
+
+async def test_a_target_that_dies_before_the_source_comes_ends_the_move(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    async with world(tmp_path, machine, state_dir) as made:
+        source, target = made.where, made.elsewhere
+        server = made.daemons.servers[target]
+        moving = asyncio.create_task(made.asker.move(made.lease, server=target))
+        await until(lambda: bool(server.arrivals._waiting))
+        executor = f"*/leases/{made.lease}-*"
+        await until(lambda: bool(made.daemons.processes(executor)))
+        made.daemons.kill(executor)
         await not_moved(made, moving, source)
 
 

@@ -270,8 +270,9 @@ def test_ranges_of_two_servers_are_apart_and_free_again(tmp_path: Path) -> None:
 def test_what_was_refused_in_a_stream_is_freed_in_its_order(sim: Machine, tmp_path: Path) -> None:
     """In a stream that is captured nothing else is allowed."""
     program = """
-    stream, size = ok(d.cuStreamCreate(1)), 5 << 20
+    size, own = 5 << 20, ok(d.cuCtxCreate(None, 0, 0))
     def capture():
+        stream = ok(d.cuStreamCreate(1))
         ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
         at = ok(d.cuMemAllocAsync(size, stream))
         ok(d.cuMemFreeAsync(at, stream))
@@ -279,9 +280,79 @@ def test_what_was_refused_in_a_stream_is_freed_in_its_order(sim: Machine, tmp_pa
         return at, name(result), result[1]
     before, ended, graph = capture()
     ok(d.cuGraphDestroy(graph))
+    ok(d.cuCtxDestroy(own))
     host = here(before, size)
     at, again, _ = capture()
     say([host is not None, ended, again, int(at) + size <= host or host + size <= int(at)])
     """
     with remote(sim, tmp_path, "tcp") as (client, _, _):
         assert run(client, MAPPING + textwrap.dedent(program)) == [True, "SUCCESS", "SUCCESS", True]
+
+
+GRAPH_MEMORY = """
+size = 5 << 20
+def count(graph): return ok(d.cuGraphGetNodes(graph, 64))[1]
+def asked():
+    is_ = d.CUDA_MEM_ALLOC_NODE_PARAMS()
+    is_.poolProps.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    is_.poolProps.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    is_.poolProps.location.id = 0
+    is_.bytesize = size
+    return is_
+def by_node():
+    graph = ok(d.cuGraphCreate(0))
+    node = ok(d.cuGraphAddMemAllocNode(graph, [], 0, is_ := asked()))
+    at = ok(d.cuGraphMemAllocNodeGetParams(node)).dptr
+    assert int(at) == int(is_.dptr)
+    ok(d.cuGraphAddMemFreeNode(graph, [node], 1, at))
+    return int(at), graph
+def captured():
+    stream = ok(d.cuStreamCreate(1))
+    ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    at = ok(d.cuMemAllocAsync(size, stream))
+    ok(d.cuMemFreeAsync(at, stream))
+    return int(at), ok(d.cuStreamEndCapture(stream))
+"""
+
+
+@pytest.mark.parametrize("how", ["by_node", "captured"])
+def test_the_program_gets_no_memory_where_a_graph_has_it_until_the_context_ends(
+    sim: Machine, tmp_path: Path, how: str
+) -> None:
+    """Each launch of the graph uses the addresses again, although they are freed in it."""
+    program = f"""
+    own = ok(d.cuCtxCreate(None, 0, 0))
+    at, graph = {how}()
+    runs = ok(d.cuGraphInstantiate(graph, 0))
+    taken = [here(at, 4096), here(at + (4 << 20), 4096)]
+    ok(d.cuGraphLaunch(runs, 0)); ok(d.cuCtxSynchronize())
+    taken.append(here(at, 4096))
+    ok(d.cuGraphExecDestroy(runs)); ok(d.cuGraphDestroy(graph)); ok(d.cuCtxDestroy(own))
+    say([taken, here(at, 4096) is not None])
+    """
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        assert run(client, MAPPING + GRAPH_MEMORY + textwrap.dedent(program)) == [[None] * 3, True]
+
+
+def test_memory_of_a_graph_is_where_the_program_has_none(sim: Machine, tmp_path: Path) -> None:
+    """The program's own memory stays what it is, and copies by pointers alone find the card's."""
+    program = """
+    own = ok(d.cuCtxCreate(None, 0, 0))
+    at, graph = by_node()
+    plain = count(graph)
+    ok(d.cuGraphDestroy(graph)); ok(d.cuCtxDestroy(own))
+    host = here(at, size)
+    ctypes.memset(host, 7, size)
+    graph = ok(d.cuGraphCreate(0))
+    node = ok(d.cuGraphAddMemAllocNode(graph, [], 0, is_ := asked()))
+    memory = int(is_.dptr)
+    nodes = count(graph)
+    runs = ok(d.cuGraphInstantiate(graph, 0))
+    ok(d.cuGraphLaunch(runs, 0)); ok(d.cuCtxSynchronize())
+    back = np.zeros(size, np.uint8)
+    ok(d.cuMemcpy(memory, host, size)); ok(d.cuMemcpy(back.ctypes.data, memory, size))
+    apart = memory + size <= host or host + size <= memory
+    say([host == at, plain, nodes, apart, int(back.min()), int(back.max())])
+    """
+    with remote(sim, tmp_path, "tcp") as (client, _, _):
+        assert run(client, MAPPING + GRAPH_MEMORY + textwrap.dedent(program)) == [True, 2, 3, True, 7, 7]

@@ -57,17 +57,19 @@ class Arrivals:
 
     def claim(self, peer: str, hello: messages.Hello) -> socket.socket:
         """Return the stream for the source, once. Raises Refused if the broker has not ordered that this peer sends it,
-        Unavailable while the executor is not there yet."""
+        Unavailable while the executor is not there yet, or while the source may have heard of the move before us."""
         name = executor_name(hello.lease, hello.place or 0)
-        move = self._moves.get(name)
+        move, who = self._moves.get(name), f"{escaped(peer[:MAX_NAME])} moves this lease here"
+        is_source = bool(hello.token) and peer in (f"server/{hello.name}", LOCAL_PEER)
+        if move is None and is_source:
+            raise Unavailable(f"the broker has not ordered yet that {who}")
         if (
             move is None
-            or not move.token
+            or not is_source
             or hello.name != move.source
-            or peer not in (f"server/{move.source}", LOCAL_PEER)
             or not hmac.compare_digest(hello.token.encode(), move.token.encode())
         ):
-            raise Refused(f"the broker has not ordered that {escaped(peer[:MAX_NAME])} moves this lease here")
+            raise Refused(f"the broker has not ordered that {who}")
         found = self._waiting.pop(name, None) if name in self._ready else None
         if found is None:
             raise Unavailable("the executor for this lease is not ready, or has its stream already")
