@@ -199,4 +199,4 @@ async def _removed(client: Client, path: str) -> None:
             return False  # definitions of megabytes take their time on a busy machine
         return False
 
-    await until(missing, seconds=SECONDS)
+    await until(missing, path, seconds=SECONDS)
