@@ -26,9 +26,9 @@ import pytest
 import yaml
 
 from egpu.laptop.cluster import Cluster
-from egpu_base.errors import NotFound, OutcomeUnknown
 from egpu_base.kubernetes import Client
 from egpu_base.tls.certificates import issue, store
+from support.lost_answers import removed
 from support.ports import free_port
 from support.waiting import until
 
@@ -114,9 +114,9 @@ class Neighbour:
                     await program.wait()
         finally:
             for one in webhooks:
-                await _removed(client, f"{_ADMISSION}/{_PLURALS[one['kind']]}/{one['metadata']['name']}")
+                await removed(client, f"{_ADMISSION}/{_PLURALS[one['kind']]}/{one['metadata']['name']}")
             for one in definitions:
-                await _removed(client, f"{_DEFINITIONS}/{one['metadata']['name']}")
+                await removed(client, f"{_DEFINITIONS}/{one['metadata']['name']}")
 
     def _configuration(self, port: int, probed: int, pki: Path) -> Json:
         return {
@@ -185,18 +185,3 @@ async def _served(url: str, trust: ssl.SSLContext) -> bool:
         with contextlib.suppress(httpx2.HTTPError):
             return (await http.post(url, json={})).status_code != 404
     return False
-
-
-async def _removed(client: Client, path: str) -> None:
-    """Delete an object, and wait until it is gone."""
-
-    async def missing() -> bool:
-        try:
-            await client.raw("DELETE", path)
-        except NotFound:
-            return True
-        except OutcomeUnknown:
-            return False  # definitions of megabytes take their time on a busy machine
-        return False
-
-    await until(missing, path, seconds=SECONDS)

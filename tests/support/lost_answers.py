@@ -1,0 +1,39 @@
+"""Objects that are made and deleted although a busy machine loses an answer now and then."""
+
+from typing import Any, Final
+
+from egpu_base.errors import AlreadyExists, NotFound, Unavailable
+from egpu_base.kubernetes import Client
+from support.waiting import until
+
+SECONDS: Final = 120
+
+
+async def made(client: Client, path: str, body: dict[str, Any]) -> None:
+    """Create an object."""
+
+    async def there() -> bool:
+        try:
+            await client.raw("POST", path, body=body)
+        except AlreadyExists:
+            return True
+        except Unavailable:
+            return False
+        return True
+
+    await until(there, path, seconds=SECONDS)
+
+
+async def removed(client: Client, path: str) -> None:
+    """Delete an object, and wait until it is gone."""
+
+    async def missing() -> bool:
+        try:
+            await client.raw("DELETE", path)
+        except NotFound:
+            return True
+        except Unavailable:
+            return False  # definitions of megabytes take their time
+        return False
+
+    await until(missing, path, seconds=SECONDS)
