@@ -12,7 +12,8 @@ from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import Json, Neighbour
+from support.lost_answers import removed
+from support.neighbour_programs import Json, Neighbour, of_page
 from support.pod_groups import given, gone, pods_of, run, waits
 from support.waiting import until
 
@@ -115,6 +116,24 @@ async def test_jobs_wait_for_quota_in_percent_and_mib(running: Cluster, client: 
         await run(client, "job-name=second", 3)
         await remove(client, "second")
         await take_down(client)
+
+
+async def test_the_example_of_the_page_runs(running: Cluster, client: Client, tmp_path: Path):
+    flavor, cluster_queue, queue, body = of_page("kueue")
+    spec = body["spec"]["template"]["spec"]
+    spec["terminationGracePeriodSeconds"] = 0
+    spec["containers"][0]["command"] = ["sleep", "1000"]  # simulated nodes have no images
+    async with KUEUE.running(running, client, tmp_path):
+        await client.raw("POST", f"{API}/resourceflavors", body=flavor)
+        await client.raw("POST", f"{API}/clusterqueues", body=cluster_queue)
+        await client.raw("POST", QUEUES, body=queue)
+        await client.raw("POST", JOBS, body=body)
+        pods = await run(client, "job-name=slices", 3)
+        assert sum(given(pods).values()) == 150
+        await remove(client, "slices")
+        await removed(client, f"{QUEUES}/team")
+        await removed(client, f"{API}/clusterqueues/team")
+        await removed(client, f"{API}/resourceflavors/cards")
 
 
 async def test_kueue_evicts_a_less_important_job_and_its_cards_are_used_again(

@@ -11,7 +11,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
 from support.long import or_long
-from support.lost_answers import made, removed
+from support.lost_answers import deleted, made
 from support.pod_groups import CARDS, NODES, given, gone, pods_of, run
 from support.waiting import until
 
@@ -46,7 +46,7 @@ async def remove(client: Client, group: str) -> None:
     for pod in await pods_of(client, f"group={group}"):
         await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
     await gone(client, f"group={group}")
-    await removed(client, f"{GROUPS}/{group}")
+    await deleted(client, f"{GROUPS}/{group}")
 
 
 async def test_a_gang_is_read_from_its_pod_group_and_runs_whole(client: Client):

@@ -131,6 +131,11 @@ class Neighbour:
         }
 
 
+def of_page(name: str) -> list[Json]:
+    """Read the example of a page in docs/operate/with."""
+    return _documents(Path(__file__).parents[2] / "examples" / "with" / f"{name}.yaml")
+
+
 def chart(name: str) -> Path:
     """Return the folder of an unpacked Helm chart, EGPU_NEIGHBOURS/charts/NAME."""
     given = os.environ.get(ENVIRONMENT)
