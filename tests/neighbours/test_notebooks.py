@@ -22,7 +22,7 @@ STOPPED = "kubeflow-resource-stopped"
 def sliced() -> Json:
     """The page's example, with a probe as the server. Beside the slice it has what the documentation's example has, and
     the form's shared memory."""
-    (notebook,), (documented,) = of_page("notebook"), NOTEBOOKS.example("notebook.yaml")
+    (notebook,), (documented,) = of_page("notebooks"), NOTEBOOKS.example("notebook.yaml")
     assert notebook["apiVersion"] == documented["apiVersion"]
     spec = notebook["spec"]["template"]["spec"]
     spec["terminationGracePeriodSeconds"] = 0

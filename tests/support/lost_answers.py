@@ -10,14 +10,18 @@ SECONDS: Final = 120
 
 
 async def made(client: Client, path: str, body: dict[str, Any]) -> None:
-    """Create an object."""
+    """Create an object. After a lost answer it may be there already."""
+    lost = False
 
     async def there() -> bool:
+        nonlocal lost
         try:
             await client.raw("POST", path, body=body)
         except AlreadyExists:
-            return True
+            if not lost:
+                raise
         except Unavailable:
+            lost = True
             return False
         return True
 
