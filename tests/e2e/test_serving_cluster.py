@@ -18,6 +18,7 @@ from egpu.api.allocation import CardShare, decode_allocation
 from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.kubernetes import Client
+from support.neighbour_programs import of_page
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -211,6 +212,9 @@ async def test_kubeflow_notebook(client: Client):
 
 async def test_argo_workflow_step(client: Client):
     """A step is `main`. Beside it `wait` keeps its results, and before it `init` puts its arguments into a volume."""
+    (workflow,) = of_page("argo")
+    (template,) = workflow["spec"]["templates"]
+    assert template["container"]["resources"]["limits"] == SLICE
     argo = [{"name": "var-run-argo", "mountPath": "/var/run/argo"}]
     spec = {
         "initContainers": [helper("init", "touch /var/run/argo/template", volumeMounts=argo)],

@@ -16,7 +16,7 @@ from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import chart
+from support.neighbour_programs import chart, of_page
 from support.pod_groups import gone, run
 from support.waiting import until
 
@@ -87,43 +87,41 @@ def share(pod: Pod) -> Any:
 
 async def test_vllm_production_stack_by_its_own_values(client: Client):
     """The chart has a value for the name of the GPU resource."""
-    model = {
-        "name": "opt",
-        "repository": "vllm/vllm-openai",
-        "tag": "latest",
-        "modelURL": "facebook/opt-125m",
-        "replicaCount": 1,
-        "requestCPU": 1,
-        "requestMemory": "1Gi",
-        "requestGPUType": names.GPU_MEMORY,
-        "requestGPU": 8192,
-        "shmSize": "1Gi",
-        "vllmConfig": {"tensorParallelSize": 1},
-        "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}],
-    }
+    (values,) = of_page("vllm")
+    (model,) = values["servingEngineSpec"]["modelSpec"]
+    model["env"] = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]
     off = {"enabled": False}
-    values = {
-        "servingEngineSpec": {"runtimeClassName": "", "modelSpec": [model]},
-        "kube-prometheus-stack": off,
-        "prometheus-adapter": off,
-    }
-    (deployment,) = rendered("production-stack", values)
+    (deployment,) = rendered("production-stack", {**values, "kube-prometheus-stack": off, "prometheus-adapter": off})
     assert _limits(deployment) == {names.GPU_MEMORY: "8192"}
     assert [volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]] == ["shm"]
     pod = await place(client, deployment)
     ((card,), variables) = await said(client, pod)
     assert (card["uuid"], card["total_mib"]) == (share(pod).uuid, 8192)
+    assert share(pod).core == 0, "memory only"
     assert variables == {"visible": "0", "cards": share(pod).uuid}
     await end(client, deployment)
 
 
+def kustomized(deployment: Json) -> None:
+    """Change the manifest as the page's kustomization does."""
+    (kustomization,) = of_page("triton")
+    (patch,) = kustomization["patches"]
+    assert patch["target"] == {"kind": deployment["kind"]}
+    for change in yaml.safe_load(patch["patch"]):
+        *way, last = change["path"].strip("/").split("/")
+        place: Any = deployment
+        for step in way:
+            place = place[int(step) if isinstance(place, list) else step]
+        assert (change["op"], last in place) == ("replace", True)
+        place[last] = change["value"]
+
+
 async def test_triton_with_a_slice_in_place_of_its_card(client: Client):
-    """The chart writes nvidia.com/gpu, so its rendered manifest is changed, as a kustomization would."""
+    """The chart writes nvidia.com/gpu, so its rendered manifest is changed."""
     (deployment,) = rendered("triton", {"tags": {"loadBalancing": False, "autoscaling": False}})
     spec = deployment["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    assert container["resources"]["limits"] == {names.NVIDIA_GPU: 1}
-    container["resources"]["limits"] = {names.GPU_CORE: "30", names.GPU_MEMORY: "4096"}
+    assert _limits(deployment) == {names.NVIDIA_GPU: 1}
+    kustomized(deployment)
     spec["volumes"] = [{"name": "models", "emptyDir": {}}]  # there is no file server
     pod = await place(client, deployment)
     ((card,), variables) = await said(client, pod)

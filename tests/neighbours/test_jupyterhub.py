@@ -16,19 +16,17 @@ import pytest
 import yaml
 from helm_python import Chart
 
-from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import ENVIRONMENT, Json, chart
+from support.neighbour_programs import ENVIRONMENT, Json, chart, of_page
 from support.pod_groups import given, gone, run
 from support.probed_servers import SCRIPT, said
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 PODS = "/api/v1/namespaces/default/pods"
 LABEL = "hub.jupyter.org/username=ada"
-SLICE = {names.GPU_CORE: "30", names.GPU_MEMORY: "4096"}
 
 
 def written(directory: Path, values: Json) -> None:
@@ -79,10 +77,11 @@ async def spawned(running: Cluster, directory: Path, values: Json) -> Json:
 
 
 def values(*, own_scheduler: bool) -> Json:
-    return {
-        "singleuser": {"extraResource": {"limits": SLICE}, "storage": {"type": "none"}},
-        "scheduling": {"userScheduler": {"enabled": own_scheduler}},
-    }
+    """The values of the page, without a disk."""
+    (found,) = of_page("jupyterhub")
+    found["singleuser"]["storage"] = {"type": "none"}
+    found["scheduling"]["userScheduler"]["enabled"] |= own_scheduler
+    return found
 
 
 async def test_a_users_server_has_its_slice(running: Cluster, client: Client, tmp_path: Path):

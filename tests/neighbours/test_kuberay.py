@@ -7,7 +7,7 @@ import pytest
 from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import Json, Neighbour
+from support.neighbour_programs import Json, Neighbour, of_page
 from support.pod_groups import given, gone, run
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -17,23 +17,25 @@ PATH = "/apis/ray.io/v1/namespaces/default/rayclusters"
 LABEL = "ray.io/cluster=slices"
 
 
-def sliced(*, workers: int, core: int, gang: bool = False) -> Json:
-    """The documentation's example, with a slice for each worker, and a program that simulated nodes have in place of
-    Ray."""
-    (cluster,) = KUBERAY.example("ray-cluster.sample.yaml")
+def sliced(*, workers: int = 0, core: int = 0, gang: bool = False) -> Json:
+    """The page's example, with another number of workers and other slices on wish. Simulated nodes do not have Ray, so
+    another program runs in its place."""
+    (cluster,), (documented,) = of_page("kuberay"), KUBERAY.example("ray-cluster.sample.yaml")
+    assert cluster["apiVersion"] == documented["apiVersion"]
     # With this annotation the operator leaves the command alone.
-    cluster["metadata"] = {"name": "slices", "annotations": {"ray.io/overwrite-container-cmd": "true"}}
+    cluster["metadata"]["annotations"] = {"ray.io/overwrite-container-cmd": "true"}
     (group,) = cluster["spec"]["workerGroupSpecs"]
-    group |= {"replicas": workers, "minReplicas": workers, "maxReplicas": workers}
+    if workers:
+        group |= {"replicas": workers, "minReplicas": workers, "maxReplicas": workers}
     for each in (cluster["spec"]["headGroupSpec"], group):
         template = each["template"]
         if gang:
             template["metadata"] = {"annotations": {names.GANG_FROM: names.GANG_FROM_OWNER}}
         template["spec"]["terminationGracePeriodSeconds"] = 0
         (container,) = template["spec"]["containers"]
-        container |= {"command": ["sleep", "1000"], "args": [], "resources": {"limits": {"cpu": "100m"}}}
-        container.pop("lifecycle", None)
-    group["template"]["spec"]["containers"][0]["resources"]["limits"][names.GPU_CORE] = str(core)
+        container |= {"command": ["sleep", "1000"], "args": []}
+    if core:
+        container["resources"]["limits"] |= {names.GPU_CORE: str(core), names.GPU_MEMORY: "8192"}
     return cluster
 
 
@@ -42,9 +44,9 @@ async def deleted(client: Client) -> None:
     await gone(client, LABEL)
 
 
-async def test_the_documented_example_runs_in_slices(running: Cluster, client: Client, tmp_path: Path):
+async def test_the_example_of_the_page_runs_in_slices(running: Cluster, client: Client, tmp_path: Path):
     async with KUBERAY.running(running, client, tmp_path):
-        await client.raw("POST", PATH, body=sliced(workers=3, core=50))
+        await client.raw("POST", PATH, body=sliced())
         pods = await run(client, LABEL, 4)
         assert not any(names.GANG in pod.annotations for pod in pods)
         assert sum(given(pods).values()) == 3 * 50

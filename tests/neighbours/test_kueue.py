@@ -1,6 +1,7 @@
 """Kueue with its own controller: quotas in percent and MiB of cards, beside our placement."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.api.kubernetes import Node, Pod
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import Json, Neighbour
-from support.pod_groups import given, gone, pods_of, run
+from support.lost_answers import removed
+from support.neighbour_programs import Json, Neighbour, of_page
+from support.pod_groups import given, gone, pods_of, run, waits
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -30,6 +32,7 @@ API = "/apis/kueue.x-k8s.io/v1beta1"
 QUEUES = f"{API}/namespaces/default/localqueues"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+HOSTNAME = "kubernetes.io/hostname"
 
 
 async def set_up(
@@ -115,6 +118,24 @@ async def test_jobs_wait_for_quota_in_percent_and_mib(running: Cluster, client: 
         await take_down(client)
 
 
+async def test_the_example_of_the_page_runs(running: Cluster, client: Client, tmp_path: Path):
+    flavor, cluster_queue, queue, body = of_page("kueue")
+    spec = body["spec"]["template"]["spec"]
+    spec["terminationGracePeriodSeconds"] = 0
+    spec["containers"][0]["command"] = ["sleep", "1000"]  # simulated nodes have no images
+    async with KUEUE.running(running, client, tmp_path):
+        await client.raw("POST", f"{API}/resourceflavors", body=flavor)
+        await client.raw("POST", f"{API}/clusterqueues", body=cluster_queue)
+        await client.raw("POST", QUEUES, body=queue)
+        await client.raw("POST", JOBS, body=body)
+        pods = await run(client, "job-name=slices", 3)
+        assert sum(given(pods).values()) == 150
+        await remove(client, "slices")
+        await removed(client, f"{QUEUES}/team")
+        await removed(client, f"{API}/clusterqueues/team")
+        await removed(client, f"{API}/resourceflavors/cards")
+
+
 async def test_kueue_evicts_a_less_important_job_and_its_cards_are_used_again(
     running: Cluster, client: Client, tmp_path: Path
 ):
@@ -170,7 +191,7 @@ async def test_pods_get_cards_of_the_nodes_of_their_flavor(running: Cluster, cli
     """Kueue adds a node selector to the pods. The two cards of the node are enough for two pods, and not for three."""
     _, node = sorted(one.name for one in await client.list(Node))
     async with KUEUE.running(running, client, tmp_path):
-        labels = {"kubernetes.io/hostname": node}
+        labels = {HOSTNAME: node}
         await set_up(client, {names.GPU_CORE: "200"}, of_flavor={"nodeLabels": labels})
         await client.raw("POST", JOBS, body=job("of-a-node", {names.GPU_CORE: "100"}, pods=2))
         pods = await run(client, "job-name=of-a-node", 2)
@@ -178,6 +199,56 @@ async def test_pods_get_cards_of_the_nodes_of_their_flavor(running: Cluster, cli
         assert list(given(pods).values()) == [100, 100]
         await remove(client, "of-a-node")
         await take_down(client)
+
+
+async def test_a_job_gets_all_its_cards_in_one_domain_of_a_topology(running: Cluster, client: Client, tmp_path: Path):
+    """The domain is a node, and has two cards. Two Jobs of two pods get a node each. A Job of three pods is never
+    admitted, though four cards are free. Kueue adds up the percent of a node: a Job of three pods of 60 % is admitted,
+    and one of them waits for a card."""
+    async with _aware_of_nodes(running, client, tmp_path):
+        nodes: list[str | None] = []
+        for name in ("first", "second"):
+            await client.raw("POST", JOBS, body=_on_one_node(job(name, {names.GPU_CORE: "100"}, pods=2)))
+            pods = await run(client, f"job-name={name}", 2)
+            assert list(given(pods).values()) == [100, 100]
+            assert len({pod.spec.node_name for pod in pods}) == 1
+            nodes.append(pods[0].spec.node_name)
+        assert len(set(nodes)) == 2
+        for name in ("first", "second"):
+            await remove(client, name)
+        await client.raw("POST", JOBS, body=_on_one_node(job("wide", {names.GPU_CORE: "100"})))
+        await until(lambda: says(client, "allows to fit only 2 out of 3 pod(s)"), seconds=120)
+        assert await suspended(client, "wide")
+        await remove(client, "wide")
+        await client.raw("POST", JOBS, body=_on_one_node(job("narrow", {names.GPU_CORE: "60"})))
+        await waits(client, "job-name=narrow", "0 of 2 cards can take it")
+        assert list(given(await pods_of(client, "job-name=narrow")).values()) == [60, 60]
+        await remove(client, "narrow")
+
+
+@contextlib.asynccontextmanager
+async def _aware_of_nodes(running: Cluster, client: Client, directory: Path) -> AsyncGenerator[None]:
+    """Run Kueue with a queue of four cards, whose topology has one level: nodes."""
+    gates = {**KUEUE.settings["featureGates"], "TopologyAwareScheduling": True}
+    aware = replace(KUEUE, settings={**KUEUE.settings, "featureGates": gates})
+    topology, *_ = KUEUE.example("sample-queues.yaml")
+    topology["spec"]["levels"] = [{"nodeLabel": HOSTNAME}]
+    topologies, name = f"{API.replace('v1beta1', 'v1alpha1')}/topologies", topology["metadata"]["name"]
+    async with aware.running(running, client, directory):
+        await client.raw("POST", topologies, body=topology)
+        of_flavor = {"nodeLabels": {"kubernetes.io/os": "linux"}, "topologyName": name}
+        await set_up(client, {names.GPU_CORE: "400"}, of_flavor=of_flavor)
+        yield
+        await take_down(client)
+        await client.raw("DELETE", f"{topologies}/{name}")
+        await until(lambda: _missing(client, f"{topologies}/{name}"), seconds=120)
+
+
+def _on_one_node(body: Json) -> Json:
+    """Return a Job whose pods must be on one node."""
+    annotations = {"kueue.x-k8s.io/podset-required-topology": HOSTNAME}
+    body["spec"]["template"].setdefault("metadata", {})["annotations"] = annotations
+    return body
 
 
 async def test_a_group_of_gated_pods_starts_when_kueue_admits_all(running: Cluster, client: Client, tmp_path: Path):

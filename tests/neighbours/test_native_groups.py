@@ -11,6 +11,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
 from support.long import or_long
+from support.lost_answers import deleted, made
 from support.pod_groups import CARDS, NODES, given, gone, pods_of, run
 from support.waiting import until
 
@@ -36,17 +37,16 @@ def member(group: str, number: int, core: int, **spec: Any) -> dict[str, Any]:
 async def make(client: Client, group: str, count: int, *, least: int, core: int) -> None:
     policy: dict[str, Any] = {"gang": {"minCount": least}} if least else {"basic": {}}
     body = {"kind": "PodGroup", "metadata": {"name": group}, "spec": {"schedulingPolicy": policy}}
-    await client.raw("POST", GROUPS, body={"apiVersion": "scheduling.k8s.io/v1alpha2", **body})
+    await made(client, GROUPS, {"apiVersion": "scheduling.k8s.io/v1alpha2", **body})
     for number in range(count):
-        pod = member(group, number, core, schedulingGroup={"podGroupName": group})
-        await client.raw("POST", PODS, body=pod)
+        await made(client, PODS, member(group, number, core, schedulingGroup={"podGroupName": group}))
 
 
 async def remove(client: Client, group: str) -> None:
     for pod in await pods_of(client, f"group={group}"):
         await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
     await gone(client, f"group={group}")
-    await client.raw("DELETE", f"{GROUPS}/{group}")
+    await deleted(client, f"{GROUPS}/{group}")
 
 
 async def test_a_gang_is_read_from_its_pod_group_and_runs_whole(client: Client):

@@ -5,31 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from egpu.api import names
 from egpu.laptop.cluster import Cluster
 from egpu_base.kubernetes import Client
-from support.neighbour_programs import Json, Neighbour
+from support.neighbour_programs import Json, Neighbour, of_page
 from support.pod_groups import given, gone, run
 from support.probed_servers import SCRIPT, said
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 NOTEBOOKS = Neighbour("notebooks", arguments=("--metrics-addr=0", "--probe-addr={health}"))
 PATH = "/apis/kubeflow.org/v1beta1/namespaces/default/notebooks"
-NAME = "notebook-sample-v1beta1"
+NAME = "slice"
 LABEL = f"notebook-name={NAME}"
 STOPPED = "kubeflow-resource-stopped"
 
 
 def sliced() -> Json:
-    """The documentation's example, with a slice, with the form's shared memory, and with a probe as the server."""
-    (notebook,) = NOTEBOOKS.example("notebook.yaml")
+    """The page's example, with a probe as the server. Beside the slice it has what the documentation's example has, and
+    the form's shared memory."""
+    (notebook,), (documented,) = of_page("notebooks"), NOTEBOOKS.example("notebook.yaml")
+    assert notebook["apiVersion"] == documented["apiVersion"]
     spec = notebook["spec"]["template"]["spec"]
-    spec |= {"terminationGracePeriodSeconds": 0, "volumes": [{"name": "dshm", "emptyDir": {"medium": "Memory"}}]}
+    spec["terminationGracePeriodSeconds"] = 0
     spec["containers"][0] |= {
         "command": [sys.executable, "-c", SCRIPT],
         "workingDir": "/tmp",  # the default is a folder of the image
-        "resources": {"limits": {names.GPU_CORE: "30", names.GPU_MEMORY: "4096"}},
-        "volumeMounts": [{"name": "dshm", "mountPath": "/dev/shm"}],
     }
     return notebook
 
@@ -39,7 +38,7 @@ async def test_a_notebook_has_a_slice_until_it_is_stopped(running: Cluster, clie
         await client.raw("POST", PATH, body=sliced())
         pods = await run(client, LABEL, 1)
         assert list(given(pods).values()) == [30]
-        (card,), variables, shared_memory = await said(client, pods[0].name, "notebook-sample-v1")
+        (card,), variables, shared_memory = await said(client, pods[0].name, NAME)
         assert (card["uuid"], card["total_mib"]) == (next(iter(given(pods))), 4096)
         assert variables["NB_PREFIX"] == f"/notebook/default/{NAME}"
         assert variables["NVIDIA_VISIBLE_DEVICES"] == card["uuid"]

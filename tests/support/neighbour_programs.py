@@ -26,9 +26,9 @@ import pytest
 import yaml
 
 from egpu.laptop.cluster import Cluster
-from egpu_base.errors import NotFound, OutcomeUnknown
 from egpu_base.kubernetes import Client
 from egpu_base.tls.certificates import issue, store
+from support.lost_answers import made, removed
 from support.ports import free_port
 from support.waiting import until
 
@@ -74,17 +74,17 @@ class Neighbour:
     async def running(self, cluster: Cluster, client: Client, directory: Path) -> AsyncGenerator[None]:
         """Install the neighbour, run its controller until the end, and remove all of it."""
         folder, port, probed, pki = self.folder, free_port(), self.probe.port or free_port(), directory / "pki"
-        made = issue(["localhost", "127.0.0.1"], now=datetime.now(UTC))
-        store(pki, made)
+        certificate = issue(["localhost", "127.0.0.1"], now=datetime.now(UTC))
+        store(pki, certificate)
         definitions = [one for path in sorted((folder / "crds").glob("*.yaml")) for one in _documents(path)]
-        webhooks = list(_webhooks(folder / "webhooks.yaml", self.name, port, made.ca_bundle))
+        webhooks = list(_webhooks(folder / "webhooks.yaml", self.name, port, certificate.ca_bundle))
         told = {"health": f"127.0.0.1:{probed}", "probed": probed, "port": port, "pki": pki}
         arguments = [one.format(**told, kubeconfig=cluster.plane.kubeconfig) for one in self.arguments]
         configuration = directory / "config.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration(port, probed, pki)))
         try:
             for one in definitions:
-                await client.raw("POST", _DEFINITIONS, body=one)
+                await made(client, _DEFINITIONS, one)
             for one in definitions:
                 await until(lambda one=one: _established(client, one), seconds=SECONDS)
             environment = {"KUBECONFIG": str(cluster.plane.kubeconfig), "PATH": os.environ["PATH"]}
@@ -101,12 +101,12 @@ class Neighbour:
                     url = f"http://127.0.0.1:{probed}{self.probe.path}"
                     await until(lambda: _ready(url, program), lambda: log.read_text()[-2000:], seconds=SECONDS)
                     assert program.returncode is None, log.read_text()[-2000:]
-                    trust = ssl.create_default_context(cadata=made.ca_bundle.decode())
+                    trust = ssl.create_default_context(cadata=certificate.ca_bundle.decode())
                     urls = [hook["clientConfig"]["url"] for one in webhooks for hook in one["webhooks"]]
                     for url in urls:
                         await until(lambda url=url: _served(url, trust), what=url, seconds=SECONDS)
                     for one in webhooks:
-                        await client.raw("POST", f"{_ADMISSION}/{_PLURALS[one['kind']]}", body=one)
+                        await made(client, f"{_ADMISSION}/{_PLURALS[one['kind']]}", one)
                     yield
                 finally:
                     with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -114,9 +114,9 @@ class Neighbour:
                     await program.wait()
         finally:
             for one in webhooks:
-                await _removed(client, f"{_ADMISSION}/{_PLURALS[one['kind']]}/{one['metadata']['name']}")
+                await removed(client, f"{_ADMISSION}/{_PLURALS[one['kind']]}/{one['metadata']['name']}")
             for one in definitions:
-                await _removed(client, f"{_DEFINITIONS}/{one['metadata']['name']}")
+                await removed(client, f"{_DEFINITIONS}/{one['metadata']['name']}")
 
     def _configuration(self, port: int, probed: int, pki: Path) -> Json:
         return {
@@ -129,6 +129,11 @@ class Neighbour:
             "health": {"healthProbeBindAddress": f"127.0.0.1:{probed}"},
             **self.settings,
         }
+
+
+def of_page(name: str) -> list[Json]:
+    """Read the example of a page in docs/operate/with."""
+    return _documents(Path(__file__).parents[2] / "examples" / "with" / f"{name}.yaml")
 
 
 def chart(name: str) -> Path:
@@ -185,18 +190,3 @@ async def _served(url: str, trust: ssl.SSLContext) -> bool:
         with contextlib.suppress(httpx2.HTTPError):
             return (await http.post(url, json={})).status_code != 404
     return False
-
-
-async def _removed(client: Client, path: str) -> None:
-    """Delete an object, and wait until it is gone."""
-
-    async def missing() -> bool:
-        try:
-            await client.raw("DELETE", path)
-        except NotFound:
-            return True
-        except OutcomeUnknown:
-            return False  # definitions of megabytes take their time on a busy machine
-        return False
-
-    await until(missing, seconds=SECONDS)
