@@ -216,7 +216,7 @@ TECHNOLOGIES ?= --rounds 3000
 technologies: $(VENV)/.dev $(VENV)/.installed  ## every technology on the same few cards at random, with crashes
 	@cd tests && ../$(BIN)/python -m support.technology_storm $(TECHNOLOGIES)
 
-# Without dependencies, as all are in the lock files: pip takes a pin of a package with extras for no pin of the package.
+# Without dependencies, as all are in the lock files: pip finds no pin of a package that another needs with extras.
 build/torch/.made build/jax/.made build/cupy/.made build/vllm/.made: build/%/.made: requirements/%.txt
 	@scripts/make_venv.sh $(PYTHON) $(@D)
 	@$(STAGE) "packages of $*" $(@D)/bin/pip --disable-pip-version-check install --no-compile --no-deps --require-hashes -r $<
