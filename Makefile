@@ -216,9 +216,10 @@ TECHNOLOGIES ?= --rounds 3000
 technologies: $(VENV)/.dev $(VENV)/.installed  ## every technology on the same few cards at random, with crashes
 	@cd tests && ../$(BIN)/python -m support.technology_storm $(TECHNOLOGIES)
 
+# Without dependencies, as all are in the lock files: pip finds no pin of a package that another needs with extras.
 build/torch/.made build/jax/.made build/cupy/.made build/vllm/.made: build/%/.made: requirements/%.txt
 	@scripts/make_venv.sh $(PYTHON) $(@D)
-	@$(STAGE) "packages of $*" $(@D)/bin/pip --disable-pip-version-check install --no-compile --require-hashes -r $<
+	@$(STAGE) "packages of $*" $(@D)/bin/pip --disable-pip-version-check install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 torch: build/torch/.made $(VENV)/.dev $(VENV)/.installed  ## PyTorch's CUDA wheel (3 GB) on simulated cards, step by step

@@ -39,7 +39,8 @@ from support.local_pool import FAR, local_pool
 
 CARD: Final = "A100-80G"
 SLICE: Final = ("--memory", "8GiB")
-SECONDS: Final = 1500.0
+SECONDS: Final = 3600.0
+"""For one process of a program: some minutes on two quiet cores, half an hour on busy ones."""
 TRIES: Final = 8
 """How often a program starts anew behind a step at which its process ended."""
 LOOK_SECONDS: Final = 0.5

@@ -19,7 +19,7 @@ cp -r "$source"/programs "$gpu"/programs && rm -rf "$gpu"/programs/__pycache__
 
 # All programs and libraries of the product, so that a new part needs no line here. Tests stay at home.
 built=$(.venv/bin/python -c 'from egpu.adapters import native; print(native.path("libegpu-interposer.so").parent)')
-(cd "$built" && find . \( -type l -o -type f \( -name '*.so' -o -name '*.so.*' -o -perm -u+x \) \) ! -path './tests/*' ! -path '*CMake*' -print0) |
+(cd "$built" && find . \( -type l -o -type f \( -name '*.so' -o -name '*.so.*' -o -perm -u+x \) \) ! -path '*/tests/*' ! -path '*CMake*' -print0) |
     while IFS= read -r -d '' part; do
         [ -L "$built/$part" ] || head -c 4 "$built/$part" | grep -q ELF || continue
         mkdir -p "$gpu/native/$(dirname "$part")" && cp -P "$built/$part" "$gpu/native/$part"

@@ -273,8 +273,8 @@ SINGULAR: Final = """
 
 # The same with sizes of 64 bits, of a type that is an argument; pivots are of 64 bits, too.
 GENERIC: Final = """
-    params = made("DnCreateParams")
-    call("DnSetAdvOptions", params, 0, 1)
+    chosen = made("DnCreateParams")
+    call("DnSetAdvOptions", chosen, 0, 1)
     def generic(name, *arguments, lent_=True, after=(), only_there=()):
         \"\"\"With what is to be lent; arguments that are whole numbers are of 64 bits, those in lists of 32.\"\"\"
         given = [ctypes.c_int(*each) if isinstance(each, list) else long(each) if isinstance(each, int) else each
@@ -290,6 +290,7 @@ GENERIC: Final = """
         call("DnX" + name, handle, params, *given, info.at, *after)
         return info.one().ravel().tolist()
     for letter, kind, *_ in KINDS:
+        params = chosen if letter in "SC" else None  # the default algorithms, as PyTorch asks for them
         type, of_reals = [DATA[letter]], [DATA[letter] & 1]
         matrix, sides = definite(kind, 6), numbers(kind, 6, 2)
         a, b = Card(half(matrix, 1), gap=1), Card(sides, gap=1)
@@ -354,7 +355,7 @@ GENERIC: Final = """
         type_w = [DATA[letter] & 1 | 4]
         assert generic("geev", [0], [0], 2, type, a.at, 2, type_w, w.at, type, None, 1, type, None, 1, type) == [2]
         assert np.isnan(w.one()).all()
-    call("DnDestroyParams", params)
+    call("DnDestroyParams", chosen)
 """
 
 # What cuBLAS has of solvers.

@@ -29,6 +29,8 @@ def test_the_packed_trial_runs_its_steps_on_a_simulated_card(sim: Machine, tmp_p
     pack = ["bash", ROOT / "tests/gpu/trial/pack.sh"]
     done = subprocess.run(pack, cwd=ROOT, env=ours, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    assert list(packed.rglob("egpu-executor"))
+    assert not list(packed.rglob("tests"))  # neither of the build, nor those for libFuzzer: 38 MiB
     ours |= {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": str(sim.driver_dir),

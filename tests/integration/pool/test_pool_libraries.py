@@ -38,6 +38,7 @@ def test_executors_use_libraries_of_named_folders_and_differences_are_told(sim: 
         pool.broker()
         pool.serve("one", 1, "--driver-dir", str(driver), "--library-path", str(named))
         assert [one["libraries"] for one in pool.servers()] == [{"cublas": "13.0.2"}]
+        assert '"libraries": {"cublas": "13.0.2"}' in (pool.directory / "one.log").read_text()
         done = pool.run([str(python), "-c", ASK], "--no-ptx")
     assert done.stdout.strip() == str([0, NOT_INITIALIZED]), done.stderr
     told = "libraries of one differ from the command's packages: cublas 13.0.2 (here 13.1.0.3)"
