@@ -1,5 +1,6 @@
 """The storm: many pods at once on four nodes of four cards, in peace and while components are killed; and rounds of
-pods with resource names and with ResourceClaims, on nodes whose cards the extender or kube-scheduler gives out."""
+pods with resource names and with ResourceClaims, on nodes whose cards the extender or kube-scheduler gives out. In the
+rounds, less important pods with ResourceClaims have the extender's cards at first, and are evicted."""
 
 import asyncio
 import contextlib
@@ -7,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from egpu_base.api.kubernetes import Pod
 from egpu_base.errors import ElasticGPUError
 from egpu_base.kubernetes import Client
 from support import claim_storm
-from support.claim_storm import ClaimRecords, claims_given_back
+from support.claim_storm import ClaimRecords, claims_given_back, is_victim
 from support.long import or_long
 from support.storm import Witness, check_container, manifests
 from support.waiting import until
@@ -43,6 +45,8 @@ kube-scheduler does, and would find the extender dead again and again if it were
 
 GIVEN_BACK_SECONDS = 40.0
 PODS_OF_A_ROUND, CLAIM_PODS_OF_A_ROUND, KILLS_OF_A_ROUND = or_long((8, 16, 4), (12, 24, 8))
+VICTIMS_OF_A_ROUND = 8
+"""As many as priced nodes have cards: each more important pod there has to evict some of them."""
 
 
 async def _until_done(client: Client, count: int) -> list[Pod]:
@@ -50,7 +54,7 @@ async def _until_done(client: Client, count: int) -> list[Pod]:
 
     async def finished() -> bool:
         with contextlib.suppress(ElasticGPUError):
-            pods[:] = await client.list(Pod, namespace="default")
+            pods[:] = [pod for pod in await client.list(Pod, namespace="default") if not is_victim(pod)]
         return len(pods) == count and all(pod.finished for pod in pods)
 
     def waiting() -> str:
@@ -99,6 +103,28 @@ async def _check_pods(
         }
         assert set(allocation.containers) == demanding
         await _check_logs(client, pod, allocation.containers)
+
+
+async def _start_victims(client: Client, victims: Sequence[dict[str, Any]]) -> None:
+    """Create the victims, and wait until all run."""
+    await asyncio.gather(*(files.create(client, [pod]) for pod in victims))
+    pods: list[Pod] = []
+
+    async def run() -> bool:
+        pods[:] = await client.list(Pod, namespace="default")
+        return [pod.status.phase for pod in pods] == ["Running"] * len(victims)
+
+    await until(run, lambda: f"victims run: {[f'{pod.name}: {_state(pod)}' for pod in pods]}", seconds=STORM_SECONDS)
+
+
+async def _check_victims(client: Client, gpus: Sequence[ElasticGPU], records: ClaimRecords) -> int:
+    """Check that the victims that were not evicted are still in their slices; return how many these are."""
+    left = [pod for pod in await client.list(Pod, namespace="default") if is_victim(pod)]
+    for pod in left:
+        if pod.metadata.deletion_timestamp is None:
+            assert pod.status.phase == "Running", f"{pod.name}: {pod.status}"
+            await _check_logs(client, pod, records.given(pod, gpus))
+    return sum(pod.metadata.deletion_timestamp is None for pod in left)
 
 
 async def _check_logs(client: Client, pod: Pod, given: Mapping[str, ContainerAllocation]) -> None:
@@ -159,16 +185,27 @@ async def _kill_at_random(running: Cluster, rng: random.Random, killed: list[str
             killed.append(name)
 
 
-async def _storm(running: Cluster, pods: list[dict[str, Any]], *, seed: int, kills: int) -> list[str]:
-    killed: list[str] = []
+@dataclass
+class Struck:
+    """The components that were killed, and the number of pods that were evicted."""
+
+    killed: list[str] = field(default_factory=list[str])
+    evicted: int = 0
+
+
+async def _storm(
+    running: Cluster, pods: list[dict[str, Any]], *, seed: int, kills: int, victims: Sequence[dict[str, Any]] = ()
+) -> Struck:
+    struck = Struck()
     witness = Witness()
     async with running.client() as client:
         records = ClaimRecords(client)
         background = [asyncio.create_task(witness.watch(client)), asyncio.create_task(records.watch())]
         try:
+            await _start_victims(client, victims)
             await asyncio.gather(*(files.create(client, [pod]) for pod in pods))
             if kills:
-                task = _kill_at_random(running, random.Random(seed), killed, most=kills)
+                task = _kill_at_random(running, random.Random(seed), struck.killed, most=kills)
                 background.append(asyncio.create_task(task))
             done = await _until_done(client, len(pods))
         finally:
@@ -179,8 +216,9 @@ async def _storm(running: Cluster, pods: list[dict[str, Any]], *, seed: int, kil
         witness.look(list(gpus), done, list(claims), [])
         assert not witness.problems, "\n".join(sorted(witness.problems))
         await _check_pods(client, done, gpus, witness, records)
+        struck.evicted = len(victims) - await _check_victims(client, gpus, records)
         await _check_given_back(running, client)
-    return killed
+    return struck
 
 
 async def test_many_pods_at_once() -> None:
@@ -192,14 +230,14 @@ async def test_many_pods_at_once() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_many_pods_while_components_are_killed(seed: int) -> None:
     async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
-        killed = await _storm(running, manifests(seed, PODS), seed=seed, kills=MOST_KILLS)
+        killed = (await _storm(running, manifests(seed, PODS), seed=seed, kills=MOST_KILLS)).killed
     kinds = {name.split("-")[0] for name in killed}
     assert kinds == set(KILLED_KINDS), f"the storm was over before enough was killed: {killed}"
 
 
 @pytest.mark.timeout(120 + ROUNDS * (STORM_SECONDS + 60))
 async def test_pods_and_claims_by_both_allocators_while_components_are_killed() -> None:
-    killed: list[str] = []
+    killed, evicted = list[str](), 0
     async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running, running.client() as client:
         await claim_storm.prepare(running, client)
         for number in range(ROUNDS):
@@ -207,7 +245,12 @@ async def test_pods_and_claims_by_both_allocators_while_components_are_killed() 
             pods = [*manifests(seed, PODS_OF_A_ROUND), *claim_storm.pods(seed, CLAIM_PODS_OF_A_ROUND)]
             random.Random(seed).shuffle(pods)
             began = time.monotonic()
-            killed += await _storm(running, pods, seed=seed, kills=KILLS_OF_A_ROUND)
-            print(f"round {number}, seed {seed}: {time.monotonic() - began:.0f} s, {len(killed)} kills")
+            victims = claim_storm.victims(VICTIMS_OF_A_ROUND)
+            struck = await _storm(running, pods, seed=seed, kills=KILLS_OF_A_ROUND, victims=victims)
+            killed += struck.killed
+            evicted += struck.evicted
+            took = time.monotonic() - began
+            print(f"round {number}, seed {seed}: {took:.0f} s; so far {len(killed)} kills, {evicted} evicted")
+    assert evicted
     kinds = {name.split("-")[0] for name in killed}
     assert kinds == set(KILLED_KINDS), f"the rounds were over before enough was killed: {killed}"

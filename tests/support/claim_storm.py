@@ -1,11 +1,12 @@
 """Pods with ResourceClaims for the storm (`support.storm`), on nodes with each allocator.
 
-Each request of a claim is for one container, which reports as all containers of the storm do.
+Each request of a claim is for one container, which reports as all containers of the storm do. Victims are pods with
+claims that run on, have the cards of priced nodes, and are less important than all others: they are evicted.
 """
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,11 @@ TEMPLATES: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtem
 SIZES: Final = ((10, 1000), (20, 3001), (40, 7000), (60, 500))
 """Percent and MiB."""
 POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+VICTIM: Final = "victim"
+"""The PriorityClass of victims, and the prefix of their names."""
+PRIORITIES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+VICTIM_SECONDS: Final = 3600.0
+"""Longer than any round."""
 
 
 def _request(name: str, klass: str, **exactly: Any) -> dict[str, Any]:
@@ -55,6 +61,8 @@ async def prepare(running: Cluster, client: Client) -> None:
     """Give each node its allocator, and create classes and templates."""
     classes = {"slice": names.VCUDA, "whole": names.PHYSICAL}
     await manifests.create(client, [a_class(*one, "WaitForFirstConsumer") for one in classes.items()])
+    least = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": VICTIM}, "value": -10}
+    await client.raw("POST", PRIORITIES, body=least)
     wanted = dict(zip(sorted(running.node_names), ALLOCATORS, strict=True))
     for node, allocator in wanted.items():
         await client.patch(Node, node, {"metadata": {"labels": {names.ALLOCATOR: allocator}}})
@@ -85,12 +93,37 @@ def pods(seed: int, count: int) -> list[dict[str, Any]]:
     return [_pod(rng, number) for number in range(count)]
 
 
+def victims(count: int) -> list[dict[str, Any]]:
+    """`count` pods that hold cards of priced nodes until they are evicted: three in four hold a whole card each."""
+    return [_victim(number) for number in range(count)]
+
+
+def is_victim(pod: Pod) -> bool:
+    return pod.name.startswith(VICTIM)
+
+
+def _victim(number: int) -> dict[str, Any]:
+    spec = _spec(["whole" if number % 4 else "both"], lambda: VICTIM_SECONDS)
+    spec |= {"priorityClassName": VICTIM, "nodeSelector": {names.ALLOCATOR: names.PRICED}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{VICTIM}-{number}"}, "spec": spec}
+
+
 def _pod(rng: random.Random, number: int) -> dict[str, Any]:
     templates = rng.choices(list(REQUESTS), weights=(5, 5, 5, 5, 2, 4, 2), k=rng.choice((1, 1, 1, 2)))
+    spec = _spec(templates, lambda: rng.uniform(0.2, 1.0))
+    if rng.random() < 0.5:
+        spec["nodeSelector"] = {names.ALLOCATOR: rng.choice((names.PRICED, names.DRA))}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"claims-{number}"}, "spec": spec}
+
+
+def _spec(templates: Sequence[str], seconds: Callable[[], float]) -> dict[str, Any]:
+    """A pod with a claim of each template, and a container for each request that holds it for some seconds."""
     containers = [
-        _container(rng, f"gpu{at}", request["name"]) for at, name in enumerate(templates) for request in REQUESTS[name]
+        _container(seconds(), f"gpu{at}", request["name"])
+        for at, name in enumerate(templates)
+        for request in REQUESTS[name]
     ]
-    spec: dict[str, Any] = {
+    return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,
         "containers": containers,
@@ -98,16 +131,13 @@ def _pod(rng: random.Random, number: int) -> dict[str, Any]:
             {"name": f"gpu{at}", "resourceClaimTemplateName": name} for at, name in enumerate(templates)
         ],
     }
-    if rng.random() < 0.5:
-        spec["nodeSelector"] = {names.ALLOCATOR: rng.choice((names.PRICED, names.DRA))}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"claims-{number}"}, "spec": spec}
 
 
-def _container(rng: random.Random, claim: str, request: str) -> dict[str, Any]:
+def _container(seconds: float, claim: str, request: str) -> dict[str, Any]:
     return {
         "name": f"{claim}-{request}",
         "image": "any",
-        "command": ["sh", "-c", script(rng.uniform(0.2, 1.0))],
+        "command": ["sh", "-c", script(seconds)],
         "resources": {"claims": [{"name": claim, "request": request}]},
     }
 

@@ -87,6 +87,10 @@ async def claims(client: Client) -> list[ResourceClaim]:
     return list(await client.list(ResourceClaim, namespace="default"))
 
 
+async def reserved_for(client: Client, pod: str) -> bool:
+    return [one["name"] for claim in await claims(client) for one in claim.reserved_for] == [pod]
+
+
 async def end(client: Client, pod: str) -> None:
     await client.patch(Pod, pod, {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status")
 
@@ -105,6 +109,9 @@ async def test_a_pod_gets_a_claim_from_its_template_and_the_next_one_waits_for_i
     assert (made.allocation or {})["allocationTimestamp"]
     pod = await client.get(Pod, "first", namespace="default")
     assert pod.status.resource_claim_statuses == [{"name": "gpu", "resourceClaimName": made.name}]
+    lost = {"status": {"reservedFor": None}}
+    await client.patch(ResourceClaim, made.name, lost, namespace="default", subresource="status")
+    await until(lambda: reserved_for(client, "first"), "reserved for its bound pod again")
 
     await make_pod(client, "second")
 
@@ -127,6 +134,28 @@ async def test_a_pod_gets_a_claim_from_its_template_and_the_next_one_waits_for_i
         return not await claims(client)
 
     await until(none, "a claim goes with its pod")
+
+
+async def test_a_bound_pod_gets_its_reservation_back(client: Client) -> None:
+    """kube-scheduler withdraws it if the binding got no answer, and the binding may have been written."""
+    await prepare(client)
+    await client.raw(
+        "POST", f"{NAMESPACED}/resourceclaims", body={"metadata": {"name": "shared"}, "spec": claim_spec()}
+    )
+    await make_pod(client, "own", resourceClaimName="shared")
+    await until(lambda: node_of(client, "own"), "scheduled")
+    await make_pod(client, "beside", resourceClaimName="shared")
+    await until(lambda: node_of(client, "beside"), "scheduled")
+    for left in (["beside"], ["own"]):
+        (claim,) = await claims(client)
+        kept = [one for one in claim.reserved_for if one["name"] in left]
+        patch = {"status": {"reservedFor": kept}}
+        await client.patch(ResourceClaim, "shared", patch, namespace="default", subresource="status")
+
+        async def both() -> bool:
+            return {one["name"] for one in (await claims(client))[0].reserved_for} == {"own", "beside"}
+
+        await until(both, "both have it")
 
 
 async def test_pods_share_a_claim_that_people_made(client: Client) -> None:

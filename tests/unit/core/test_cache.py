@@ -8,6 +8,7 @@ from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimSt
 from egpu.core.claims.lifecycle import claim_slices
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
+from egpu.core.placement.reservations import Reservation, Reserved
 from support.objects import (
     BINPACK,
     card,
@@ -113,6 +114,16 @@ def test_two_modes_on_one_card_are_reported() -> None:
     cache.pod_changed(placed(whole, other.ranking.choose(other.request(whole), "n0", BINPACK)))
     assert "several modes at once" in cache.problems()[0]
     assert "over-committed and takes no new work" in why_not(cache, slice_pod("x", core=1))
+
+
+def test_a_card_that_is_reserved_in_another_mode_is_not_called_over_committed() -> None:
+    cache, other = cluster(), cluster()
+    place(cache, slice_pod("p"))
+    whole = pod("w", container("app", {"nvidia.com/gpu": 1}))
+    reserved = Reserved(allocation=other.ranking.choose(other.request(whole), "n0", BINPACK), until=1)
+    cache.reservations.keep(Reservation.of(whole, reserved))
+    assert cache.problems() == []
+    assert "reserved for another pod" in why_not(cache, slice_pod("x", core=1))
 
 
 def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:

@@ -9,7 +9,6 @@ node for a while."""
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -20,7 +19,7 @@ from egpu.apps.extender.device_claim_writer import DeviceClaimWriter
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.quotas import Quotas
 from egpu.apps.extender.view import View
-from egpu.core.dra.asking import Asked, asked, check_gang_size, check_size
+from egpu.core.dra.asking import Asked, KnownAsks, check_gang_size, check_size
 from egpu.core.dra.choosing import Choice, Wish, choose, request_of, with_room, without_held
 from egpu.core.dra.held import node_of
 from egpu.core.dra.references import claim_names, is_for, single_node
@@ -84,15 +83,14 @@ class PricedClaims:
         """The node of the claims of a waiting pod that this process gave, by the pod's UID."""
         self._avoided: dict[str, dict[str, float]] = {}
         """Nodes that a waiting pod avoids, and until when, by the pod's UID."""
-        self._asked: dict[str, Asked] = {}
-        """What claims without an allocation ask for, by UID, while the classes are the same: specs never change."""
+        self._asks = KnownAsks(view.cache.classes, view.device_classes.get)
         self._gangs: set[str] = set()
         """Gangs (`namespace/name`) that are being served."""
         self._looks = ClaimLooks()
         self.loop: Loop[str] = Loop("priced claims", self.reconcile, workers=WORKERS)
         view.pods.on_change(self._pod)
         view.device_claims.on_change(self._claim)
-        view.classes.on_change(lambda _: self._asked.clear())
+        view.classes.on_change(lambda _: self._asks.forget())
         view.device_classes.on_change(lambda _: self._classes_changed())
         view.on_room(self.consider_all)
 
@@ -104,7 +102,7 @@ class PricedClaims:
             self.loop.queue.add(uid)
 
     def _classes_changed(self) -> None:
-        self._asked.clear()
+        self._asks.forget()
         self.consider_all()
 
     def _pod(self, change: Change[Pod]) -> None:
@@ -125,8 +123,6 @@ class PricedClaims:
 
     def _claim(self, change: Change[ResourceClaim]) -> None:
         claim = change.subject
-        if change.new is None or claim.status.allocation is not None:
-            self._asked.pop(claim.uid, None)
         users = self._users.get(claim.key, set())
         if not users:
             self._users.pop(claim.key, None)
@@ -177,10 +173,9 @@ class PricedClaims:
             if claim.status.allocation is None and not book.is_assumed(claim.uid):
                 if not is_for(claim, pod):
                     return None  # kube-scheduler refuses the claim that was made for another pod
-                wanted = self._asked.get(claim.uid) or asked(claim, view.cache.classes, view.device_classes.get)
+                wanted = self._asks.of(claim)
                 if wanted is not None:
-                    self._asked[claim.uid] = wanted
-                    waiting.append(replace(wanted, claim=claim))
+                    waiting.append(wanted)
         if not waiting:
             return None
         if names.DEMAND in pod.annotations:
@@ -343,7 +338,7 @@ class PricedClaims:
         ]
         if len(mine) < len(wish.held) or not mine:
             return False
-        as_new = [asked(one, view.cache.classes, view.device_classes.get) for one in mine]
+        as_new = map(self._asks.of, mine)
         try:
             self._choose(without_held(wish, [one for one in as_new if one is not None]))
         except DoesNotFit:

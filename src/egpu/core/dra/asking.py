@@ -5,9 +5,12 @@ cards, as `cardSelector` is one.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import CardRequirement, ContainerDemand
@@ -29,6 +32,10 @@ WHOLE: Final = 100
 MAX_DEVICES: Final = 32
 """Of one claim: the API server writes no larger allocation."""
 _EXACT: Final = ("", "ExactCount")
+_KNOWN: Final = 1024
+"""Different specs of claims that are known, the oldest is forgotten first."""
+_MOST_KNOWN_BYTES: Final = 4096
+"""The size of a known one, packed: a usual one has 200 bytes."""
 
 Classes = Mapping[str, ElasticGPUClass]
 DeviceClasses = Callable[[str], DeviceClass | None]
@@ -100,6 +107,32 @@ def asked(claim: ResourceClaim, classes: Classes, device_classes: DeviceClasses)
     if (cards := sum(demand.cards for demand in demands.values())) > MAX_DEVICES:
         raise NotSupported(f"{where}: it asks for {cards} cards; the most is {MAX_DEVICES}: use more claims")
     return Asked(claim, demands, config)
+
+
+class KnownAsks:
+    """What claims ask for, found out once for equal ones: a job's claims are all alike. `forget` after a change of the
+    classes."""
+
+    def __init__(self, classes: Classes, device_classes: DeviceClasses) -> None:
+        self._classes = classes
+        self._device_classes = device_classes
+        self._known: OrderedDict[bytes, Asked | None] = OrderedDict()
+
+    def of(self, claim: ResourceClaim) -> Asked | None:
+        """Return `asked` for the claim, with its errors."""
+        spec = msgspec.msgpack.encode(claim.spec.devices)
+        if len(spec) > _MOST_KNOWN_BYTES or TOO_LARGE in claim.annotations:
+            return asked(claim, self._classes, self._device_classes)
+        if spec in self._known:
+            found = self._known[spec]
+        else:
+            found = self._known[spec] = asked(claim, self._classes, self._device_classes)
+            if len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        return None if found is None else replace(found, claim=claim)
+
+    def forget(self) -> None:
+        self._known.clear()
 
 
 def _our_class(name: str, classes: Classes, device_classes: DeviceClasses) -> DeviceClass | None:

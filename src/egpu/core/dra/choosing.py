@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from fractions import Fraction
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -86,31 +87,60 @@ def choose(wish: Wish, scene: Scene, *, avoided: Collection[str] = (), timestamp
 
     Raises DoesNotFit, with why.
     """
-    request = request_of(wish, scene)
-    fits = with_room(wish, request, scene, avoided=avoided)
+    request, possible = request_of(wish, scene), _possible(wish, scene, avoided)
     objections: list[str] = []
-    takes = takers(wish.pod, request, scene, objections)
-    best = next(filter(takes, _best_first(request, fits, scene)), None)
-    if best is None:
+    takes = cache(takers(wish.pod, request, scene, objections))
+    placed = _likeliest(request, possible, scene, takes)
+    if placed is None:
+        placed = _best(request, _with_room(request, possible, scene), scene, takes)
+    if placed is None:
         raise DoesNotFit(_some(objections[:MAX_REASONS], of=len(objections)))
-    placed = scene.cache.ranking.choose(request, best, scene.policies)
-    return Choice(best, tuple(_allocated(one, placed, wish.pod, timestamp) for one in wish.waiting))
+    return Choice(placed.node, tuple(_allocated(one, placed, wish.pod, timestamp) for one in wish.waiting))
+
+
+def _likeliest(
+    request: Request, possible: Sequence[str], scene: Scene, takes: Callable[[str], bool]
+) -> PodAllocation | None:
+    """Return the cards on the best of all possible nodes, if the pod fits there; None if the nodes that fit have to be
+    found first, which takes several times as long."""
+    ranking = scene.cache.ranking
+    node = ranking.likeliest(request, possible, scene.policies)
+    if node is None:
+        return None
+    try:
+        placed = ranking.choose(request, node, scene.policies)
+    except DoesNotFit:
+        return None
+    return placed if takes(node) else None
+
+
+def _best(request: Request, fits: Sequence[str], scene: Scene, takes: Callable[[str], bool]) -> PodAllocation | None:
+    """Return the cards on the best of the fitting nodes that takes the pod; None if none does."""
+    node = next(filter(takes, _best_first(request, fits, scene)), None)
+    return None if node is None else scene.cache.ranking.choose(request, node, scene.policies)
 
 
 def with_room(wish: Wish, request: Request, scene: Scene, *, avoided: Collection[str] = ()) -> Sequence[str]:
     """Return the nodes whose cards can take the request, at least one. Raises DoesNotFit, with why."""
-    cache = scene.cache
-    priced: Sequence[str] = (wish.node,) if wish.node else cache.device_claims.priced_nodes()
-    if avoided and not wish.node:
-        priced = [one for one in priced if one not in avoided]
-    possible = cache.selection.of(wish.pod, priced)
+    return _with_room(request, _possible(wish, scene, avoided), scene)
+
+
+def _with_room(request: Request, possible: Sequence[str], scene: Scene) -> Sequence[str]:
     if not possible:
         raise DoesNotFit(f"no node with {names.ALLOCATOR}={names.PRICED} is one that the pod selects and may have")
-    filtered = cache.filter(request, possible)
+    filtered = scene.cache.filter(request, possible)
     if not filtered.ok.any():
         said = [f"{node}: {filtered.refusal(node).text()}" for node in filtered.refused[:MAX_REASONS]]
         raise DoesNotFit(_some(said, of=len(filtered.refused)))
     return possible.subset(filtered.ok) if isinstance(possible, NodeNames) else filtered.fits
+
+
+def _possible(wish: Wish, scene: Scene, avoided: Collection[str]) -> Sequence[str]:
+    """Return the nodes that may serve the wish by what the pod selects, and by claims that it has already."""
+    priced: Sequence[str] = (wish.node,) if wish.node else scene.cache.device_claims.priced_nodes()
+    if avoided and not wish.node:
+        priced = [one for one in priced if one not in avoided]
+    return scene.cache.selection.of(wish.pod, priced)
 
 
 def _some(reasons: Sequence[str], *, of: int) -> str:

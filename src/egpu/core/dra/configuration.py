@@ -4,6 +4,7 @@ A class decides for its claims: a claim may set only what the class leaves open.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,6 +19,10 @@ from egpu_base.errors import InvalidDemand, InvalidInput, NotSupported, UnknownP
 
 KIND: Final = "SliceConfig"
 FROM_CLASS: Final = "FromClass"
+_KNOWN: Final = 1024
+"""Configurations that are cached: nearly all claims of a class have the same."""
+_MOST_KNOWN_BYTES: Final = 1024
+"""The size of a cached one, packed. So no cache keeps long texts of others."""
 
 
 class SliceConfig(
@@ -73,6 +78,17 @@ def configuration(parts: Iterable[AllocationConfiguration], request: str) -> Sli
     Raises InvalidInput for a field that is unknown or already set otherwise, NotSupported for a technology that claims
     cannot have.
     """
+    listed = list(parts)
+    packed = msgspec.msgpack.encode(listed)
+    return _of_parts(listed, request) if len(packed) > _MOST_KNOWN_BYTES else _of_packed(packed, request)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _of_packed(packed: bytes, request: str) -> SliceConfig:
+    return _of_parts(msgspec.msgpack.decode(packed, type=list[AllocationConfiguration]), request)
+
+
+def _of_parts(parts: Iterable[AllocationConfiguration], request: str) -> SliceConfig:
     fields: dict[str, str] = {}
     for part in sorted(parts, key=lambda part: part.source != FROM_CLASS):
         if part.opaque is None or part.opaque.driver != names.DRIVER:

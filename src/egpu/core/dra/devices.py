@@ -7,6 +7,7 @@ claims share them, and the others stay whole.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -40,6 +41,8 @@ MAX_DEVICES: Final = 64
 """The API server's limit for a slice with a taint; without one it is 128. A taint may come at any time."""
 _LONGEST_STRING: Final = 64
 _LONGEST_NAME: Final = 253
+_KNOWN_NAMES: Final = 16_384
+"""Names of devices that are cached. A node's are asked for with each of its claims."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class PublishedCard:
     used_mib: int = 0
 
 
+@lru_cache(maxsize=_KNOWN_NAMES)
 def device_name(uuid: str) -> str:
     """Return the name of a card's device: its UUID as a DNS label, which a reboot does not change."""
     return re.sub(r"[^a-z0-9]+", "-", uuid.lower()).strip("-")[:63].strip("-")

@@ -84,6 +84,19 @@ class Ranking:
             found = _liked_first(found, fit.liking(request, self._ledger, nodes), fitting)
         return found
 
+    def likeliest(self, request: Request, nodes: Sequence[str], policies: Policies) -> str | None:
+        """Return the node that would be `rated` 1 if all of them fitted; None if the policy names none. So if the
+        request fits there, no other node is better. Raises MissingExtra."""
+        if not request.local or request.pooled or any(demand.prefer for demand in request.local.values()):
+            return None
+        rows, places = self._ledger.rows_of(nodes)
+        found = self._raw_scores(request.policies(policies).node, request, rows)
+        high = found.max(initial=-np.inf)
+        if not np.isfinite(high):
+            return None
+        ties = (found == high).nonzero()[0]
+        return nodes[int(places[ties[rows[ties].argmin()]])]
+
     def choose(self, request: Request, node: str, policies: Policies) -> PodAllocation:
         """Return the cards for the request on `node`. Changes nothing. Raises DoesNotFit, with why, and
         MissingExtra."""

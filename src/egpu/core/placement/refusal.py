@@ -12,7 +12,7 @@ from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
 from egpu.core.links import WORDS, best_set
 from egpu.core.mig import arrange
-from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, card_mode, least_bound, mode_name
+from egpu.core.placement.card_usage import CONFLICT, EXCLUSIVE, FREE, CardKey, card_mode, least_bound, mode_name
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.remote import servers
@@ -236,6 +236,8 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
             why = unsuited
         elif never:
             why = _never(demand, card, needs)
+        elif int(ledger.mode[cell]) == CONFLICT:
+            why = _conflict(ledger, CardKey(node, card.uuid))
         else:
             why = (
                 _now(
@@ -297,14 +299,19 @@ def _never(demand: ContainerDemand, card: Card, needs: Needs) -> str:
     return f"has {format_mib(card.memory_mib)} in all"
 
 
+def _conflict(ledger: Ledger, key: CardKey) -> str:
+    """Return why a card with holders of several modes has no room: one of them may be a reservation."""
+    if ledger.overcommit(key):
+        return "is over-committed and takes no new work"
+    return "is reserved for another pod, and the pods that have it have not ended yet"
+
+
 def _now(
     demand: ContainerDemand, card: Card, *, mode: int, core: tuple[int, int], memory: tuple[int, int]
 ) -> str | None:
     """Return why the card has no room now; None if it has. `core` and `memory`: (free, needed)."""
     if mode == EXCLUSIVE:
         return "is allocated whole"
-    if mode == CONFLICT:
-        return "is over-committed and takes no new work"
     if demand.exclusive:
         if mode == FREE:
             return None

@@ -19,6 +19,7 @@ from egpu_sim.cluster.controllers.pods import controller_of
 from egpu_sim.cluster.controllers.replica_sets import ReplicaSets
 from egpu_sim.cluster.controllers.resource_claims import PodClaims, ResourceClaims
 from egpu_sim.cluster.controllers.stateful_sets import StatefulSets
+from egpu_sim.cluster.dynamic import references
 from egpu_sim.cluster.dynamic.kinds import ResourceClaim
 from egpu_sim.cluster.dynamic.references import pod_claims
 
@@ -56,7 +57,7 @@ class Controllers:
         self._budgets.on_change(lambda change: self._disruptions.queue.add(change.subject.key))
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._claimant_changed)
-        self._claims.on_change(lambda change: self._freed.queue.add(change.subject.key))
+        self._claims.on_change(self._claim_changed)
         reflectors: list[Reflector[Any]] = [
             *self._owners.values(), self._pods, self._nodes, self._budgets, self._claims
         ]  # fmt: skip
@@ -100,6 +101,18 @@ class Controllers:
         for one in pod_claims(pod):
             if one.claim:
                 self._freed.queue.add(f"{pod.namespace}/{one.claim}")
+
+    def _claim_changed(self, change: Change[ResourceClaim]) -> None:
+        """Wake a claim, and the bound pods for which it is not reserved."""
+        claim = change.subject
+        self._freed.queue.add(claim.key)
+        if change.new is None or claim.allocation is None:
+            return
+        uid = references.owner(claim)
+        for pod in self._pods if not uid else filter(None, [self._pods.by_uid(uid)]):
+            used = pod.namespace == claim.namespace and any(one.claim == claim.name for one in pod_claims(pod))
+            if used and pod.spec.node_name and not references.is_reserved_for(claim, pod):
+                self._made.queue.add(pod.key)
 
     def _node_changed(self, change: Change[Node]) -> None:
         """Wake the DaemonSets: a new, gone, relabelled or retainted node may take other daemons."""

@@ -7,7 +7,13 @@ from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.runtime.reconcile import DONE, Result
 from egpu_sim.cluster.dynamic import references
-from egpu_sim.cluster.dynamic.kinds import FINALIZER, POD_CLAIM, ResourceClaim, ResourceClaimTemplate
+from egpu_sim.cluster.dynamic.kinds import (
+    FINALIZER,
+    POD_CLAIM,
+    RESERVED_LIMIT,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
 from egpu_sim.cluster.dynamic.references import PodClaim
 from egpu_sim.cluster.trees import Json, as_list, as_object, metadata
 
@@ -17,7 +23,8 @@ _BASE_CHARACTERS = 57
 
 
 class PodClaims:
-    """Makes the claims of one pod."""
+    """Makes the claims of one pod, and reserves them for it if kube-scheduler bound it and then took that back: its
+    binding may be written without an answer."""
 
     def __init__(self, client: Client, events: EventRecorder) -> None:
         self._client = client
@@ -30,6 +37,8 @@ class PodClaims:
             return DONE
         wanted = [one for one in references.pod_claims(pod) if one.template]
         if all(one.claim for one in wanted):
+            if pod.spec.node_name:
+                await self._reserve(pod)
             return DONE
         mine = [one for one in await self._client.list(ResourceClaim, namespace=namespace)
                 if references.owner(one) == pod.uid]  # fmt: skip
@@ -45,6 +54,23 @@ class PodClaims:
         patch = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": statuses}}
         await self._client.patch(Pod, pod.name, patch, namespace=namespace, subresource="status")
         return DONE
+
+    async def _reserve(self, pod: Pod) -> None:
+        for one in references.pod_claims(pod):
+            claim = await self._client.find(ResourceClaim, one.claim, namespace=pod.namespace)
+            if claim is None or claim.allocation is None or references.is_reserved_for(claim, pod):
+                continue
+            if one.template:
+                references.check_owner(pod, claim)
+            if len(claim.reserved_for) < RESERVED_LIMIT and claim.metadata.deletion_timestamp is None:
+                version = {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}
+                patch = {
+                    "metadata": version,
+                    "status": {"reservedFor": [*claim.reserved_for, references.consumer(pod)]},
+                }
+                await self._client.patch(
+                    ResourceClaim, claim.name, patch, namespace=pod.namespace, subresource="status"
+                )
 
     async def _make(self, pod: Pod, one: PodClaim) -> str:
         template = await self._client.find(ResourceClaimTemplate, one.template, namespace=pod.namespace)

@@ -1,6 +1,6 @@
 """The kinds of resource.k8s.io/v1: metadata typed, spec and status as they are."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from msgspec import field
 
@@ -13,6 +13,9 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 """Keeps a claim with an allocation."""
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a generated claim: its name in the pod."""
+
+RESERVED_LIMIT: Final = 256
+"""Users of one claim."""
 
 
 class ResourceClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="ResourceClaim"):

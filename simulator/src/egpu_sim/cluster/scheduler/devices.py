@@ -16,7 +16,7 @@ from egpu_base.kubernetes.client import Client
 from egpu_base.kubernetes.paths import path_of
 from egpu_base.kubernetes.reflector import Change, Reflector
 from egpu_sim.cluster.dynamic import references
-from egpu_sim.cluster.dynamic.kinds import FINALIZER, DeviceClass, ResourceClaim, ResourceSlice
+from egpu_sim.cluster.dynamic.kinds import FINALIZER, RESERVED_LIMIT, DeviceClass, ResourceClaim, ResourceSlice
 from egpu_sim.cluster.dynamic.pools import pools_of
 from egpu_sim.cluster.dynamic.requests import Request, requests_of
 from egpu_sim.cluster.dynamic.search import Search, Taken
@@ -24,7 +24,6 @@ from egpu_sim.cluster.scheduler.events import DYNAMIC_RESOURCES, Event
 from egpu_sim.cluster.scheduler.filters import Rejection, node_selector_predicate
 from egpu_sim.cluster.trees import Json, as_list, as_object, at, metadata, objects_at
 
-RESERVED_LIMIT: Final = 256
 WRITE_ATTEMPTS: Final = 5
 """Times a claim is written again because it changed meanwhile."""
 

@@ -9,13 +9,13 @@ from egpu_sim.cluster.apiserver.kinds.devices import parts
 from egpu_sim.cluster.apiserver.kinds.podspec import canonical
 from egpu_sim.cluster.apiserver.kinds.resources import Rules
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
+from egpu_sim.cluster.dynamic.kinds import RESERVED_LIMIT
 from egpu_sim.cluster.trees import Json, as_list, as_object, at, metadata, objects_at
 
 REQUESTS_LIMIT: Final = 32
 RESULTS_LIMIT: Final = 32
 CONSTRAINTS_LIMIT: Final = 32
 ALTERNATIVES_LIMIT: Final = 8
-RESERVED_LIMIT: Final = 256
 _REFERENCE: Final = (
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
 )
