@@ -110,7 +110,9 @@ MpsShm = Annotated[
         "the mount. 0: no shared /dev/shm.",
     ),
 ]
-SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots (GPU containers) per card.")]
+SlotsPerCard = Annotated[
+    int, typer.Option("--slots-per-card", "--tokens-per-card", min=1, help="Slots (GPU containers) per card.")
+]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
