@@ -11,8 +11,8 @@ STAGE  := scripts/stage.sh
 # took 11 s to start in place of 5.5.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests mostly wait for processes they started, so one worker more than there are cores.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# Tests wait for processes that they started for nearly half of their time, so two workers more than there are cores.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 
 NATIVE_SOURCES := $(shell find native simulator/native -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' -o -name '*.def' -o -name '*.ptx' -o -name '*.map' -o -name 'CMakeLists.txt' \))
 

@@ -19,6 +19,7 @@ import pytest_asyncio
 from egpu.api.vocabularies import BY_NAME, OPTIONAL
 from egpu.laptop.cluster import ClusterConfig, cluster
 from egpu_base.kubernetes import Client
+from support import forked_commands
 from support.target import Target
 
 IMAGE_PYTHON = "/opt/elastic-gpu/bin/python"
@@ -44,8 +45,9 @@ async def target() -> AsyncIterator[Target]:
     # A name that means a whole card goes on meaning one.
     vocabularies = tuple(name for name in OPTIONAL if not BY_NAME[name].takes_over)
     config = ClusterConfig(nodes=2, cards_per_node=2, profiles=("A100-80G", "T4"), vocabularies=vocabularies)
-    async with cluster(config) as running, running.client() as client:
-        yield Target(client, "default", "any", sys.executable, real=False)
+    with forked_commands.imported_once():
+        async with cluster(config) as running, running.client() as client:
+            yield Target(client, "default", "any", sys.executable, real=False)
 
 
 async def _image_of_the_agents(client: Client) -> str:

@@ -50,9 +50,9 @@ def demo() -> Iterator[tuple[Place, subprocess.CompletedProcess[str]]]:
         for line in process.stdout:
             place.look()
             lines.append(line)
-        process.wait(DEADLINE_SECONDS)
+        code = process.wait(DEADLINE_SECONDS)
         process.stdout.close()
-        yield place, subprocess.CompletedProcess("demo", process.returncode, "".join(lines), place.stderr())
+        yield place, subprocess.CompletedProcess("demo", code, "".join(lines), place.stderr())
 
 
 def test_the_demo_shows_what_it_promises(demo: tuple[Place, subprocess.CompletedProcess[str]]):

@@ -23,12 +23,15 @@ import yaml
 from egpu.api import names
 from integration.kubectl import Kubectl, debian_kubectl
 from support.commands import Place, up
+from support.long import or_long
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = "egpu,egpuc,egpuclass"
 OWN = shutil.which("kubectl", path="/usr/local/bin:/usr/bin:/bin")
+TOOLS = or_long(["own" if OWN else "1.20"], ["1.20", "own"])
+"""`test_apiserver_kubectl` always has both at the API server."""
 
 
 class Tool(Kubectl):
@@ -65,7 +68,7 @@ def kubeconfig() -> Iterator[Path]:
         assert "Traceback" not in place.stderr()
 
 
-@pytest.fixture(params=["1.20", "own"])
+@pytest.fixture(params=TOOLS)
 def kubectl(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path) -> Iterator[Tool]:
     """One kubectl; what its test made is removed."""
     if request.param == "own" and OWN is None:

@@ -61,17 +61,12 @@ class Place:
             cwd=self.root,
         )
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **env: str) -> forked_commands.Running:
         """`egpu ARGUMENTS`, running."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "egpu", *arguments],
-            env=self.environment(**env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.root / "stderr").open("ab"),
-            text=True,
-            cwd=self.root,
-        )
+        with (self.root / "stderr").open("ab") as stderr:
+            return forked_commands.popen(
+                arguments, env=self.environment(**env), stdout=subprocess.PIPE, stderr=stderr, cwd=self.root
+            )
 
     def stderr(self) -> str:
         return (self.root / "stderr").read_text()
@@ -99,7 +94,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def up(place: Place, *arguments: str) -> Generator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def up(place: Place, *arguments: str) -> Generator[tuple[forked_commands.Running, dict[str, Any]]]:
     """`egpu up -o json ARGUMENTS` while the context lasts: the process and the facts that it printed."""
     process = place.start("up", "-o", "json", *arguments)
     try:
@@ -114,7 +109,7 @@ def up(place: Place, *arguments: str) -> Generator[tuple[subprocess.Popen[str], 
         process.stdout.close()
 
 
-def _facts(process: subprocess.Popen[str], place: Place) -> dict[str, Any]:
+def _facts(process: forked_commands.Running, place: Place) -> dict[str, Any]:
     """The JSON object that the process prints first."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], DEADLINE_SECONDS)

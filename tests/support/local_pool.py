@@ -53,8 +53,8 @@ class LocalPool:
     directory: Path
     port: int
     tls: Path | None = None
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    commands: dict[str, list[str]] = field(default_factory=dict)
+    processes: dict[str, forked_commands.Running] = field(default_factory=dict)
+    commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     """What its processes have in theirs beside ours."""
     _issued: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -69,12 +69,12 @@ class LocalPool:
         return self._issued[role, name]
 
     def start(self, name: str, *command: str) -> None:
-        self.commands[name] = [sys.executable, "-m", "egpu", *command]
+        self.commands[name] = command
         self.again(name)
 
     def again(self, name: str) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
+            self.processes[name] = forked_commands.popen(
                 self.commands[name], stdout=log, stderr=log, env={**os.environ, **self.environment}
             )
 

@@ -18,6 +18,9 @@ DEADLINE_SECONDS: Final = 90.0
 POLL_SECONDS: Final = (0.01, 0.1)
 """The shortest and the longest pause between two looks."""
 
+SLOW_POLL_SECONDS: Final = 0.5
+"""The longest pause after a look that takes longer still, such as one that runs kubectl."""
+
 PAUSES_PER_LOOK: Final = 4
 """A pause is so many times as long as the look before it. A look that runs kubectl would else keep a core busy, and
 what it waits for would take longer."""
@@ -61,8 +64,8 @@ def wait_until(condition: Callable[[], T | None], what: What = "", *, seconds: f
 
 def _pause(began: float) -> float:
     """Return the seconds to the next look, after one that began then."""
-    shortest, longest = POLL_SECONDS
-    return min(longest, max(shortest, PAUSES_PER_LOOK * (time.monotonic() - began)))
+    (shortest, longest), look = POLL_SECONDS, time.monotonic() - began
+    return max(shortest, min(longest, PAUSES_PER_LOOK * look), min(SLOW_POLL_SECONDS, look))
 
 
 def _check(deadline: float, what: What, answer: object) -> None:

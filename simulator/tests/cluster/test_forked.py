@@ -49,6 +49,32 @@ async def test_a_module_runs_with_its_arguments_environment_and_log(forks: ForkS
         process.send_signal(signal.SIGTERM)
 
 
+ENDINGS = """
+import atexit, sys, threading, time
+if __name__ == "__main__":
+    atexit.register(print, "registered")
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    ways = {"falls": lambda: None, "says": lambda: sys.exit("why"), "raises": lambda: 1 / 0, "none": sys.exit}
+    ways[sys.argv[1]]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "said"), [("falls", 0, ""), ("none", 0, ""), ("says", 1, "why"), ("raises", 1, "ZeroDivisionError")]
+)
+async def test_a_module_ends_as_python_ends_it(
+    forks: ForkServer, tmp_path: Path, way: str, code: int, said: str
+) -> None:
+    """Its threads end before it, and what it registered for its end runs."""
+    (tmp_path / "endings.py").write_text(ENDINGS)
+    log_file = tmp_path / "endings.log"
+    process = await forks.spawn("one", ("endings", way), env={}, log_file=log_file)
+    assert await process.wait() == code
+    lines = log_file.read_text().splitlines()
+    assert [line for line in lines if line in ("thread", "registered")] == ["thread", "registered"]
+    assert said in log_file.read_text()
+
+
 async def test_processes_started_at_once_have_their_own_ends_and_names(forks: ForkServer, tmp_path: Path) -> None:
     names = [f"number-{number}" for number in range(8)]
     sleeping = await start(forks, tmp_path, "sleep", name="sleeping")

@@ -2,6 +2,7 @@
 
 machines      simulated machines in the place of real cards
 cluster       the product's components on a small Kubernetes: `egpu up`
+late_imports  what those components import late
 dashboard     its dashboard, and a user who may only look
 installation  what deploy/ installs beside workloads
 credentials   by which scheduler and extender know each other

@@ -45,7 +45,7 @@ OWN_CONFIGURATION = "own-scheduler.yaml"
 """Configuration of our own kube-scheduler, among Kubernetes's programs."""
 WEBHOOK_SERVICE = "elastic-gpu-webhook"
 DASHBOARD = "dashboard"
-MODULES = ("egpu.cli.app", "egpu.cli.components", *(f"egpu.apps.{app}" for app in (
+MODULES = ("egpu.cli.app", "egpu.laptop.late_imports", "egpu.cli.components", *(f"egpu.apps.{app}" for app in (
     "webhook", "extender", "controller", "agent", "shim", DASHBOARD)), "egpu.cli.dashboard")  # fmt: skip
 """What the processes import."""
 VIEWER = "viewer"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from egpu_sim.machines import machine as simulator
+from support import forked_commands
 from support.waiting import DEADLINE_SECONDS
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
@@ -47,13 +48,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def command(place: Path, memory: str, *arguments: object) -> list[str]:
     sliced = ["run", "--state-dir", place / "state", "--simulate", "A100-80G", "--core", 30, "--memory", memory, "--"]
-    return [*EGPU, *map(str, [*sliced, sys.executable, place / "hold.py", *arguments])]
+    return list(map(str, [*sliced, sys.executable, place / "hold.py", *arguments]))
 
 
 @pytest.fixture(scope="module")
 def neighbour(place: Path) -> Iterator[int]:
     """The pid of a program in another slice of the same card."""
-    child = subprocess.Popen(command(place, "4GiB", 3000), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [*EGPU, *command(place, "4GiB", 3000)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout
     yield int(child.stdout.readline())
     child.communicate(timeout=DEADLINE_SECONDS)
@@ -61,12 +64,9 @@ def neighbour(place: Path) -> Iterator[int]:
 
 def read(place: Path, *reader: str) -> tuple[int, str]:
     """The pid of the program that holds memory, and what the reader says beside it."""
-    done = subprocess.run(
+    done = forked_commands.run(
         command(place, "2GiB", 256, str(Path(sys.executable).parent / reader[0]), *reader[1:]),
-        capture_output=True,
-        text=True,
         timeout=DEADLINE_SECONDS,
-        check=False,
         env={**os.environ, "COLUMNS": "120", "LINES": "60", "TERM": "xterm"},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,9 @@
 """The small nvidia-smi of slices: what scripts read has NVIDIA's form, what people read fits a terminal, and both show
 the slice, not the card."""
 
+import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from egpu_base.errors import NotSupported
 from egpu_sim import native as simulated
 from egpu_sim.machines import machine as simulator
 from egpu_sim.machines.machine import Machine
+from support import forked_commands
 from support.simulated_gpu import Program, environment, machine
 
 MODEL = "NVIDIA A100-SXM4-80GB"
@@ -116,11 +117,11 @@ def test_a_full_disk_is_no_success(two: Machine) -> None:
 
 
 def test_a_simulated_slice_has_it_on_its_path_with_the_samples(tmp_path: Path) -> None:
-    egpu = [sys.executable, "-m", "egpu", "run", "--state-dir", str(tmp_path / "state"), "--simulate", "A100-80G"]
+    egpu = ["run", "--state-dir", str(tmp_path / "state"), "--simulate", "A100-80G"]
     asked = "nvidia-smi --query-gpu=memory.total --format=csv,noheader && command -v egpu-sample-spin"
     slice_ = [*egpu, "--core", "30", "--memory", "2GiB", "--", "sh", "-c", asked]
     try:
-        done = subprocess.run(slice_, capture_output=True, text=True, timeout=60, check=True)
+        done = forked_commands.run(slice_, env=os.environ, timeout=60, check=True)
     finally:
         for description in (tmp_path / "state").glob("*/machine/machine.json"):
             simulator.destroy(simulator.open_machine(description.parent))

@@ -6,7 +6,7 @@ ranks that share their gradients. Gradients are checked by what the loss does al
 
 import contextlib
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from egpu_sim.machines.machine import Machine
+from support import forked_commands
 from support.cudnn_programs import BACKEND, GRAPH, START
 from support.remote_gpu import remote
 from support.simulated_gpu import Program, run, source
@@ -228,9 +229,9 @@ def inside(sim: Machine, tmp_path: Path, where: str, program: str) -> list[str]:
     if where != "slice":
         with remote(sim, tmp_path, "shm" if where == "shm" else "tcp") as (client, _, _):
             return run(client, program)
-    egpu = [sys.executable, "-m", "egpu", "run", "--simulate", "A100-80G", "--core", "50", "--memory", "1GiB"]
+    egpu = ["run", "--simulate", "A100-80G", "--core", "50", "--memory", "1GiB"]
     command = [*egpu, "--state-dir", str(tmp_path), "--", sys.executable, "-c", source(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    done = forked_commands.run(command, env=os.environ, timeout=DEADLINE_SECONDS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import forked_commands
-from support.waiting import DEADLINE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("get", "cows"), ("get", "gpus"), ("explain", "--help")])
@@ -41,6 +41,26 @@ def test_a_fork_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     assert raised.value.cmd[-1] == mark
     done = forked_commands.run(["version"], env={"HOME": str(tmp_path)}, timeout=DEADLINE_SECONDS, check=True)
     assert done.stdout
+
+
+def test_a_running_fork_is_read_signalled_and_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "secret").touch(0o600)
+    (tmp_path / "secret").write_text("0123456789abcdef" * 2)
+    command = ["broker", "--listen", "127.0.0.1:0", "--secret-file", "secret"]
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        running = forked_commands.popen(command, env={}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr)
+    assert isinstance(running, forked_commands.ForkedPopen)
+    assert running.stdout is not None
+    wait_until(lambda: "broker starts" in log.read_text(), log.read_text)
+    assert running.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(0.01)
+    running.terminate()
+    assert running.wait(DEADLINE_SECONDS) == 0
+    assert running.stdout.read() == ""
+    running.stdout.close()
+    running.kill()  # it has ended: nothing happens
 
 
 def test_a_wrong_status_is_raised_when_it_is_asked_for(tmp_path: Path) -> None:

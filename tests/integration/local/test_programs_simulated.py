@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 from egpu_sim.machines import machine as simulator
+from support import forked_commands
 from support.local_pool import LocalPool, local_pool
 from support.long import or_long
 from support.repository import ROOT
@@ -50,11 +51,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def runner(environment: dict[str, str], *before: str) -> Runner:
     def run(*command: object, options: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
-        egpu = [sys.executable, "-m", "egpu", "run", *before, *options, "--memory", "1GiB", "--"]
-        return subprocess.run(
-            [*egpu, sys.executable, *map(str, command)],
-            env={**environment, **more}, capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
+        egpu = ["run", *before, *options, "--memory", "1GiB", "--"]
+        program = [sys.executable, *map(str, command)]
+        return forked_commands.run([*egpu, *program], env={**environment, **more}, timeout=SECONDS)
 
     return run
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support import forked_commands
 from support.waiting import wait_until
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
@@ -61,10 +62,8 @@ class Running:
 
     def egpu(self, command: str, *options: str) -> "subprocess.CompletedProcess[str]":
         (directory,) = self.state.glob("*/*.slice")
-        arguments = [*EGPU, command, str(directory), "--state-dir", str(self.state), *options]
-        return subprocess.run(
-            arguments, check=False, capture_output=True, text=True, timeout=120, env=os.environ | {"COLUMNS": "200"}
-        )
+        arguments = [command, str(directory), "--state-dir", str(self.state), *options]
+        return forked_commands.run(arguments, env=os.environ | {"COLUMNS": "200"}, timeout=120)
 
     def answer(self, command: str) -> dict[str, Any]:
         done = self.egpu(command, "-o", "json")
@@ -79,7 +78,7 @@ class Running:
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    subprocess.run([*EGPU, "sim", "rm", "--all", "--state-dir", str(tmp_path)], check=False, capture_output=True)
+    forked_commands.run(["sim", "rm", "--all", "--state-dir", str(tmp_path)], env=os.environ, timeout=120)
 
 
 def test_parked_and_woken_by_hand_and_by_its_next_call(state: Path) -> None:
@@ -113,6 +112,6 @@ def test_a_slice_without_parking_is_refused_by_name(state: Path) -> None:
 
 
 def test_parking_needs_one_card(state: Path) -> None:
-    command = [*EGPU, "run", "--simulate", "T4", "--state-dir", str(state), "--gpus", "2", "--parkable", "--", "true"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    command = ["run", "--simulate", "T4", "--state-dir", str(state), "--gpus", "2", "--parkable", "--", "true"]
+    done = forked_commands.run(command, env=os.environ, timeout=120)
     assert (done.returncode, "--parkable" in done.stderr) == (2, True)

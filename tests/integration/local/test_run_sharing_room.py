@@ -1,5 +1,6 @@
 """Programs of `egpu run --parkable --parking-resident` that together have much more memory than the card."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked_commands
 from support.long import or_long
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
@@ -95,7 +97,7 @@ def start_filler(state: Path, left_mib: int) -> "subprocess.Popen[str]":
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    subprocess.run([*EGPU, "sim", "rm", "--all", "--state-dir", str(tmp_path)], check=False, capture_output=True)
+    forked_commands.run(["sim", "rm", "--all", "--state-dir", str(tmp_path)], env=os.environ, timeout=120)
 
 
 def test_programs_of_three_quarters_of_a_card_run_beside_each_other(state: Path) -> None:
@@ -137,6 +139,5 @@ def test_programs_of_three_quarters_of_a_card_run_beside_each_other(state: Path)
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(state: Path, options: tuple[str, ...], why: str) -> None:
-    command = [*EGPU, "run", *options, "--", "true"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = forked_commands.run(["run", *options, "--", "true"], env=os.environ, timeout=120)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr

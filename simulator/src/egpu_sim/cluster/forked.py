@@ -7,10 +7,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from egpu_base.errors import Unavailable
 from egpu_base.system.processes import Process
@@ -53,6 +55,28 @@ class ForkedProcess:
         self.end(-signal.SIGKILL)
 
 
+class Server(Protocol):
+    """The process of a fork server."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end. Return its exit code."""
+        ...
+
+
+async def launch(modules: Sequence[str], channel: socket.socket, log_file: Path) -> Server:
+    """Start a fork server that imports the modules. It serves `channel`, and its errors go to the end of `log_file`."""
+    with log_file.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "egpu_sim.cluster.fork_server", *modules,
+            stdin=channel.fileno(), stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
 class ForkServer:
     """The client of one fork server at a time. If that one is killed, its children are, and the next start starts
     another."""
@@ -60,7 +84,8 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], log_file: Path) -> None:
         self._modules = tuple(modules)
         self._log_file = log_file
-        self._server: asyncio.subprocess.Process | None = None
+        self._server: Server | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
         self._asked: deque[asyncio.Future[ForkedProcess]] = deque()
         self._running: dict[int, ForkedProcess] = {}
@@ -72,27 +97,24 @@ class ForkServer:
 
     async def start(self) -> None:
         """Start the server. It imports the modules meanwhile."""
-        command = (sys.executable, "-m", "egpu_sim.cluster.fork_server", *self._modules)
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        pipe = asyncio.subprocess.PIPE
-        with self._log_file.open("ab") as output:
-            self._server = await asyncio.create_subprocess_exec(
-                *command, stdin=pipe, stdout=pipe, stderr=output, start_new_session=True
-            )
-        self._reader = asyncio.create_task(self._read(self._server), name="fork-server")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._server = await launch(self._modules, theirs, self._log_file)
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._reader = asyncio.create_task(self._read(self._server, reader, self._writer), name="fork-server")
 
     async def stop(self) -> None:
         """End the server, and first its children: those whose start was cancelled are nobody else's."""
-        server = self._server
-        if server is None or self._reader is None:
+        if self._server is None or self._reader is None:
             return
         while (self._asked or self._running) and not self._reader.done():
             for process in self._running.values():
                 with contextlib.suppress(ProcessLookupError):  # it has ended, and the server has yet to tell
                     process.send_signal(signal.SIGKILL)
             await asyncio.sleep(POLL_SECONDS)
-        assert server.stdin is not None
-        server.stdin.close()
+        assert self._writer is not None
+        self._writer.close()
         await self._reader
 
     async def spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ForkedProcess:
@@ -100,19 +122,17 @@ class ForkServer:
         `log_file`. Raises Unavailable."""
         if self._server is None:
             await self.start()
-        assert self._server is not None
-        assert self._server.stdin is not None
+        assert self._writer is not None
         module, *arguments = argv
         asked = {"name": name, "module": module, "arguments": arguments, "env": dict(env), "log_file": str(log_file)}
         answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
-        self._server.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._writer.write(json.dumps(asked).encode() + b"\n")
         return await answer
 
-    async def _read(self, server: asyncio.subprocess.Process) -> None:
+    async def _read(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read what the server tells until it ends."""
-        assert server.stdout is not None
-        while line := await server.stdout.readline():
+        while line := await _line(reader):
             told = json.loads(line)
             if "code" in told:
                 self._running.pop(told["pid"]).end(told["code"])
@@ -122,6 +142,7 @@ class ForkServer:
                 if not answer.done():
                     answer.set_result(process)
         self._server = None
+        writer.close()
         await server.wait()
         self._fail_all()
 
@@ -133,6 +154,14 @@ class ForkServer:
             if not answer.done():
                 answer.set_exception(Unavailable(f"the fork server ended; its log is {self._log_file}"))
         self._asked.clear()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, or nothing at the end. A killed server may leave requests unread: the socket is reset."""
+    try:
+        return await reader.readline()
+    except ConnectionResetError:
+        return b""
 
 
 @contextlib.asynccontextmanager
