@@ -20,6 +20,7 @@ from egpu.laptop.cluster import ClusterConfig, cluster
 from egpu_base.api.kubernetes import Pod
 from egpu_base.kubernetes import Client
 from egpu_base.system.processes import descendants
+from support.forked_commands import Running
 from support.local_pool import local_pool
 
 SLICES: Final = 4
@@ -95,7 +96,7 @@ def _process(command: Sequence[str]) -> Generator[int]:
 
 
 @contextlib.asynccontextmanager
-async def _daemon(leases: int) -> AsyncGenerator[subprocess.Popen[bytes]]:
+async def _daemon(leases: int) -> AsyncGenerator[Running]:
     """Run a daemon whose leases a program holds and renews without using them."""
     with local_pool(tls=False) as pool:
         await asyncio.to_thread(pool.broker)
@@ -114,7 +115,7 @@ async def _daemon(leases: int) -> AsyncGenerator[subprocess.Popen[bytes]]:
             await client.close()
 
 
-def _end(serving: subprocess.Popen[bytes]) -> float:
+def _end(serving: Running) -> float:
     """End a daemon and its executors; return the seconds that it took."""
     began = time.monotonic()
     serving.send_signal(signal.SIGINT)
