@@ -81,9 +81,7 @@ PoolPki = Annotated[
     Path | None,
     typer.Option(help="Join the pool with ca.crt, server-NODE.crt and server-NODE.key from this directory."),
 ]
-PoolAdvertise = Annotated[
-    str, typer.Option(help="HOST:PORT that other nodes' agents connect to. Default: --pool-listen.")
-]
+PoolAdvertise = Annotated[str, typer.Option(help="HOST:PORT for other nodes' agents. Default: --pool-listen.")]
 LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: as the Linux kernel reports.")]
 
 Vocabularies = Annotated[
@@ -106,8 +104,7 @@ MpsShm = Annotated[
     int,
     typer.Option(
         min=0,
-        help="Size in MiB of the /dev/shm that a card's MPS daemon and its programs share. kubelet and shim must see "
-        "the mount. 0: no shared /dev/shm.",
+        help="MiB of /dev/shm for a card's MPS daemon and its programs. kubelet and shim must see the mount. 0: none.",
     ),
 ]
 SlotsPerCard = Annotated[
