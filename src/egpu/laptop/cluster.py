@@ -18,6 +18,7 @@ from egpu.adapters.pool import authority
 from egpu.api import names
 from egpu.api.objects import ElasticGPU
 from egpu.apps.extender.scheduler_config import scheduler_config
+from egpu.core.node_condition import not_offering
 from egpu.core.policies.registry import Policies
 from egpu.core.schedulers import OWN_SCHEDULER
 from egpu.laptop.credentials import ExtenderCredentials, extender_credentials
@@ -201,6 +202,8 @@ class Product(world.Components):
                 return f"{name} has not joined the pool", f"agent-{name}"
             if (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
                 return f"{name} offers no {names.SLOT}", f"agent-{name}"
+            if (found := not_offering(node)) is not None:
+                return f"{name} offers nothing, {found[0]}: {found[1]}", f"agent-{name}"
         return None
 
 

@@ -28,6 +28,8 @@ from egpu_base.kubernetes.events import EventRecorder
 from egpu_base.runtime.beats import rest
 
 LOOK_SECONDS: Final = 2.0
+STARTING_SECONDS: Final = 0.5
+"""Between two looks of an agent that starts: pods wait for it."""
 SLICES_SECONDS: Final = 60.0
 """Between two lists of the node's ResourceSlices. The pod of a DRA driver is seen at once."""
 SETTLE_SECONDS: Final = 8.0
@@ -142,7 +144,7 @@ class NodeStanding:
                     await act()
                 except ElasticGPUError as error:
                     log.info("the node's standing is not known or not written yet", reason=str(error))
-            await rest(LOOK_SECONDS)
+            await rest(STARTING_SECONDS if self.now.reason == "Starting" else LOOK_SECONDS)
 
     async def may_register(self, known: Callable[[], Awaitable[None]], withdraw: Callable[[], None]) -> None:
         """Return when slots may be offered to kubelet: it is `known` how they are injected, and no other program gives
