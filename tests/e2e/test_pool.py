@@ -60,7 +60,7 @@ def test_samples_give_the_right_answers_from_elsewhere_through_mutual_tls(secure
 
 def test_memory_stops_exactly_at_the_limit(pool: LocalPool) -> None:
     done = pool.run([sample("memory")])
-    assert f"given {2 << 30} bytes" in done.stdout
+    assert f"allocated {2 << 30} bytes" in done.stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
     assert done.returncode == 0, done.stderr
 
