@@ -5,13 +5,13 @@ import asyncio
 import contextlib
 import shutil
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from egpu.adapters.pool import authority, messages
+from egpu.adapters.pool import authority, client, messages
 from egpu.adapters.pool.client import dial
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
@@ -24,15 +24,20 @@ BEARERS: tuple[tuple[Role, str], ...] = (("server", "one"), ("client", "ann"))
 either = pytest.mark.parametrize("relayed", [True, False], ids=["relay", "Python"])
 
 
+async def say_back(caller: Connection, _: messages.Hello) -> None:
+    await caller.send(messages.Welcome(name=caller.peer))
+    while line := await caller.reader.readline():
+        caller.writer.write(line)
+
+
 @contextlib.asynccontextmanager
-async def listening(credentials: Credentials, *, relayed: bool) -> AsyncGenerator[Listener]:
-    """A listener that says back what it is told."""
-
-    async def come_in(caller: Connection, _: messages.Hello) -> None:
-        await caller.send(messages.Welcome(name=caller.peer))
-        while line := await caller.reader.readline():
-            caller.writer.write(line)
-
+async def listening(
+    credentials: Credentials,
+    *,
+    relayed: bool,
+    come_in: Callable[[Connection, messages.Hello], Coroutine[None, None, None]] = say_back,
+) -> AsyncGenerator[Listener]:
+    """A listener that says back what it is told, or does with callers what `come_in` says."""
     made = Listener(credentials, "127.0.0.1:0", come_in, max_connections=16, relayed=relayed)
     await made.open()
     serving = asyncio.create_task(made.serve())
@@ -137,6 +142,22 @@ async def test_a_caller_without_certificates_is_told_of_tls(tmp_path: Path, rela
             await Caller(listener, plain, relay).call()
     if relay is not None:
         await relay.close()
+
+
+async def test_a_listener_that_answers_later_is_not_asked_for_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def come_in(_: Connection, __: messages.Hello) -> None:
+        raise Unavailable("it starts; try again in a moment")
+
+    async def ask(_: object) -> bool:
+        raise AssertionError("it has spoken without TLS")
+
+    monkeypatch.setattr(client, "_uses_tls", ask)
+    plain = in_process_pool.secret(tmp_path)
+    async with listening(plain, relayed=False, come_in=come_in) as listener:
+        with pytest.raises(Unavailable, match="try again in a moment"):
+            await Caller(listener, plain, None).call()
 
 
 async def test_a_caller_with_certificates_is_told_that_there_is_no_tls(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ async def dial(
     if credentials.tls and connection.peer != expect and connection.peer.partition("/")[0] != expect:
         await connection.close()
         raise Refused(f"expected a certificate of {expect} there, and found one of {connection.peer}")
+    answer: messages.AnyMessage | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             if not credentials.tls:
@@ -98,7 +99,7 @@ async def dial(
         raise Unavailable(f"{address} accepted the connection and does not answer") from error
     except Unavailable as error:
         await connection.close()
-        if not credentials.tls and await _uses_tls(address):
+        if answer is None and not credentials.tls and await _uses_tls(address):
             raise Refused(f"{address} uses TLS. Give {TLS_OPTIONS}") from error
         raise
     except BaseException:
