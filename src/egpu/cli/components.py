@@ -107,9 +107,7 @@ MpsShm = Annotated[
         help="MiB of /dev/shm for a card's MPS daemon and its programs. kubelet and shim must see the mount. 0: none.",
     ),
 ]
-SlotsPerCard = Annotated[
-    int, typer.Option("--slots-per-card", "--tokens-per-card", min=1, help="Slots (GPU containers) per card.")
-]
+SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots (GPU containers) per card.")]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
