@@ -233,7 +233,7 @@ def test_an_uncapped_slice_is_not_held_back(box: Slice) -> None:
 def test_two_processes_share_one_cap(box: Slice) -> None:
     box.limit(core=40)
     # Long enough for what both launch before either has timed its kernels to be paid back.
-    first, second = box.start("burn", 500, 3.0), box.start("burn", 500, 3.0)
+    first, second = box.start("burn", 500, 5.0), box.start("burn", 500, 5.0)
     got = sum(float(child.communicate(timeout=DEADLINE_SECONDS)[0].split()[1]) for child in (first, second))
     assert 0 < got <= 0.40 + 0.04
 

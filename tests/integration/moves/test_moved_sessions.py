@@ -343,7 +343,7 @@ def test_a_target_that_dies_while_it_is_written_to_costs_nothing(sim: Machine, t
             socket.send_fds(control.socket, [b'{"do": "send"}\n'], [theirs.fileno()])
             theirs.close()
             if after:
-                ours.sendall(PREPARED)
+                ours.sendall(PREPARED * 2)  # what it says when its processes run, and when it has what comes ahead
             left = after
             while left > 0 and (got := len(ours.recv(min(left, 1 << 16)))):
                 left -= got
