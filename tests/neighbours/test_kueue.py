@@ -56,16 +56,8 @@ async def set_up(
 
 async def take_down(client: Client) -> None:
     paths = (f"{QUEUES}/user-queue", f"{API}/clusterqueues/cluster-queue", f"{API}/resourceflavors/default-flavor")
-    for path in paths:
-        await client.raw("DELETE", path)
     for path in paths:  # a finalizer of the controller holds some
-        await until(lambda path=path: _missing(client, path), what=path, seconds=120)
-
-
-async def _missing(client: Client, path: str) -> bool:
-    collection, _, name = path.rpartition("/")
-    found: Any = await client.raw("GET", collection)
-    return name not in [one["metadata"]["name"] for one in found["items"]]
+        await removed(client, path)
 
 
 def job(name: str, limits: dict[str, str], *, priority: str = "", pods: int = 3) -> Json:
@@ -182,9 +174,8 @@ async def test_a_queue_borrows_from_its_cohort_until_the_lender_asks(running: Cl
         await run(client, "job-name=borrower", 3)
         await remove(client, "borrower")
         for path in reversed(lender):
-            await client.raw("DELETE", path)
+            await removed(client, path)
         await take_down(client)
-        await until(lambda: _missing(client, lender[0]), seconds=120)
 
 
 async def test_pods_get_cards_of_the_nodes_of_their_flavor(running: Cluster, client: Client, tmp_path: Path):
@@ -240,8 +231,7 @@ async def _aware_of_nodes(running: Cluster, client: Client, directory: Path) -> 
         await set_up(client, {names.GPU_CORE: "400"}, of_flavor=of_flavor)
         yield
         await take_down(client)
-        await client.raw("DELETE", f"{topologies}/{name}")
-        await until(lambda: _missing(client, f"{topologies}/{name}"), seconds=120)
+        await removed(client, f"{topologies}/{name}")
 
 
 def _on_one_node(body: Json) -> Json:

@@ -86,17 +86,6 @@ static void hold_images(struct ahead *ahead) {
     ahead->load_count = held;
 }
 
-static void put_held(struct moved_stream *to, const struct image_hold *image) {
-    for (uint64_t at = 0; at < image->total && !to->bad; at += WIRE_MAX_BULK) {
-        uint64_t left = image->total - at;
-        struct wire_image part = {.total = image->total,
-                                  .offset = at,
-                                  .bytes = left < WIRE_MAX_BULK ? (uint32_t)left : WIRE_MAX_BULK};
-        memcpy(part.digest, image->digest, sizeof part.digest);
-        moved_put(to, PART_IMAGE, &part, sizeof part, image->bytes + at, part.bytes);
-    }
-}
-
 static void put_all(struct moved_stream *to, const struct ahead *ahead) {
     struct arena_state arena = arena_state();
     struct moved_ahead is = {MOVED_VERSION, EGPU_WIRE_TABLE_HASH, arena.base, arena.bytes,
@@ -107,7 +96,10 @@ static void put_all(struct moved_stream *to, const struct ahead *ahead) {
     moved_put(to, PART_CARDS, snapshot, bytes, NULL, 0);
     for (uint32_t i = 0; i < ahead->mapping_count; i++)
         moved_put(to, PART_MAPPING, &ahead->mappings[i], sizeof *ahead->mappings, NULL, 0);
-    for (uint32_t i = 0; i < ahead->load_count; i++) put_held(to, &ahead->loads[i].image);
+    for (uint32_t i = 0; i < ahead->load_count; i++) {
+        const struct image_hold *image = &ahead->loads[i].image;
+        moved_put_image(to, image->digest, image->bytes, image->total);
+    }
     moved_put(to, PART_END, NULL, 0, NULL, 0);
     moved_flush(to);
 }

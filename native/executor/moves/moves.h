@@ -256,6 +256,9 @@ void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const v
                           size_t head_bytes, int descriptor);
 void moved_put(struct moved_stream *to, enum moved_part part, const void *head, size_t head_bytes,
                const void *data, size_t bytes);
+/* An image, in parts of at most WIRE_MAX_BULK bytes of it. */
+void moved_put_image(struct moved_stream *to, const uint8_t digest[32], const uint8_t *bytes,
+                     uint64_t total);
 bool moved_flush(struct moved_stream *to);
 /* One part, of at most MOVED_PART_BYTES. A descriptor that nobody took from the last is closed. */
 bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payload, size_t *bytes);

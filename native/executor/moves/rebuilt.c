@@ -79,18 +79,26 @@ static bool same_cards(struct rebuilding *to, const uint8_t *bytes, size_t count
 
 /* ---- what the session is ---- */
 
+static bool of_our_version(struct rebuilding *to, uint64_t version, uint64_t table) {
+    return (version == MOVED_VERSION && table == EGPU_WIRE_TABLE_HASH) ||
+           fails(to, "the target is another version");
+}
+
+static bool reserve(struct rebuilding *to, uint64_t base, uint64_t bytes, uint64_t numbers) {
+    return bytes == 0 || arena_reserve(base, bytes, numbers) ||
+           fails(to, "the target cannot have memory at the same addresses");
+}
+
 static bool take_session(struct rebuilding *to, const uint8_t *bytes, size_t count) {
     struct moved_session *is = &to->is;
     if (count != sizeof *is || to->begun || to->ahead) return malformed(to);
     memcpy(is, bytes, sizeof *is);
-    if (is->version != MOVED_VERSION || is->table != EGPU_WIRE_TABLE_HASH)
-        return fails(to, "the target is another version");
+    if (!of_our_version(to, is->version, is->table)) return false;
     if (is->mode > CU_STREAM_CAPTURE_MODE_RELAXED || is->pending_error > UINT32_MAX ||
         is->handles.generation >= UINT32_MAX || is->handles.used > WIRE_INDEXES ||
         is->handles.used == 0 || is->callbacks == 0)
         return malformed(to);
-    if (is->arena.bytes != 0 && !arena_reserve(is->arena.base, is->arena.bytes, is->arena.numbers))
-        return fails(to, "the target cannot have memory at the same addresses");
+    if (!reserve(to, is->arena.base, is->arena.bytes, is->arena.numbers)) return false;
     handles_rebuild(true, &is->handles);
     to->begun = true;
     return true;
@@ -101,10 +109,8 @@ static bool take_ahead(struct rebuilding *to, const uint8_t *bytes, size_t count
     struct moved_ahead is;
     if (count != sizeof is || to->begun || !to->ahead) return malformed(to);
     memcpy(&is, bytes, sizeof is);
-    if (is.version != MOVED_VERSION || is.table != EGPU_WIRE_TABLE_HASH)
-        return fails(to, "the target is another version");
-    if (is.bytes != 0 && !arena_reserve(is.base, is.bytes, 0))
-        return fails(to, "the target cannot have memory at the same addresses");
+    if (!of_our_version(to, is.version, is.table) || !reserve(to, is.base, is.bytes, 0))
+        return false;
     contexts_hold(is.contexts);
     to->begun = true;
     return true;

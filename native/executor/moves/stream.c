@@ -92,6 +92,18 @@ void moved_put(struct moved_stream *to, enum moved_part part, const void *head, 
     put(to, data, bytes);
 }
 
+void moved_put_image(struct moved_stream *to, const uint8_t digest[32], const uint8_t *bytes,
+                     uint64_t total) {
+    for (uint64_t at = 0; at < total && !to->bad; at += WIRE_MAX_BULK) {
+        uint64_t left = total - at;
+        struct wire_image part = {.total = total,
+                                  .offset = at,
+                                  .bytes = left < WIRE_MAX_BULK ? (uint32_t)left : WIRE_MAX_BULK};
+        memcpy(part.digest, digest, sizeof part.digest);
+        moved_put(to, PART_IMAGE, &part, sizeof part, bytes + at, part.bytes);
+    }
+}
+
 void moved_put_descriptor(struct moved_stream *to, enum moved_part part, const void *head,
                           size_t head_bytes, int descriptor) {
     struct part_header header = {part, (uint32_t)head_bytes, head_bytes};

@@ -138,14 +138,7 @@ static bool put_image(struct moved_stream *to, const struct kept *kept) {
     memcpy(&load, kept->payload, sizeof load);
     if (load.inline_bytes != 0 || ahead_has(kept)) return true; /* in the frame itself; there */
     const struct image *image = image_known(load.digest, load.total);
-    for (uint64_t at = 0; image != NULL && at < image->total; at += WIRE_MAX_BULK) {
-        uint64_t left = image->total - at;
-        struct wire_image part = {.total = image->total,
-                                  .offset = at,
-                                  .bytes = left < WIRE_MAX_BULK ? (uint32_t)left : WIRE_MAX_BULK};
-        memcpy(part.digest, load.digest, sizeof part.digest);
-        moved_put(to, PART_IMAGE, &part, sizeof part, image->bytes + at, part.bytes);
-    }
+    if (image != NULL) moved_put_image(to, load.digest, image->bytes, image->total);
     return image != NULL;
 }
 

@@ -338,7 +338,7 @@ class PricedClaims:
         ]
         if len(mine) < len(wish.held) or not mine:
             return False
-        as_new = map(self._asks.of, mine)
+        as_new = [self._asks.of(one) for one in mine]
         try:
             self._choose(without_held(wish, [one for one in as_new if one is not None]))
         except DoesNotFit:
