@@ -9,7 +9,7 @@ from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, show
 
 sim = typer.Typer(
-    help="List or remove your simulated machines: sets of simulated cards, which this machine keeps in memory.",
+    help="List or remove simulated machines: sets of simulated cards, kept in the memory of this computer.",
     no_args_is_help=True,
 )
 
@@ -22,7 +22,7 @@ def list_command(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """List your simulated machines, their memory, and whether a program uses them."""
+    """List your simulated machines, with their memory, and the machines in use."""
     from egpu.laptop.machines import list_machines
 
     columns = ("machine", "node", "cards", "memory", "age", "state", "file")
