@@ -60,7 +60,7 @@ LibraryPath = Annotated[
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MIB", help="Disk for GPU code. Each client or namespace has 256 MiB. 0: none. Default: 2048."
+        min=0, metavar="MIB", help="MiB of disk for GPU code, 256 per client or namespace. 0: none. Default: 2048."
     ),
 ]
 
@@ -329,7 +329,7 @@ def controller(
     ] = None,
     team_label: Annotated[
         str,
-        typer.Option(help="Label of pods and claims. Metrics of lost GPU time have its value as their label `team`."),
+        typer.Option(help="Label of pods and claims. Its value is the label `team` of metrics of lost GPU time."),
     ] = "team",
     leader_elect: LeaderElect = False,
     log_level: LogLevel = "info",

@@ -45,16 +45,14 @@ def defrag(
     ] = None,
     nodes: Annotated[Path, typer.Option(help="Trace file with the nodes.")] = Path("data/openb/nodes.csv"),
     pods: Annotated[Path, typer.Option(help="Trace file with the pods.")] = Path("data/openb/pods.csv"),
-    load: Annotated[
-        float, typer.Option(help="With a trace: GPUs that pods request, divided by the GPUs of all nodes.")
-    ] = 0.95,
+    load: Annotated[float, typer.Option(help="With a trace: requested GPUs, divided by the nodes' GPUs.")] = 0.95,
     seed: Annotated[int, typer.Option(help="With a trace: seed of the pods' order.")] = 42,
     max_moves: Annotated[int, typer.Option(help="Largest number of moves.")] = MAX_MOVES,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Propose the fewest pod moves that let a pending pod start, or moves that make more GPU usable. Moves no pod."""
+    """Propose the fewest pod moves that let a pending pod start, or moves that make more GPU usable. No pod moves."""
     asked = [bool(pod), trace_demand is not None, more]
     if sum(asked) != 1 or (trace and not more):
         fail("name a pending pod, or use one of --trace-demand and --raise-share. --trace needs --raise-share")

@@ -78,7 +78,7 @@ def doctor(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Check an installation on Kubernetes, or follow one pod, and say how to fix faults. Exits with 1 for a fault."""
+    """Check an installation on Kubernetes, or follow one pod, and say how to fix faults. Exit code 1 for a fault."""
     if pod and bundle is not None:
         fail("POD and --bundle exclude each other: the bundle has all GPU pods. Use one of them", code=EXIT_USAGE)
     try:

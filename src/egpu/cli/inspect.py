@@ -30,7 +30,7 @@ def inspect(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Show a slice, and change nothing: its limits, the use of each process, its executor and its files."""
+    """Show a slice's limits, processes, executor and files. Nothing is changed."""
     from egpu.cli import inspection, inspection_views
 
     roots = state_dir or inspection.default_roots()

@@ -195,7 +195,7 @@ def uninstall(
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Uninstall even if pods have cards. Ends programs that use an executor.")
+        bool, typer.Option("--force", help="Uninstall even if pods have cards. Programs that use an executor end.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,

@@ -42,7 +42,7 @@ def manifests(
     runtime_class: Annotated[
         str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' default runtime.")
     ] = "",
-    cdi: Annotated[Cdi | None, typer.Option(help="Slices as CDI devices, as for `egpu agent`. Default: auto.")] = None,
+    cdi: Annotated[Cdi | None, typer.Option(help="Use of CDI devices, as for `egpu agent`. Default: auto.")] = None,
     pool: Annotated[bool, typer.Option("--pool", help="Let pods use cards of other nodes (the pool).")] = False,
     scheduler: Annotated[
         SchedulerMode | None,

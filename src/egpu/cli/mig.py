@@ -37,7 +37,7 @@ def plan(
     mix: Annotated[
         Path | None,
         typer.Option(
-            help='JSON file of instances to plan for, such as {"1g.10gb": 5, "3g.40gb": 2}. Default: pods and claims.'
+            help='JSON file of instances, such as {"1g.10gb": 5, "3g.40gb": 2}. Default: what pods and claims ask for.'
         ),
     ] = None,
     output: Annotated[

@@ -46,7 +46,7 @@ ParkingMemory = Annotated[
         "--parking-memory",
         metavar="MIB",
         callback=_check_amount,
-        help="With parking: MiB of host memory for GPU memory that slices with a resident part (parkingResident) park. "
+        help="MiB of host memory for parked GPU memory of slices with a resident part (parkingResident). "
         "Default: half of the host's memory.",
         show_default=False,
     ),

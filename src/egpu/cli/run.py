@@ -97,7 +97,7 @@ def run(
             "--core. Required with --pool."
         ),
     ] = None,
-    gpu: Annotated[int | None, typer.Option(help="Index of the card, from 0. Default: the fullest with room.")] = None,
+    gpu: Annotated[int | None, typer.Option(help="Index of the card. Default: the fullest cards with room.")] = None,
     simulate: Annotated[
         str | None,
         typer.Option(metavar="PROFILE", help="Use simulated cards of this profile, as in `egpu-sim profiles`."),

@@ -142,8 +142,8 @@ Parking = Annotated[
     str | None,
     typer.Option(
         metavar="PERCENT",
-        help="Replay each policy without and with parking. With parking, a pod with idle times (column "
-        "gpu_idle_percent) always has room on the card for only PERCENT of its memory, such as 3%.",
+        help="Replay each policy without and with parking. With parking, a card always has room for PERCENT (such "
+        "as 3%) of the memory of a pod with idle times (column gpu_idle_percent).",
     ),
 ]
 OneMore = Annotated[
@@ -168,9 +168,7 @@ def simulate(
     seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
     load: Annotated[
         float,
-        typer.Option(
-            help="GPUs that pods request, divided by the GPUs of all nodes. With --lifetime: the average over time."
-        ),
+        typer.Option(help="Requested GPUs, divided by the nodes' GPUs. With --lifetime: the average over time."),
     ] = 1.3,
     lifetime: Annotated[
         str | None,
@@ -180,7 +178,7 @@ def simulate(
     warm_up: Annotated[
         float,
         typer.Option(
-            help="With --lifetime: length of the warm-up, in mean lifetimes. REFUSED GPU % leaves out its pods."
+            help="With --lifetime: length of the warm-up, in mean lifetimes. Its pods do not count in REFUSED GPU %."
         ),
     ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
@@ -207,7 +205,7 @@ def simulate(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Replay a workload under one or more scheduling policies and compare the results."""
+    """Replay recorded pods under one or more scheduling policies, and compare the results."""
     policies = [name.strip() for name in policy.split(",") if name.strip()]
     for name in policies:
         canonical(name)
