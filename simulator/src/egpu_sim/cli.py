@@ -162,7 +162,7 @@ def up(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Table of images and the programs that run for them. It comes before the built-in table.",
+            help="File that names a program for each image. The built-in table serves all other images.",
         ),
     ] = None,
 ) -> None:

@@ -38,7 +38,8 @@ def bill(
         str | None, typer.Option("-n", "--namespace", help="Show only this namespace. Default: all.")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="WHAT", help="Group and sum by `namespace`, or by the label with this name.")
+        str,
+        typer.Option(metavar="WHAT", help="Show sums by `namespace`, or by the values of the label with this name."),
     ] = "",
     usage: Usage = None,
     token_file: TokenFile = None,

@@ -37,13 +37,13 @@ LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Only the elec
 Cgroup = Annotated[
     str,
     typer.Option(
-        help="Delegated cgroup v2 directory for executors. none: no cgroups. Default: this command's, if delegated.",
+        help="Delegated cgroup v2 directory of executors. none: no cgroups. Default: this command's own, if delegated."
     ),
 ]
 ExecutorMemory = Annotated[
     int, typer.Option(min=0, metavar="MIB", help="Host memory per executor. 0: 2048 MiB plus the slice's GPU memory.")
 ]
-ExecutorCpus = Annotated[float, typer.Option(min=0, help="CPUs per executor. 0: in proportion to compute.")]
+ExecutorCpus = Annotated[float, typer.Option(min=0, help="CPUs per executor. 0: in proportion to the slice's compute.")]
 ExecutorUsers = Annotated[
     str,
     typer.Option(metavar="FIRST-LAST", help="User ids of executors, if this command is root. none: its own user id."),
@@ -53,14 +53,14 @@ LibraryPath = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of NVIDIA's libraries (cuBLAS, cuDNN, …) for executors. Repeatable. They are also found in the "
-        "wheels of this Python and in /usr/local/cuda.",
+        help="Folder of NVIDIA's libraries (cuBLAS, cuDNN, …) for executors. Repeatable. Executors also search the "
+        "wheels of this Python, and /usr/local/cuda.",
     ),
 ]
 ImageCache = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MIB", help="Disk for GPU code, up to 256 MiB per client or namespace. 0: none. Default: 2048."
+        min=0, metavar="MIB", help="MiB of disk for GPU code, 256 per client or namespace. 0: none. Default: 2048."
     ),
 ]
 
@@ -81,13 +81,13 @@ PoolPki = Annotated[
     Path | None,
     typer.Option(help="Join the pool with ca.crt, server-NODE.crt and server-NODE.key from this directory."),
 ]
-PoolAdvertise = Annotated[str, typer.Option(help="HOST:PORT for other nodes' agents. Default: --pool-listen.")]
+PoolAdvertise = Annotated[str, typer.Option(help="HOST:PORT that other agents connect to. Default: --pool-listen.")]
 LinkMbps = Annotated[int, typer.Option(min=0, help="Network speed in Mbit/s. 0: as the Linux kernel reports.")]
 
 Vocabularies = Annotated[
     str,
     typer.Option(
-        metavar="NAMES", help=f"Optional vocabularies of resource names, joined by commas: {', '.join(OPTIONAL)}."
+        metavar="NAMES", help=f"Resource names to turn on (vocabularies), joined by commas: {', '.join(OPTIONAL)}."
     ),
 ]
 
@@ -97,7 +97,9 @@ Cdi = Annotated[
 ]
 CdiDir = Annotated[
     list[Path] | None,
-    typer.Option(help="Directories of CDI files. Ours go to the last one. Default: /etc/cdi, /var/run/cdi."),
+    typer.Option(
+        help="Folder of CDI files. Repeatable: the agent writes to the last. Default: /etc/cdi, /var/run/cdi."
+    ),
 ]
 CgroupRoot = Annotated[Path, typer.Option(help="Directory of kubelet's control groups.")]
 MpsShm = Annotated[
@@ -107,7 +109,7 @@ MpsShm = Annotated[
         help="MiB of /dev/shm for a card's MPS daemon and its programs. kubelet and shim must see the mount. 0: none.",
     ),
 ]
-SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots (GPU containers) per card.")]
+SlotsPerCard = Annotated[int, typer.Option("--slots-per-card", min=1, help="Slots per card, one per GPU container.")]
 SlotsStateDir = Annotated[Path, typer.Option(help="Directory for the files of running slices.")]
 MountUsage = Annotated[
     bool,
@@ -140,7 +142,7 @@ def webhook(
     vocabularies: Vocabularies = "",
     scheduler_name: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Scheduler for GPU pods that name none. Default: leave them as they are."),
+        typer.Option(metavar="NAME", help="Scheduler to write into GPU pods that name none. Default: write nothing."),
     ] = "",
     other_schedulers: Annotated[
         str, typer.Option(metavar="NAMES", help="Further schedulers that ask the extender, joined by commas.")
@@ -180,9 +182,9 @@ def extender(
     client_ca: Annotated[Path | None, typer.Option(help="Accept only clients with a certificate of this CA.")] = None,
     leader_elect: LeaderElect = False,
     namespace: Namespace = NAMESPACE,
-    lease: Annotated[str, typer.Option(help="Lease object: only its holder places pods.")] = "elastic-gpu-extender",
+    lease: Annotated[str, typer.Option(help="Lease object. Only its holder places pods.")] = "elastic-gpu-extender",
     follow: Annotated[
-        str, typer.Option(metavar="LEASE", help="Lead while the kube-scheduler of this host holds this Lease.")
+        str, typer.Option(metavar="LEASE", help="Lead while kube-scheduler on this host holds this Lease.")
     ] = "",
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -212,14 +214,14 @@ def agent(
     kubeconfig: Kubeconfig = None,
     kubelet_dir: Annotated[Path, typer.Option(help="Directory of kubelet.")] = Path("/var/lib/kubelet"),
     state_dir: SlotsStateDir = Path("/var/lib/elasticgpu"),
-    device_root: Annotated[Path, typer.Option(help="Directory of nvidia0, nvidia1, …")] = Path("/dev"),
+    device_root: Annotated[Path, typer.Option(help="Directory of the device files nvidia0, …")] = Path("/dev"),
     nvml_library: Annotated[Path | None, typer.Option(help="NVML library file. Default: the system's library.")] = None,
     cgroup_root: CgroupRoot = Path("/sys/fs/cgroup"),
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
     slots_per_card: SlotsPerCard = 48,
     pool_pki: PoolPki = None,
-    pool_listen: Annotated[str, typer.Option(help="HOST:PORT for other nodes' agents.")] = "127.0.0.1:0",
+    pool_listen: Annotated[str, typer.Option(help="HOST:PORT to listen on, for other agents.")] = "127.0.0.1:0",
     pool_advertise: PoolAdvertise = "",
     pool_link_mbps: LinkMbps = 0,
     vocabularies: Vocabularies = "",
@@ -286,7 +288,7 @@ def shim(
     kubelet_dir: Annotated[Path, typer.Option(help="Directory of kubelet.")] = Path("/var/lib/kubelet"),
     state_dir: Annotated[Path, typer.Option(help="State directory of the agent.")] = Path("/var/lib/elasticgpu"),
     driver_dir: Annotated[
-        Path | None, typer.Option(help="Directory of the driver of executors. Default: the system's driver.")
+        Path | None, typer.Option(help="Directory of the executors' CUDA driver. Default: the system's.")
     ] = None,
     library_path: LibraryPath = None,
     cgroup: Cgroup = "",
@@ -319,14 +321,15 @@ def controller(
     listen: Listen = "127.0.0.1:8082",
     namespace: Namespace = NAMESPACE,
     webhook_service: Annotated[
-        str | None, typer.Option(help="Service of the webhook, for the API server: NAME[:PORT].")
+        str | None, typer.Option(help="Service by which the API server reaches the webhook: NAME[:PORT].")
     ] = None,
     tls_secret: Annotated[str, typer.Option(help="Secret for the webhook's certificate.")] = "elastic-gpu-webhook-tls",  # noqa: S107
     extender_tls_secret: Annotated[
         str | None, typer.Option(help="Secret for the certificates of extender and kube-scheduler.")
     ] = None,
     team_label: Annotated[
-        str, typer.Option(help="Label of pods and claims. Metrics of lost GPU time are split by it and by namespace.")
+        str,
+        typer.Option(help="Label of pods and claims. Its value is the label `team` of metrics of lost GPU time."),
     ] = "team",
     leader_elect: LeaderElect = False,
     log_level: LogLevel = "info",

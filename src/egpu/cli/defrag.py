@@ -28,7 +28,9 @@ def defrag(
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
     more: Annotated[
         bool,
-        typer.Option("--raise-share", help="Propose the moves after which pods like today's can use the most GPU."),
+        typer.Option(
+            "--raise-share", help="Propose the moves that make the most free GPU usable for pods like today's."
+        ),
     ] = False,
     least_gain: Annotated[float, typer.Option(help="With --raise-share: smallest gain of a move, in cards.")] = 0.05,
     trace: Annotated[
@@ -37,20 +39,20 @@ def defrag(
     trace_demand: Annotated[
         str | None,
         typer.Option(
-            help="Fill a cluster with the pods of a trace, then make room for one more pod: CARDS:CORE:CPU:RAM. CORE "
+            help="Fill a cluster with a trace's pods, and propose moves for one more pod: CARDS:CORE:CPU:RAM. CORE "
             "and CPU in thousandths, RAM in MiB."
         ),
     ] = None,
     nodes: Annotated[Path, typer.Option(help="Trace file with the nodes.")] = Path("data/openb/nodes.csv"),
     pods: Annotated[Path, typer.Option(help="Trace file with the pods.")] = Path("data/openb/pods.csv"),
-    load: Annotated[float, typer.Option(help="With a trace: requested GPU as a share of capacity.")] = 0.95,
+    load: Annotated[float, typer.Option(help="With a trace: requested GPUs, divided by the nodes' GPUs.")] = 0.95,
     seed: Annotated[int, typer.Option(help="With a trace: seed of the pods' order.")] = 42,
     max_moves: Annotated[int, typer.Option(help="Largest number of moves.")] = MAX_MOVES,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Propose the fewest pod moves to fit a pending pod, or moves that make the most GPU usable. No pod is moved."""
+    """Propose the fewest pod moves that let a pending pod start, or moves that make more GPU usable. No pod moves."""
     asked = [bool(pod), trace_demand is not None, more]
     if sum(asked) != 1 or (trace and not more):
         fail("name a pending pod, or use one of --trace-demand and --raise-share. --trace needs --raise-share")

@@ -56,7 +56,7 @@ def doctor(
         str,
         typer.Argument(
             metavar="[POD]",
-            help="Follow this pod (or NAMESPACE/POD) from its creation to its CUDA calls. Its CUDA calls need --usage.",
+            help="Follow this pod (or NAMESPACE/POD) from its creation to its CUDA calls. For the calls, give --usage.",
         ),
     ] = "",
     kubeconfig: Kubeconfig = None,

@@ -21,7 +21,7 @@ ATTEMPTS: Final = 10
 
 def drain(
     server: Annotated[str, typer.Argument(help="Name of the server, as in `egpu get servers`.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Allow new leases on the server again. Moves nothing.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow new leases on the server again. No lease moves.")] = False,
     output: Output = Format.TABLE,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,

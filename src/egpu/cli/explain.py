@@ -55,9 +55,9 @@ def explain(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Explain why a pod or claim waits, or why it got its cards. For a node, show what its cards hold.
+    """Explain why a pod or claim waits, or why it got its cards. For a node, list the slices on its cards.
 
-    Names a reason for each card, the pods that a waiting pod would evict, and the new nodes that would help it.
+    For a waiting pod, the answer has a reason for each card, pods to evict for it, and new nodes that would help.
     """
     if "/" in name and what is not What.NODE:
         namespace, _, name = name.partition("/")

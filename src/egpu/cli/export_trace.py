@@ -17,7 +17,7 @@ def export_trace(
     nodes: Annotated[Path, typer.Option(help="File for the nodes.")] = Path("nodes.csv"),
     pods: Annotated[Path, typer.Option(help="File for the pods.")] = Path("pods.csv"),
 ) -> None:
-    """Write the nodes and the GPU requests of pods to CSV files for `egpu simulate`, without pod names."""
+    """Write a cluster's nodes and GPU requests to CSV files for `egpu simulate`. Names of pods are left out."""
     snapshot = load_from(kubeconfig)
     machines = machines_of(snapshot.cache, snapshot.nodes)
     shapes, gangs = trace_of(snapshot.cache, snapshot.pods)

@@ -82,8 +82,8 @@ def get(
         str, typer.Option("-l", "--selector", help="Only rows with these labels. For cards: labels of the node.")
     ] = "",
     model: Annotated[str, typer.Option(help="Only cards and nodes with this text in the model name.")] = "",
-    mode: Annotated[str, typer.Option(help="Only cards with this MODE: free, exclusive (whole cards), vcuda, …")] = "",
-    free: Annotated[bool, typer.Option("--free", help="Only unused cards that take work, or their nodes.")] = False,
+    mode: Annotated[str, typer.Option(help="Only cards with this MODE: free, exclusive (whole card), vcuda, …")] = "",
+    free: Annotated[bool, typer.Option("--free", help="Only free cards that take work, or nodes with one.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Also show later changes, until Ctrl-C.")] = False,
     usage: Usage = None,
     token_file: TokenFile = None,

@@ -23,14 +23,14 @@ def inspect(
     state_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            help="State directory of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all three."
+            help="Directory with slices of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all."
         ),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Show a slice: its limits, its use by process, its executor and its files. Changes nothing."""
+    """Show a slice's limits, processes, executor and files. Nothing is changed."""
     from egpu.cli import inspection, inspection_views
 
     roots = state_dir or inspection.default_roots()

@@ -28,13 +28,13 @@ WAIT_SECONDS = 300.0
 ValuesFile = Annotated[
     Path | None,
     typer.Option(
-        "--values", metavar="FILE", exists=True, dir_okay=False, help="File of values, as for the Helm chart."
+        "--values", metavar="FILE", exists=True, dir_okay=False, help="YAML file with values of the Helm chart."
     ),
 ]
 Namespace = Annotated[str, typer.Option(help="Namespace of the installation.")]
-Image = Annotated[str, typer.Option(help="Image of all components. Default: as the values say.")]
+Image = Annotated[str, typer.Option(help="Image of all components. Default: the one in the values.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
-Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="Time limit for all waiting.")]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=1, help="Time limit for all waits together.")]
 Try = Annotated[bool, typer.Option("--try/--no-try", help="Run a test pod on one node of each GPU model.")]
 TrialClass = Annotated[
     str,
@@ -70,10 +70,11 @@ def install(
     trial_class: TrialClass = "",
     output: Output = Format.TABLE,
     label_nodes: Annotated[
-        bool, typer.Option("--label-nodes", help="Label GPU nodes that no other label marks: elasticgpu.io/node=true.")
+        bool,
+        typer.Option("--label-nodes", help="Label GPU nodes that the agents would not find: elasticgpu.io/node=true."),
     ] = False,
 ) -> None:
-    """Install on Kubernetes: check the cluster, write all objects, wait, run a test pod. Repeat it after an error."""
+    """Install on Kubernetes: check the cluster, write all objects, wait, run test pods. After an error, repeat it."""
     asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, label_nodes, trial_class)
     asyncio.run(_with_client(asked, "install"))
 
@@ -89,7 +90,7 @@ def upgrade(
     trial_class: TrialClass = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Upgrade an installation to this version. Its values stay, unless you give --values. Repeat it after an error."""
+    """Upgrade an installation to this version. Its values stay, unless you give --values. After an error, repeat it."""
     asked = _Asked(kubeconfig, namespace, values, image, dry_run, wait, trial, output, trial_class=trial_class)
     asyncio.run(_with_client(asked, "upgrade"))
 
@@ -188,17 +189,20 @@ def uninstall(
     kubeconfig: Kubeconfig = None,
     namespace: Namespace = NAMESPACE,
     keep_claims: Annotated[
-        bool, typer.Option("--keep-claims", help="Leave definitions, claims, classes and cards for a new installation.")
+        bool,
+        typer.Option(
+            "--keep-claims", help="Keep definitions (CRDs), claims, classes and cards for a new installation."
+        ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Uninstall even if pods have cards. Programs with an executor then end.")
+        bool, typer.Option("--force", help="Uninstall even if pods have cards. Programs that use an executor end.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
     wait: Wait = WAIT_SECONDS,
     output: Output = Format.TABLE,
 ) -> None:
-    """Remove an installation from Kubernetes, and what agents wrote on nodes. Repeat it after an error."""
+    """Remove an installation from Kubernetes, with the agents' entries in Node objects. After an error, repeat it."""
     asked = _Asked(kubeconfig, namespace, None, "", dry_run, wait, False, output)
     asyncio.run(_uninstall_at(asked, keep_claims=keep_claims, force=force, yes=yes))
 

@@ -27,12 +27,14 @@ def manifests(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="File of values, as for the Helm chart. Other options override it.",
+            help="YAML file with values of the Helm chart. Other options override it.",
         ),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Namespace of the installation.")] = NAMESPACE,
     image: Annotated[str, typer.Option(help="Image of all components. Default: elastic-gpu:VERSION.")] = "",
-    pull_policy: Annotated[PullPolicy | None, typer.Option(help="Image pull policy. Default: Kubernetes' own.")] = None,
+    pull_policy: Annotated[
+        PullPolicy | None, typer.Option(help="Image pull policy. Default: that of Kubernetes.")
+    ] = None,
     node_selector: Annotated[
         list[str],
         typer.Option(metavar="LABEL=VALUE", help="Nodes that run an agent. Default: nodes with NVIDIA's cards."),
@@ -40,14 +42,16 @@ def manifests(
     runtime_class: Annotated[
         str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' default runtime.")
     ] = "",
-    cdi: Annotated[Cdi | None, typer.Option(help="Slices as CDI devices, as for `egpu agent`. Default: auto.")] = None,
+    cdi: Annotated[Cdi | None, typer.Option(help="Use of CDI devices, as for `egpu agent`. Default: auto.")] = None,
     pool: Annotated[bool, typer.Option("--pool", help="Let pods use cards of other nodes (the pool).")] = False,
     scheduler: Annotated[
         SchedulerMode | None,
-        typer.Option(help="own: run a second kube-scheduler, for GPU pods. existing: use the cluster's."),
+        typer.Option(
+            help="own: run a second kube-scheduler, for GPU pods. existing: use the cluster's kube-scheduler."
+        ),
     ] = None,
     scheduler_tag: Annotated[
-        str, typer.Option(metavar="TAG", help="Version of our kube-scheduler, never newer than the cluster's.")
+        str, typer.Option(metavar="TAG", help="Version of the second kube-scheduler, never newer than the cluster's.")
     ] = "",
     schedulers: Annotated[
         str, typer.Option(metavar="NAMES", help="Further schedulers that ask the extender, joined by commas.")

@@ -37,14 +37,14 @@ def plan(
     mix: Annotated[
         Path | None,
         typer.Option(
-            help='JSON file with instances to plan for, not those of the cluster, such as {"1g.10gb": 5, "3g.40gb": 2}.'
+            help='JSON file of instances, such as {"1g.10gb": 5, "3g.40gb": 2}. Default: what pods and claims ask for.'
         ),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Propose MIG instances that serve all pods and claims, as if the cards were empty. Changes no card."""
+    """Propose MIG instances that serve all pods and claims, as if the cards were empty. No card is changed."""
     snapshot = load_from(kubeconfig)
     found = plan_of(cards_of(snapshot), read_mix(mix) if mix is not None else list(asked_in(snapshot)))
     if not output.for_people:

@@ -17,10 +17,10 @@ def move(
     to: Annotated[str, typer.Option(help="Server to move to. Default: the best server with room.")] = "",
     card: Annotated[str, typer.Option(help="Card of --to: its index or UUID. Default: the best card.")] = "",
     source: Annotated[
-        str, typer.Option("--from", help="Server whose cards to leave, if the lease has cards of several servers.")
+        str, typer.Option("--from", help="Server that the lease leaves, if it has cards of several servers.")
     ] = "",
     check: Annotated[
-        bool, typer.Option("--check", help="Only show what prevents a move of the running program. Stops nothing.")
+        bool, typer.Option("--check", help="Only list what prevents a move. The program keeps running.")
     ] = False,
     output: Output = Format.TABLE,
     address: pool.PoolAddress = None,

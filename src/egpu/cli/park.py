@@ -36,7 +36,9 @@ Slice = Annotated[
 ]
 StateDir = Annotated[
     list[Path] | None,
-    typer.Option(help="State directory of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all."),
+    typer.Option(
+        help="Directory with slices of an agent, `egpu serve` or `egpu run`. Repeatable. Default: those of all."
+    ),
 ]
 ParkingMemory = Annotated[
     int | None,
@@ -44,7 +46,7 @@ ParkingMemory = Annotated[
         "--parking-memory",
         metavar="MIB",
         callback=_check_amount,
-        help="Host memory for parked GPU memory of slices that share room on a card (parkingResident), in MiB. "
+        help="MiB of host memory for parked GPU memory of slices with a resident part (parkingResident). "
         "Default: half of the host's memory.",
         show_default=False,
     ),
@@ -53,7 +55,7 @@ Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help
 
 
 def park(what: Slice, state_dir: StateDir = None, output: Output = Format.TABLE) -> None:
-    """Move the memory of a slice's idle programs to the host. Their next call brings it back."""
+    """Move the memory of a slice's idle programs to the host. Their next call moves it back."""
     _ask(what, state_dir, output, parks=True)
 
 

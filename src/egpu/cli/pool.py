@@ -128,7 +128,7 @@ def broker(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Run the broker of a pool. It leases slices of the servers' cards, never more than a card holds at a time."""
+    """Run the broker of a pool. It leases slices of the servers' cards, and never more than a card has room for."""
     from egpu.apps.broker import BrokerConfig, run
 
     try:
@@ -152,7 +152,7 @@ def serve(
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, max=16, help="Number of simulated cards.")] = 1,
     driver_dir: Annotated[
-        Path | None, typer.Option(help="Directory of the driver of executors. Default: the system's driver.")
+        Path | None, typer.Option(help="Directory of the executors' CUDA driver. Default: the system's.")
     ] = None,
     library_path: LibraryPath = None,
     link_mbps: LinkMbps = 0,

@@ -16,7 +16,13 @@ def resize(
     memory: Annotated[str | None, typer.Option(help="Memory of each card, such as 8GiB. Without unit: MiB.")] = None,
     within: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to free memory over the limit before the lease ends (over_limit)."),
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="End the lease (over_limit) if it still uses more memory than its new limit after this time. Default: "
+            "never.",
+            show_default=False,
+        ),
     ] = None,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
@@ -24,7 +30,7 @@ def resize(
     tls_cert: pool.TlsCert = None,
     tls_key: pool.TlsKey = None,
 ) -> None:
-    """Change the limits of a lease (a program's slice in a pool). Above the new memory limit, allocations fail."""
+    """Change the limits of a lease, a program's slice in a pool. Allocations above the new memory limit fail."""
     found = pool.given_credentials(secret_file, tls_ca, tls_cert, tls_key)
     try:
         memory_mib = None if memory is None else parse_memory_mib(memory, field="--memory")

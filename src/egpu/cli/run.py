@@ -43,7 +43,7 @@ Wait = Annotated[
     typer.Option(
         min=0,
         metavar="SECONDS",
-        help="How long to wait for room on the cards, or with --pool for the broker. Default: 0, with --pool 30.",
+        help="Longest wait for room on the cards. With --pool: for the broker's answer. Default: 0, with --pool 30.",
         show_default=False,
     ),
 ]
@@ -92,18 +92,21 @@ def run(
     core: Annotated[int, typer.Option(help="Percent of the card's compute time, 1 to 100.")] = 100,
     memory: Annotated[
         str | None,
-        typer.Option(help="GPU memory, such as 2GiB or 4GB. Without unit: MiB. Default: same share as --core."),
+        typer.Option(
+            help="GPU memory, such as 2GiB or 4GB. Without unit: MiB. Default: the same percentage of the card as "
+            "--core. Required with --pool."
+        ),
     ] = None,
-    gpu: Annotated[int | None, typer.Option(help="Ordinal of the card. Default: the fullest cards with room.")] = None,
+    gpu: Annotated[int | None, typer.Option(help="Index of the card. Default: the fullest cards with room.")] = None,
     simulate: Annotated[
         str | None,
         typer.Option(metavar="PROFILE", help="Use simulated cards of this profile, as in `egpu-sim profiles`."),
     ] = None,
     mode: Annotated[
-        RunMode, typer.Option(help="cap: never above --core. share: more if the card is idle.")
+        RunMode, typer.Option(help="cap: never above --core. share: also time that other slices leave idle.")
     ] = RunMode.CAP,
     work: Annotated[
-        RunWork, typer.Option(help="latency: on a shared card, its CUDA kernels start before those of other slices.")
+        RunWork, typer.Option(help="latency: the command's CUDA kernels start before those of other slices.")
     ] = RunWork.BATCH,
     parkable: Parkable = False,
     parking_resident: ParkingResident = None,

@@ -16,7 +16,7 @@ def selftest(
         str | None,
         typer.Option(metavar="PROFILE", help="Test a simulated card of this profile, such as A100-80G."),
     ] = None,
-    gpu: Annotated[int, typer.Option(min=0, help="Ordinal of the card to test.")] = 0,
+    gpu: Annotated[int, typer.Option(min=0, help="Index of the card to test, from 0.")] = 0,
     thorough: Annotated[
         bool,
         typer.Option(

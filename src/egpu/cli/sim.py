@@ -9,7 +9,7 @@ from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, show
 
 sim = typer.Typer(
-    help="List or remove your simulated machines: sets of simulated cards, which this machine keeps in memory.",
+    help="List or remove simulated machines: sets of simulated cards, kept in the memory of this computer.",
     no_args_is_help=True,
 )
 
@@ -22,7 +22,7 @@ def list_command(
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """List your simulated machines, their memory, and whether a program uses them."""
+    """List your simulated machines, with the memory that they use and their state."""
     from egpu.laptop.machines import list_machines
 
     columns = ("machine", "node", "cards", "memory", "age", "state", "file")
@@ -44,7 +44,7 @@ def remove(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all machines that no program uses.")] = False,
 ) -> None:
-    """Remove unused simulated machines and the data on their cards. Commands that need one create it again."""
+    """Remove unused simulated machines and the data on their cards. A command that needs a machine creates it again."""
     from egpu.laptop.machines import list_machines, remove_unused
 
     if bool(machines) == everything:

@@ -142,15 +142,15 @@ Parking = Annotated[
     str | None,
     typer.Option(
         metavar="PERCENT",
-        help="Replay each policy twice: without and with parking. With parking, pods that are idle at times (column "
-        "gpu_idle_percent) keep only PERCENT of their memory, such as 3%, always on the card.",
+        help="Replay each policy without and with parking. With parking, a card always has room for PERCENT (such "
+        "as 3%) of the memory of a pod with idle times (column gpu_idle_percent).",
     ),
 ]
 OneMore = Annotated[
     bool,
     typer.Option(
         "--one-more",
-        help="Also replay each policy with one more node, once for each kind of node, to see which node helps most.",
+        help="Also replay each policy with one more node of each kind in turn. The results show which node helps most.",
     ),
 ]
 
@@ -168,7 +168,7 @@ def simulate(
     seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
     load: Annotated[
         float,
-        typer.Option(help="Requested GPUs, divided by the GPUs of all nodes. With --lifetime: average over time."),
+        typer.Option(help="Requested GPUs, divided by the nodes' GPUs. With --lifetime: the average over time."),
     ] = 1.3,
     lifetime: Annotated[
         str | None,
@@ -178,7 +178,7 @@ def simulate(
     warm_up: Annotated[
         float,
         typer.Option(
-            help="With --lifetime: length of the warm-up, in mean lifetimes. REFUSED GPU % does not count its pods."
+            help="With --lifetime: length of the warm-up, in mean lifetimes. Its pods do not count in REFUSED GPU %."
         ),
     ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
@@ -200,12 +200,12 @@ def simulate(
     ] = None,
     parking: Parking = None,
     one_more: OneMore = False,
-    jobs: Annotated[int, typer.Option(help="Number of parallel runs. Compare speeds only with 1.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of parallel runs. Use 1 to compare speeds.")] = 1,
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
     ] = Format.TABLE,
 ) -> None:
-    """Replay a workload under one or more scheduling policies and compare the results."""
+    """Replay recorded pods under one or more scheduling policies, and compare the results."""
     policies = [name.strip() for name in policy.split(",") if name.strip()]
     for name in policies:
         canonical(name)

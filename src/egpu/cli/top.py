@@ -46,7 +46,9 @@ ALTERNATE, ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 def top(
     kubeconfig: Kubeconfig = None,
-    search: Annotated[str, typer.Option("--filter", help="Only lines with this text, and their parent lines.")] = "",
+    search: Annotated[
+        str, typer.Option("--filter", help="Only lines with this text, and the lines of their card and node.")
+    ] = "",
     namespace: Annotated[
         str | None,
         typer.Option(
