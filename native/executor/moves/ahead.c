@@ -10,6 +10,7 @@
 
 #define AHEAD_IMAGES 128 /* with those of the rest of the session, as many as are kept at all */
 #define AHEAD_BYTES WIRE_MAX_IMAGE
+#define PAUSE_MS 30000
 
 static uint64_t last_load; /* the target has the images up to this one */
 
@@ -108,7 +109,10 @@ bool ahead_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
     struct moved_stream to = {.descriptor = descriptor};
     struct ahead ahead = {.loads = NULL};
     last_load = 0;
-    if (!gate_pause(why)) return false;
+    if (!gate_pause(PAUSE_MS)) {
+        snprintf(why, MOVES_WHY_BYTES, "a call does not end within %d s", PAUSE_MS / 1000);
+        return false;
+    }
     handles_each(see_object, &ahead);
     hold_images(&ahead);
     ahead.mappings = arena_mappings(&ahead.mapping_count);

@@ -178,8 +178,8 @@ void gate_look(void);  /* between two frames */
 void gate_leave(void); /* before it waits for more */
 /* Stops the session: its work is done, no call begins. False: says why not, and it goes on. */
 bool gate_close(char *why);
-/* Only keeps calls from beginning, for a moment. */
-bool gate_pause(char *why);
+/* Only keeps calls from beginning, for a moment. False: a call runs for longer than so long. */
+bool gate_pause(int64_t ms);
 void gate_open(void);
 
 /* ---- stream.c ---- */
