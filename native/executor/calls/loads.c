@@ -79,9 +79,8 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
 
 /* ---- images ---- */
 
-/* Load the image, as a module or as a library. */
-static CUresult load_image(const struct image *image, unsigned kind, char *logs, size_t log_bytes,
-                           uint64_t *value) {
+CUresult image_load(const struct image *image, unsigned kind, char *logs, size_t log_bytes,
+                    uint64_t *value) {
     CUjit_option options[4] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
                                CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[4] = {logs, (void *)(uintptr_t)log_bytes, logs + log_bytes + 1,
@@ -182,11 +181,12 @@ static CUresult load(struct task *task, unsigned kind) {
     char *logs = calloc(2, ask.log_bytes + 1);
     if (logs == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t value = 0;
-    CUresult result = load_image(image, kind, logs, ask.log_bytes, &value);
+    bool ahead = loads_find(&ask, kind, &value);
+    CUresult result = ahead ? CUDA_SUCCESS : image_load(image, kind, logs, ask.log_bytes, &value);
     if (result == CUDA_SUCCESS) {
         figures_image();
         handle_bind(task, kind, ask.handle, value);
-        if (moves_on) task->stays = image_stays(image->bytes, image->total);
+        if (moves_on && !ahead) task->stays = image_stays(image->bytes, image->total);
         put_functions(task, kind, value, &ask);
     } else {
         none.known = 2;

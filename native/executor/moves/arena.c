@@ -352,6 +352,16 @@ CUresult arena_map(const struct arena_mapping *is, bool ahead) {
 
 void arena_drop_ahead(void) { mappings_drop_ahead(); }
 
+bool arena_hold(const struct arena_mapping *is) {
+    pthread_mutex_lock(&lock);
+    struct mapping *mapping = mapping_of(is->base);
+    if (mapping != NULL && mapping_is(mapping, is)) return true;
+    pthread_mutex_unlock(&lock);
+    return false;
+}
+
+void arena_give(void) { pthread_mutex_unlock(&lock); }
+
 bool arena_allocate(const struct arena_allocation *is) {
     struct mapping *mapping = mapping_of(is->base);
     if (mapping == NULL || is->bytes == 0 || is->number > numbers ||

@@ -20,21 +20,30 @@
 #define STOP_MS 30000 /* the client only waits meanwhile */
 #define AGAIN_US 2000
 #define LOOK_US 100
+#define MISSED_MS 20
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 static _Atomic bool wanted;
-static bool closed; /* under the gate */
+static bool closed; /* changed under the gate, by the control thread alone */
+
+/* An end that came between the look and the wait is seen a little later. */
+static void wait_until_open(void) {
+    while (closed || atomic_load(&wanted)) {
+        int64_t ms = clock_now_ms() + MISSED_MS;
+        struct timespec until = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+        pthread_cond_clockwait(&opened, &gate, CLOCK_MONOTONIC, &until);
+    }
+}
 
 void gate_enter(void) {
     if (!moves_on) return;
     pthread_mutex_lock(&gate);
-    while (closed || atomic_load(&wanted)) pthread_cond_wait(&opened, &gate);
+    wait_until_open();
 }
 
 void gate_look(void) {
-    if (moves_on && atomic_load_explicit(&wanted, memory_order_relaxed))
-        while (closed || atomic_load(&wanted)) pthread_cond_wait(&opened, &gate);
+    if (moves_on && atomic_load_explicit(&wanted, memory_order_relaxed)) wait_until_open();
 }
 
 void gate_leave(void) {
@@ -51,18 +60,21 @@ static bool close_until(int64_t deadline) {
     return true;
 }
 
+/* It does not wait for a call: while one runs the gate is not closed, and otherwise it is held for
+ * moments only. */
 void gate_open(void) {
-    pthread_mutex_lock(&gate);
-    closed = false;
+    if (closed) {
+        pthread_mutex_lock(&gate);
+        closed = false;
+        pthread_mutex_unlock(&gate);
+    }
     atomic_store(&wanted, false);
     pthread_cond_broadcast(&opened);
-    pthread_mutex_unlock(&gate);
 }
 
-bool gate_pause(char *why) {
-    if (close_until(clock_now_ms() + STOP_MS)) return true;
+bool gate_pause(int64_t ms) {
+    if (close_until(clock_now_ms() + ms)) return true;
     gate_open();
-    snprintf(why, MOVES_WHY_BYTES, "a call does not end within %d s", STOP_MS / 1000);
     return false;
 }
 

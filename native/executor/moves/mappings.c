@@ -87,9 +87,9 @@ CUresult mapping_remove(uint32_t at) {
     return CUDA_SUCCESS;
 }
 
-static bool same(const struct arena_mapping *one, const struct arena_mapping *other) {
-    return one->base == other->base && one->bytes == other->bytes && one->device == other->device &&
-           one->shared == other->shared;
+bool mapping_is(const struct mapping *mapping, const struct arena_mapping *is) {
+    return mapping->is.base == is->base && mapping->is.bytes == is->bytes &&
+           mapping->is.device == is->device && mapping->is.shared == is->shared;
 }
 
 bool mapping_adopt(const struct arena_mapping *is) {
@@ -98,7 +98,7 @@ bool mapping_adopt(const struct arena_mapping *is) {
     while (at < mapping_count && mappings[at]->ahead &&
            mappings[at]->is.base < is->base + is->bytes) {
         struct mapping *found = mappings[at];
-        if (same(&found->is, is)) {
+        if (mapping_is(found, is)) {
             found->is.context = is->context;
             return !(found->ahead = false);
         }
@@ -114,11 +114,32 @@ bool mappings_drop_ahead(void) {
     return any;
 }
 
-struct mapping *mapping_of(uint64_t address) {
+struct mapping *mapping_at(uint64_t address) {
     uint32_t at = mapping_index(address + 1);
     if (at == 0) return NULL;
     struct mapping *found = mappings[at - 1];
-    return address - found->is.base < found->is.bytes && !found->ahead ? found : NULL;
+    return address - found->is.base < found->is.bytes ? found : NULL;
+}
+
+struct mapping *mapping_of(uint64_t address) {
+    struct mapping *found = mapping_at(address);
+    return found != NULL && !found->ahead ? found : NULL;
+}
+
+bool mapping_fill(uint64_t address, uint64_t bytes, struct arena_mapping *is) {
+    struct mapping *mapping = mapping_at(address);
+    if (mapping == NULL || !mapping->ahead || address - mapping->is.base != mapping->filled ||
+        bytes > mapping->is.bytes - mapping->filled)
+        return false;
+    mapping->filled += bytes;
+    *is = mapping->is;
+    return true;
+}
+
+bool mapping_filled(uint64_t address, uint64_t bytes) {
+    const struct mapping *mapping = mapping_of(address);
+    return mapping != NULL && address - mapping->is.base <= mapping->filled &&
+           bytes <= mapping->filled - (address - mapping->is.base);
 }
 
 uint64_t mapping_place(uint64_t range_base, uint64_t range_bytes, uint64_t bytes) {

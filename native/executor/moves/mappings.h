@@ -6,7 +6,8 @@
 
 struct mapping {
     struct arena_mapping is;
-    bool ahead; /* it is nobody's yet */
+    bool ahead;      /* it is nobody's yet */
+    uint64_t filled; /* the first bytes came ahead */
     CUmemGenericAllocationHandle handle;
     uint64_t free_units;
     uint64_t used[ARENA_UNITS / 64]; /* of a shared one */
@@ -26,6 +27,11 @@ bool mapping_adopt(const struct arena_mapping *is);
 bool mappings_drop_ahead(void);               /* false: there are none */
 uint32_t mapping_index(uint64_t base);        /* of the first one that does not begin below */
 struct mapping *mapping_of(uint64_t address); /* that has the address, or NULL */
+struct mapping *mapping_at(uint64_t address); /* the same, also of what was mapped ahead */
+/* Memory comes there ahead: false, if it does not follow what came before. */
+bool mapping_fill(uint64_t address, uint64_t bytes, struct arena_mapping *is);
+bool mapping_filled(uint64_t address, uint64_t bytes);
+bool mapping_is(const struct mapping *mapping, const struct arena_mapping *is);
 /* The first addresses of the range that are free; 0: there are none. */
 uint64_t mapping_place(uint64_t range_base, uint64_t range_bytes, uint64_t bytes);
 

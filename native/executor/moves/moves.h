@@ -138,6 +138,10 @@ struct arena_mapping *arena_mappings(uint32_t *count);
 bool arena_reserve(uint64_t base, uint64_t bytes, uint64_t numbers);
 CUresult arena_map(const struct arena_mapping *mapping, bool ahead);
 void arena_drop_ahead(void);
+/* While the mapping is what it was, nothing is mapped and unmapped until arena_give. False: it is
+ * another one. */
+bool arena_hold(const struct arena_mapping *mapping);
+void arena_give(void);
 bool arena_allocate(const struct arena_allocation *allocation);
 /* Whether the addresses lie in one mapping: which. */
 bool arena_covers(uint64_t address, uint64_t bytes, struct arena_mapping *mapping);
@@ -178,8 +182,8 @@ void gate_look(void);  /* between two frames */
 void gate_leave(void); /* before it waits for more */
 /* Stops the session: its work is done, no call begins. False: says why not, and it goes on. */
 bool gate_close(char *why);
-/* Only keeps calls from beginning, for a moment. */
-bool gate_pause(char *why);
+/* Only keeps calls from beginning, for a moment. False: a call runs for longer than so long. */
+bool gate_pause(int64_t ms);
 void gate_open(void);
 
 /* ---- stream.c ---- */
@@ -202,9 +206,11 @@ enum moved_part {
     PART_HOST,          /* struct moved_host; beside it the memory */
     PART_VARIABLE_DATA, /* struct moved_data, then a piece of the last variable */
     PART_AHEAD,         /* struct moved_ahead: the first of what comes before the session stops */
+    PART_LOAD,          /* struct moved_load: of an image that came ahead */
+    PART_SAME,          /* struct moved_data alone: the memory is what came ahead */
     PART_END,           /* the digest of all that was before */
 };
-#define MOVED_VERSION 5
+#define MOVED_VERSION 6
 #define MOVED_DATA_BYTES (4u << 20)
 #define MOVED_PART_BYTES (MOVED_DATA_BYTES + (64u << 10))
 
@@ -218,6 +224,11 @@ struct moved_ahead {
     uint64_t version, table; /* as in the session */
     uint64_t base, bytes;    /* of its range of addresses */
     uint64_t contexts;       /* by card: whether it has the primary one */
+};
+struct moved_load {
+    uint8_t digest[32];
+    uint64_t total;
+    uint32_t kind, card; /* a module's primary context */
 };
 struct moved_frame {
     uint64_t subject, context;
@@ -260,6 +271,9 @@ void moved_put(struct moved_stream *to, enum moved_part part, const void *head, 
 void moved_put_image(struct moved_stream *to, const uint8_t digest[32], const uint8_t *bytes,
                      uint64_t total);
 bool moved_flush(struct moved_stream *to);
+/* Of memory: one word for each lane of a processor. */
+#define MOVED_LANES 4
+void moved_digest(const uint8_t *bytes, uint64_t count, uint64_t lanes[MOVED_LANES]);
 /* One part, of at most MOVED_PART_BYTES. A descriptor that nobody took from the last is closed. */
 bool moved_get(struct moved_stream *from, enum moved_part *part, uint8_t *payload, size_t *bytes);
 
@@ -283,15 +297,21 @@ bool shared_take_host(struct moved_stream *from, const uint8_t *payload, size_t 
 
 /* ---- memory.c ---- */
 
+/* Before the session stops: as far as it succeeds, and while the mappings are what they are. What
+ * is the same when it has stopped is not sent again. False: its calls take too long. */
+bool memory_put_ahead(struct moved_stream *to, const struct arena_mapping *mapping);
 bool memory_put(struct moved_stream *to, char *why);
+void memory_forget(void); /* what was sent ahead */
 /* `payload` stays as it is until memory_room returns it again. */
-bool memory_take(const uint8_t *payload, size_t bytes, char *why);
+bool memory_take(const uint8_t *payload, size_t bytes, bool ahead, char *why);
+bool memory_take_same(const uint8_t *payload, size_t bytes, char *why);
 /* Where the next part is read to: memory that the card reads itself, or `plain`. */
 uint8_t *memory_room(uint8_t *plain);
 bool memory_taken(char *why); /* all of it is on the card */
 
 /* ---- variables.c ---- */
 
+struct image_hold;
 struct variables_of {
     uint64_t object;         /* a module or a library */
     const struct kept *load; /* the frame that loaded it */
@@ -300,6 +320,9 @@ struct variables_of {
     uint32_t context_count;
 };
 bool variables_put(struct moved_stream *to, const struct variables_of *of, char *why);
+/* Looks the names up that an image's code writes, before the session stops. */
+void variables_look(const struct image_hold *image);
+void variables_forget(void);
 /* Return false if what came is malformed, or with a reason in `why`. */
 bool variables_take(const uint8_t *payload, size_t bytes, char *why);
 bool variables_take_data(const uint8_t *payload, size_t bytes);
@@ -318,11 +341,20 @@ bool image_hold(struct image_hold *hold);
 void image_give(struct image_hold *hold);
 
 void contexts_hold(uint64_t cards); /* as far as it succeeds */
+bool contexts_enter(unsigned card); /* one that is held; driver_leave leaves it */
 void contexts_give(void);
 
 /* Writes down what the target can have before the session stops. `broke`: see session_write. */
 bool ahead_write(int to, char *why, uint64_t *bytes, bool *broke);
 bool ahead_has(const struct kept *load); /* the target has the image */
+/* At the target. An image is loaded as far as it succeeds: otherwise its frame loads it. */
+bool loads_take(const uint8_t *payload, size_t bytes);
+/* As a module or as a library. `logs`: two of so many bytes, and a NUL each. calls/loads.c */
+CUresult image_load(const struct image *image, unsigned kind, char *logs, size_t log_bytes,
+                    uint64_t *value);
+/* Whether it is loaded already, for the context that is current: then it is the caller's. */
+bool loads_find(const struct wire_load *ask, unsigned kind, uint64_t *value);
+void loads_drop(void); /* what no frame wanted */
 
 /* ---- written.c, rebuilt.c ---- */
 

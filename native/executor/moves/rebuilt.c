@@ -269,8 +269,8 @@ static bool take_part(struct rebuilding *to, struct moved_stream *from, enum mov
     if (part == PART_AHEAD) return take_ahead(to, bytes, count);
     if (!to->begun) return malformed(to);
     if (part == PART_CARDS) return same_cards(to, bytes, count);
-    if (!to->cards || (to->ahead && part != PART_MAPPING && part != PART_IMAGE))
-        return malformed(to);
+    bool comes_ahead = part == PART_MAPPING || part == PART_IMAGE || part == PART_DATA;
+    if (!to->cards || (to->ahead && !comes_ahead && part != PART_LOAD)) return malformed(to);
     switch (part) {
     case PART_MAPPING: return take_mapping(to, bytes, count);
     case PART_ALLOCATIONS: return take_allocation(to, bytes, count);
@@ -281,7 +281,9 @@ static bool take_part(struct rebuilding *to, struct moved_stream *from, enum mov
     case PART_TIME: return take_time(to, bytes, count);
     case PART_REPLY: return take_reply(to, bytes, count);
     case PART_PRINTED: printed_add(bytes, count); return true;
-    case PART_DATA: return memory_take(bytes, count, to->why) || malformed(to);
+    case PART_DATA: return memory_take(bytes, count, to->ahead, to->why) || malformed(to);
+    case PART_SAME: return memory_take_same(bytes, count, to->why) || malformed(to);
+    case PART_LOAD: return (to->ahead && loads_take(bytes, count)) || malformed(to);
     case PART_SHARED: return shared_take(from) || malformed(to);
     case PART_HOST: return shared_take_host(from, bytes, count, to->why) || malformed(to);
     case PART_VARIABLE: return variables_take(bytes, count, to->why) || malformed(to);
@@ -295,6 +297,7 @@ static bool finish(struct rebuilding *to) {
     if (!to->cards) return malformed(to);
     if (to->ahead) return true;
     arena_drop_ahead();
+    loads_drop();
     contexts_give();
     handles_each(count_handle, &living);
     if (living != to->handles) return fails(to, "the objects at the target are others");

@@ -22,14 +22,24 @@ static uint64_t mixed(uint64_t state, uint64_t word) {
     return state ^ state >> 32;
 }
 
-/* Of memory, in four lanes: a processor works on them at the same time. */
-static uint64_t long_digest(uint64_t state, const uint8_t *bytes, size_t blocks) {
-    uint64_t lanes[4] = {state, state ^ 1, state ^ 2, state ^ 3}, words[4];
+/* Of memory, in lanes: a processor works on them at the same time. */
+static void mix_blocks(uint64_t lanes[MOVED_LANES], const uint8_t *bytes, size_t blocks) {
+    uint64_t words[MOVED_LANES];
     for (; blocks != 0; bytes += sizeof words, blocks--) {
         memcpy(words, bytes, sizeof words);
-        for (unsigned i = 0; i < 4; i++) lanes[i] = mixed(lanes[i], words[i]);
+        for (unsigned i = 0; i < MOVED_LANES; i++) lanes[i] = mixed(lanes[i], words[i]);
     }
-    for (unsigned i = 1; i < 4; i++) lanes[0] = mixed(lanes[0], lanes[i]);
+}
+
+void moved_digest(const uint8_t *bytes, uint64_t count, uint64_t lanes[MOVED_LANES]) {
+    for (unsigned i = 0; i < MOVED_LANES; i++) lanes[i] = i;
+    mix_blocks(lanes, bytes, count / (MOVED_LANES * sizeof *lanes));
+}
+
+static uint64_t long_digest(uint64_t state, const uint8_t *bytes, size_t blocks) {
+    uint64_t lanes[MOVED_LANES] = {state, state ^ 1, state ^ 2, state ^ 3};
+    mix_blocks(lanes, bytes, blocks);
+    for (unsigned i = 1; i < MOVED_LANES; i++) lanes[0] = mixed(lanes[0], lanes[i]);
     return lanes[0];
 }
 

@@ -69,6 +69,16 @@ void contexts_hold(uint64_t cards) {
             held |= UINT64_C(1) << card;
 }
 
+bool contexts_enter(unsigned card) {
+    CUcontext context;
+    driver_enter(0);
+    if (!(held >> card & 1) || DRIVER(cuDevicePrimaryCtxRetain, CUcontext *,
+                                      CUdevice)(&context, (CUdevice)card) != CUDA_SUCCESS)
+        return false;
+    DRIVER(cuDevicePrimaryCtxRelease_v2, CUdevice)((CUdevice)card); /* it is held */
+    return DRIVER(cuCtxSetCurrent, CUcontext)(context) == CUDA_SUCCESS;
+}
+
 void contexts_give(void) {
     for (unsigned card = 0; card < WIRE_MAX_DEVICES; card++)
         if (held >> card & 1) DRIVER(cuDevicePrimaryCtxRelease_v2, CUdevice)((CUdevice)card);

@@ -2,7 +2,7 @@
  * executor/moves that reads them is here, over the decoders of calls and a driver that agrees.
  *
  * Input: parts of {what u8, form u8, length u16, payload}. What: an enum moved_part, modulo. Form:
- * bit 0 puts a right head before the payload of a session, of a frame, of memory; bit 1 says more
+ * bit 0 puts a right head before the payload of a session, of memory, of a load; bit 1 says more
  * bytes than there are; bit 2 of the first part: all is what comes before the session stops. In the
  * end comes a right digest.
  */
@@ -50,7 +50,8 @@ static size_t right_head(uint32_t what, size_t bytes, uint8_t *head) {
                                .handles = {1, 1},
                                .arena = {RANGE, UINT64_C(1) << 40, 1000, 0, 0}};
     struct moved_ahead ahead = {is.version, is.table, is.arena.base, is.arena.bytes, 1};
-    struct moved_data data = {RANGE, bytes};
+    struct moved_data data = {RANGE, bytes}, same = {RANGE, ARENA_PAGE};
+    struct moved_load load = {.total = 1, .kind = KIND_module};
     switch (what) {
     case PART_SESSION: memcpy(head, &is, sizeof is); return sizeof is;
     case PART_AHEAD: memcpy(head, &ahead, sizeof ahead); return sizeof ahead;
@@ -59,6 +60,8 @@ static size_t right_head(uint32_t what, size_t bytes, uint8_t *head) {
         memcpy(head, snapshot, count);
         return count;
     case PART_DATA: memcpy(head, &data, sizeof data); return sizeof data;
+    case PART_SAME: memcpy(head, &same, sizeof same); return sizeof same;
+    case PART_LOAD: memcpy(head, &load, sizeof load); return sizeof load;
     default: return 0;
     }
 }
@@ -99,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct handles_state fresh = {0, 1};
     handles_rebuild(false, &fresh);
     moves_on = false;
+    loads_drop();
     forget_moves();
     time_count = base_count = 0;
     forget();

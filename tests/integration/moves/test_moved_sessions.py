@@ -348,7 +348,7 @@ def test_a_move_that_is_given_up_goes_on_at_the_source(sim: Machine, tmp_path: P
 def test_a_target_that_dies_while_it_is_written_to_costs_nothing(sim: Machine, tmp_path: Path) -> None:
     with movable(sim, tmp_path) as moved, Program(moved.client, WORK) as program:
         assert program.hear() == "begun"
-        for after in (0, 1000, 100_000, 3_000_000):
+        for after in (0, 1000, 100_000, 3_000_000, 9_000_000):
             control, (ours, theirs) = Control(moved.executor), socket.socketpair()
             socket.send_fds(control.socket, [b'{"do": "send"}\n'], [theirs.fileno()])
             theirs.close()
