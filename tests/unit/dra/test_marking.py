@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,7 +25,7 @@ CLASSES = {
 }
 
 
-def marked(claim: Mapping[str, Any]) -> dict[str, Any]:
+def marked(claim: dict[str, Any]) -> dict[str, Any]:
     """Return the claim as the API server stores it."""
     return json_patch(claim, mark_new(msgspec.convert(claim, ResourceClaim), CLASSES.get))
 
