@@ -26,6 +26,7 @@ MODULES = (
     "looks",
     "repartitioning",
     "priced_claims",
+    "allocators",
 )
 
 

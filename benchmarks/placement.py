@@ -176,21 +176,26 @@ class Measured:
         return plain, await self._placed(f"{prefix}-gpu", GPU, there, resting)
 
     async def _placed(self, prefix: str, limits: Mapping[str, str], there: Count, resting: Sequence[str]) -> Placed:
-        """Create pods; measure from the first creation until the last of them is there, while the components `resting`
-        stand still. They are gone when it returns."""
-        pods = [_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
+        pods = [a_pod(f"{prefix}-{number}", limits) for number in range(self.pods)]
+        return await self.placed(prefix, pods, there, resting=resting)
+
+    async def placed(
+        self, prefix: str, pods: Sequence[dict[str, Any]], there: Count, *, resting: Sequence[str] = ()
+    ) -> Placed:
+        """Create pods, whose names begin with `prefix`; measure from the first creation until the last of them is
+        there, while the components `resting` stand still. They are gone when it returns."""
         with _still(self.cluster, resting):
             began, before = time.monotonic(), _spent_seconds(self.cluster)
             await some_at_once(self.at_once, (manifests.create(self.client, [pod]) for pod in pods))
-            while there(prefix) < self.pods:
+            while there(prefix) < len(pods):
                 if time.monotonic() - began > DEADLINE_SECONDS:
-                    raise TimeoutError(f"{there(prefix)} of {self.pods} {prefix} pods after {DEADLINE_SECONDS:g} s")
+                    raise TimeoutError(f"{there(prefix)} of {len(pods)} {prefix} pods after {DEADLINE_SECONDS:g} s")
                 await asyncio.sleep(LOOK_SECONDS)
             seconds, after = time.monotonic() - began, _spent_seconds(self.cluster)
         for pod in pods:
             await self.client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
         await self._until_gone(prefix)
-        return Placed(self.pods / seconds, {name: (after[name] - before[name]) * 1000 / self.pods for name in after})
+        return Placed(len(pods) / seconds, {name: (after[name] - before[name]) * 1000 / len(pods) for name in after})
 
     async def _until_gone(self, prefix: str) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -225,7 +230,7 @@ def _still(running: Cluster, kinds: Sequence[str]) -> Generator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _pod(name: str, limits: Mapping[str, str]) -> dict[str, Any]:
+def a_pod(name: str, limits: Mapping[str, str]) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "c", "image": "any", "command": ["sleep", "600"]}
     if limits:
         container["resources"] = {"limits": dict(limits)}

@@ -94,7 +94,7 @@ def _burst(report: Report, nodes: int, folder: Path) -> burst.Burst:
 def _claims(report: Report, nodes: int, folder: Path) -> dict[str, Any]:
     report.progress(f"{nodes} nodes: {claims.COUNT} ResourceClaims, and as many bindings")
     found = claims.run(nodes, folder)
-    columns = ("", "a second", "processor ms of the extender")
+    columns = ("", "a second", "processor ms of the extender", "processor ms of the webhook")
     report.table(f"{nodes} nodes: claims and bindings", columns, [(key, *one) for key, one in found._asdict().items()])
     ratio = found.claims.per_second / found.binds.per_second
     what = f"{nodes} nodes: claims allocated per binding in the same time"

@@ -204,22 +204,25 @@ def bind_body(pod: Json, node: str) -> bytes:
     return msgspec.json.encode(body)
 
 
-def review_body(pod: Json, uid: str) -> bytes:
-    """Return an AdmissionReview of the creation of the pod."""
+def review_body(made: Json, uid: str, *, resource: str = "pods") -> bytes:
+    """Return an AdmissionReview of the creation of a pod, or of another `resource`."""
+    group, _, version = made["apiVersion"].rpartition("/")
+    kind = {"group": group, "version": version, "kind": made["kind"]}
+    where = {"group": group, "version": version, "resource": resource}
     request = {
         "uid": uid,
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
-        "requestResource": {"group": "", "version": "v1", "resource": "pods"},
-        "name": pod["metadata"]["name"],
+        "kind": kind,
+        "resource": where,
+        "requestKind": kind,
+        "requestResource": where,
+        "name": made["metadata"]["name"],
         "namespace": "default",
         "operation": "CREATE",
         "userInfo": {
             "username": "system:serviceaccount:kube-system:job-controller",
             "groups": ["system:authenticated"],
         },
-        "object": pod,
+        "object": made,
         "oldObject": None,
         "dryRun": False,
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},

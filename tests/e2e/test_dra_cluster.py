@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
 from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
+from egpu.core.dra.marking import may_be_allocated
 from egpu.laptop import manifests
 from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
 from egpu_base.api.devices import DeviceClass, ResourceClaim, ResourceSlice
@@ -32,6 +35,20 @@ async def label(running: Cluster, client: Client, value: str | None) -> None:
     running.fleet.children[f"agent-{NODE}"].kill()
 
 
+async def a_new_claim_is_marked(client: Client) -> bool:
+    """Create a claim that no pod uses. It passes as it is while the webhook does not answer in time."""
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    body = {"metadata": {"generateName": "spare-"}, "spec": {"devices": {"requests": [CLAIM]}}}
+    made = msgspec.convert(await client.raw("POST", path, body=body), ResourceClaim)
+    await client.delete(ResourceClaim, made.name, namespace="default")
+
+    async def gone() -> bool:
+        return await client.find(ResourceClaim, made.name, namespace="default") is None
+
+    await until(gone, "a claim with the finalizer can be deleted", seconds=60)
+    return may_be_allocated(made)
+
+
 async def phase(client: Client, pod: str) -> str:
     return (await client.get(Pod, pod, namespace="default")).status.phase
 
@@ -43,6 +60,7 @@ async def test_a_pod_with_a_claim_runs_in_its_slice() -> None:
         await until(lambda: client.find(DeviceClass, "slice"))
         await until(lambda: client.list(ResourceSlice), "devices are published", seconds=60)
 
+        await until(lambda: a_new_claim_is_marked(client), "the webhook marks a new claim", seconds=60)
         template = {"metadata": {"name": "slice"}, "spec": {"spec": {"devices": {"requests": [CLAIM]}}}}
         templates = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
         await client.raw("POST", templates, body=template)

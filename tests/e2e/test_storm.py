@@ -26,7 +26,7 @@ from egpu_base.kubernetes import Client
 from support import claim_storm
 from support.claim_storm import ClaimRecords, claims_given_back, is_victim
 from support.long import or_long
-from support.storm import Witness, check_container, manifests
+from support.storm import CARDS_PER_NODE, Witness, check_container, manifests
 from support.waiting import until
 
 SEEDS = [int(seed) for seed in os.environ.get("EGPU_STORM_SEEDS", "11").split(",")]
@@ -222,14 +222,14 @@ async def _storm(
 
 
 async def test_many_pods_at_once() -> None:
-    async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
+    async with cluster(ClusterConfig(nodes=4, cards_per_node=CARDS_PER_NODE)) as running:
         await _storm(running, manifests(1, PODS), seed=1, kills=0)
         assert not any(child.restarts for child in running.fleet.children.values())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_many_pods_while_components_are_killed(seed: int) -> None:
-    async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running:
+    async with cluster(ClusterConfig(nodes=4, cards_per_node=CARDS_PER_NODE)) as running:
         killed = (await _storm(running, manifests(seed, PODS), seed=seed, kills=MOST_KILLS)).killed
     kinds = {name.split("-")[0] for name in killed}
     assert kinds == set(KILLED_KINDS), f"the storm was over before enough was killed: {killed}"
@@ -238,7 +238,7 @@ async def test_many_pods_while_components_are_killed(seed: int) -> None:
 @pytest.mark.timeout(120 + ROUNDS * (STORM_SECONDS + 60))
 async def test_pods_and_claims_by_both_allocators_while_components_are_killed() -> None:
     killed, evicted = list[str](), 0
-    async with cluster(ClusterConfig(nodes=4, cards_per_node=4)) as running, running.client() as client:
+    async with cluster(ClusterConfig(nodes=4, cards_per_node=CARDS_PER_NODE)) as running, running.client() as client:
         await claim_storm.prepare(running, client)
         for number in range(ROUNDS):
             seed = SEEDS[0] + number

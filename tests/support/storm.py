@@ -28,6 +28,9 @@ from egpu_base.kubernetes import Client
 
 MIB = 1024 * 1024
 MARK = "POLICY "
+CARDS_PER_NODE = 4
+"""Of the storm's clusters. A pod that needs more would wait for ever."""
+TWO_CARDS = {names.GPU_CORE: "200"}
 
 
 def manifests(seed: int, count: int = 60) -> list[dict[str, Any]]:
@@ -37,11 +40,19 @@ def manifests(seed: int, count: int = 60) -> list[dict[str, Any]]:
 
 
 def _pod(rng: random.Random, number: int) -> dict[str, Any]:
-    containers = [_container(rng, f"c{index}") for index in range(rng.choice((1, 1, 2, 2, 3)))]
+    count = rng.choice((1, 1, 2, 2, 3))
+    containers = [_container(rng, f"c{index}") for index in range(count)]
+    while most_cards(containers) > CARDS_PER_NODE:
+        containers = [_container(rng, f"c{index}") for index in range(count)]
     spec: dict[str, Any] = {"restartPolicy": "Never", "containers": containers, "terminationGracePeriodSeconds": 1}
     if rng.random() < 0.15:
         spec["initContainers"] = [_container(rng, "init")]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"storm-{number}"}, "spec": spec}
+
+
+def most_cards(containers: Sequence[dict[str, Any]]) -> int:
+    """Return the number of cards that the containers take together if no two of them share one."""
+    return sum(2 if one["resources"]["limits"] == TWO_CARDS else 1 for one in containers)
 
 
 def _container(rng: random.Random, name: str) -> dict[str, Any]:
@@ -54,7 +65,7 @@ def _container(rng: random.Random, name: str) -> dict[str, Any]:
         "tencent": {names.TENCENT_VCUDA_CORE: str(core), names.TENCENT_VCUDA_MEMORY: str(blocks)},
         "gpushare": {names.ALIYUN_GPU_MEM: str(blocks)},
         "whole": {names.NVIDIA_GPU: "1"},
-        "two": {names.GPU_CORE: "200"},
+        "two": TWO_CARDS,
     }[kind]
     return {
         "name": name,

@@ -28,7 +28,7 @@ def documents(file: Path) -> list[dict[str, Any]]:
 
 
 def test_every_vocabulary_reaches_the_webhook_and_system_namespaces_do_not():
-    pods, plain = webhooks.mutating().webhooks
+    pods, plain, _ = webhooks.mutating().webhooks
     assert (pods.failure_policy, plain.failure_policy) == ("Fail", "Ignore")
     assert pods.namespace_selector is not None
     assert "kube-system" in ((pods.namespace_selector.match_expressions or [])[0].values or [])

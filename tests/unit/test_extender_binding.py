@@ -12,7 +12,6 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.apps.extender import Extender, ExtenderConfig
-from egpu.apps.extender.fence import FENCE
 from egpu.core.placement.mirror import Mirror
 from egpu.core.placement.node_names import NodeNames
 from egpu.laptop.credentials import extender_credentials
@@ -281,7 +280,7 @@ async def test_a_killed_extenders_binding_still_under_way_cannot_double_book():
     async with extender(api) as new:
         await seen(new, second)
         await new.binder.bind(args(second))
-        assert api.get("pods", "a", "ns")["metadata"]["annotations"][FENCE]
+        assert api.get("pods", "a", "ns")["metadata"]["annotations"][names.FENCE]
         assert api.serve(under_way[0]).status_code == 409
         assert max(given_out(api).values()) == 60
         with pytest.raises(DoesNotFit):
@@ -504,7 +503,7 @@ async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch: pytest
     async with extender(api) as one:
         assert one.not_ready() is None
         assert len(refusals) == 10
-        assert FENCE in api.get("pods", "a", "ns")["metadata"]["annotations"]
+        assert names.FENCE in api.get("pods", "a", "ns")["metadata"]["annotations"]
 
 
 async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then_gives_them_back(

@@ -10,7 +10,6 @@ from test_extender_gangs import ask, member, shown
 
 from egpu.api import names
 from egpu.apps.extender import Extender, placing, waker
-from egpu.apps.extender.fence import FENCE
 from egpu.core import waking
 from egpu_base.api.kubernetes import Pod
 from support.fake_api import FakeAPI, Json
@@ -20,7 +19,7 @@ from support.waiting import until
 def woken(api: FakeAPI, name: str) -> bool:
     """Whether the pod was changed so that the scheduler looks at it again."""
     annotations = api.get("pods", name, "ns")["metadata"].get("annotations") or {}
-    return annotations.get(FENCE, "").startswith("room-")
+    return annotations.get(names.FENCE, "").startswith("room-")
 
 
 async def settled(one: Extender) -> None:
@@ -66,9 +65,9 @@ async def test_a_pod_that_is_refused_again_is_told_again():
         await until(lambda: woken(api, "w"))
         await full(api, one, "quicker")
         assert (await ask(one, "w"))[0] == []
-        before = api.get("pods", "w", "ns")["metadata"]["annotations"][FENCE]
+        before = api.get("pods", "w", "ns")["metadata"]["annotations"][names.FENCE]
         api.remove("pods", "quicker", "ns")
-        await until(lambda: api.get("pods", "w", "ns")["metadata"]["annotations"][FENCE] != before)
+        await until(lambda: api.get("pods", "w", "ns")["metadata"]["annotations"][names.FENCE] != before)
 
 
 async def test_the_most_important_first():

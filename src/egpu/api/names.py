@@ -171,6 +171,8 @@ EVENT_DELAYED: Final = "GPUWorkDelayed"
 """The reason of an event: long kernels of another pod delay latency work of this one."""
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """The finalizer of a ResourceClaim with an allocation: with it, Kubernetes frees the claim when its last pod ends."""
+FENCE: Final = f"{GROUP}/fence"
+"""The annotation whose change gives an object another version (`egpu.apps.extender.fence`)."""
 
 # --- provisioners ---------------------------------------------------------------------------------------------------
 PHYSICAL: Final = f"{GROUP}/physical"

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from egpu.api import names
-from egpu.apps.extender.fence import FENCE, is_marked
 from egpu.core.dra.configuration import configuration
 from egpu.core.dra.grants import ours
 from egpu.core.dra.kept import MOST_BYTES, TOO_LARGE, kept_claim
+from egpu.core.dra.marking import is_marked
 from egpu_base.api.devices import ExactDeviceRequest, ResourceClaim
 from egpu_base.errors import InvalidInput
 from support.extenders import extender
@@ -104,7 +104,7 @@ def test_a_claim_that_stays_large_holds_what_it_has() -> None:
 
 def test_what_decides_is_kept() -> None:
     claim = a_claim("c", cores=1, mib=1, tolerations=[{"operator": "Exists"}])
-    claim["metadata"] |= {"annotations": {FENCE: "x", "a": "b"}, "finalizers": ["f"]}
+    claim["metadata"] |= {"annotations": {names.FENCE: "x", "a": "b"}, "finalizers": ["f"]}
     claim["spec"]["devices"] |= {"constraints": [{"matchAttribute": "a/b"}], "config": [opaque(names.DRIVER, a="b")]}
     kept = read(claim)
     assert is_marked(kept)

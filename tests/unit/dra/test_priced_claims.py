@@ -14,7 +14,6 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.apps.extender import device_claims
-from egpu.apps.extender.fence import FENCE
 from egpu.core.placement.node_names import NodeNames
 from egpu_base.api.extender import ExtenderBindingArgs
 from support.extenders import extender
@@ -83,7 +82,7 @@ async def test_claims_of_one_pod_get_cards_of_one_node_or_none() -> None:
         put(api, a_pod("q", "c", "d"), a_claim("c", cores=20, mib=64), a_claim("d", cores=60, mib=64))
         await until(lambda: warnings(api, "DoesNotFit"))
         assert (allocation(api, "c"), allocation(api, "d")) == (None, None)
-        assert FENCE not in (api.get("resourceclaims", "c", "ns")["metadata"].get("annotations") or {})
+        assert names.FENCE not in (api.get("resourceclaims", "c", "ns")["metadata"].get("annotations") or {})
         end(api, "first")
         await allocated(api, "c", "d")
         assert not one.view.cache.problems()

@@ -2,12 +2,13 @@
 
 import asyncio
 import copy
+from typing import Any
 
 import httpx2
 import pytest
 
 from egpu.api import names
-from egpu.apps.extender.fence import FENCE
+from egpu.core.dra.marking import AT_CREATION
 from egpu_base.errors import ElasticGPUError
 from support.extenders import extender
 from support.fake_api import FakeAPI, status
@@ -131,14 +132,50 @@ async def test_a_claim_that_kube_scheduler_had_before_is_marked_all_the_same() -
     async with extender(api):
         await allocated(api, "a")
     meta = api.get("resourceclaims", "a", "ns")["metadata"]
-    assert FENCE in meta["annotations"]
+    assert names.FENCE in meta["annotations"]
     assert meta["finalizers"] == ["other", names.DELETE_PROTECTION]
+
+
+def marked(claim: dict[str, Any], at_creation: bool = True) -> dict[str, Any]:
+    """Return the claim as the webhook leaves it, if it marks it."""
+    if at_creation:
+        claim["metadata"] |= {"annotations": {names.FENCE: AT_CREATION}, "finalizers": [names.DELETE_PROTECTION]}
+    return claim
+
+
+@pytest.mark.parametrize("at_creation", [True, False])
+async def test_a_claim_that_was_marked_at_its_creation_gets_its_allocation_in_one_write(at_creation: bool) -> None:
+    api = cluster()
+    put(api, a_pod("p", "a"), marked(a_claim("a", cores=30, mib=64), at_creation))
+    async with extender(api):
+        await allocated(api, "a")
+    writes = [path for method, path in api.log if method == "PATCH" and "/resourceclaims/" in path]
+    mine = STATUS.format("a")
+    first = [path for path in writes if path != mine]
+    # The touch of a takeover comes first, if the claim was marked then.
+    assert first == [mine.removesuffix("/status")]
+    assert writes[-1] == mine
+    annotation = api.get("resourceclaims", "a", "ns")["metadata"]["annotations"][names.FENCE]
+    assert annotation.startswith("lead-" if at_creation else "allocate-")
+
+
+async def test_a_new_claim_that_the_webhook_marked_is_written_once() -> None:
+    api = cluster()
+    async with extender(api):
+        put(api, a_pod("p", "a"), marked(a_claim("a", cores=30, mib=64)))
+        await allocated(api, "a")
+    writes = [path for method, path in api.log if method == "PATCH" and "/resourceclaims/" in path]
+    assert writes == [STATUS.format("a")]
+    assert api.get("resourceclaims", "a", "ns")["metadata"]["annotations"][names.FENCE] == AT_CREATION
 
 
 # --- leaders ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_write_of_an_old_leader_is_refused_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_creation", [True, False])
+async def test_the_write_of_an_old_leader_is_refused_after_a_takeover(
+    monkeypatch: pytest.MonkeyPatch, at_creation: bool
+) -> None:
     """The old one is frozen with its write in the socket. The new one gives the card to another pod."""
     api, release = cluster(), asyncio.Event()
     held: list[httpx2.Request] = []
@@ -152,7 +189,7 @@ async def test_the_write_of_an_old_leader_is_refused_after_a_takeover(monkeypatc
         return await serve(request)
 
     monkeypatch.setattr(api, "handle_async_request", freezes)
-    put(api, a_pod("p", "a"), a_claim("a", cores=80, mib=64))
+    put(api, a_pod("p", "a"), marked(a_claim("a", cores=80, mib=64), at_creation))
     async with extender(api) as old:
         await until(lambda: held)
         api.remove("leases", old.election.name, old.election.namespace)  # it lost the lease without noticing

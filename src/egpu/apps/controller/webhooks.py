@@ -55,7 +55,7 @@ def mutating() -> MutatingWebhookConfiguration:
     pods = _of_pods("mutate.pods", "/mutate", operations=["CREATE"], when=_asking())
     return MutatingWebhookConfiguration(
         metadata=ObjectMeta(name=NAME, labels=LABELS),
-        webhooks=[replace(pods, reinvocation_policy="IfNeeded"), _plain_pods()],
+        webhooks=[replace(pods, reinvocation_policy="IfNeeded"), _plain_pods(), _device_claims()],
     )
 
 
@@ -75,6 +75,18 @@ def _plain_pods() -> Webhook:
         failure_policy="Ignore",
         timeout_seconds=PLAIN_TIMEOUT_SECONDS,
     )
+
+
+def _device_claims() -> Webhook:
+    """Return the webhook for new ResourceClaims, which marks those of our classes. The extender marks them as well, so
+    claims pass while no webhook answers. Claims of other drivers are sent, too: the API server cannot know our
+    classes."""
+    rule = RuleWithOperations(
+        operations=["CREATE"], api_groups=[GROUP], api_versions=[VERSION], resources=["resourceclaims"], scope="*"
+    )
+    when = MatchCondition(name="asks-for-a-class", expression=asks_for_a_class())
+    hook = _webhook("mutate.device-claims", "/mutate", rule)
+    return replace(hook, match_conditions=[when], failure_policy="Ignore", timeout_seconds=PLAIN_TIMEOUT_SECONDS)
 
 
 def validating() -> ValidatingWebhookConfiguration:
@@ -167,6 +179,12 @@ def asks_for_a_gpu() -> str:
         f"{names.GROUP}/", *names.CLAIM_PREFIXES, names.CLAIM_TEMPLATE_PREFIX, *names.RESIZE_PREFIXES, *FRACTIONS
     )
     return " || ".join([any_container("containers"), any_container("initContainers"), f"({annotated})"])
+
+
+def asks_for_a_class() -> str:
+    """Return the CEL expression that is true for ResourceClaims that an extender might serve."""
+    devices = "object.spec.devices"
+    return f"has({devices}) && has({devices}.requests) && {devices}.requests.exists(r, has(r.exactly))"
 
 
 def configures_our_driver() -> str:

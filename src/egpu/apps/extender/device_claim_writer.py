@@ -4,11 +4,12 @@ kube-scheduler binds a pod as soon as all its claims have allocations. So those 
 if one of its later pods fails, the others are still written, and the gang is completed or undone like all gangs
 (`egpu.apps.extender.gang_controller`).
 
-A claim gets its allocation in two writes (`egpu.apps.extender.fence` says why): its finalizer and a mark first, then
-allocation and reservation together. Each carries the version of the claim that it rests on. In between the cards are
-chosen again and assumed, without an await, as for pods.
+A claim gets allocation and reservation in one write. Before it, the claim needs its finalizer and a mark
+(`egpu.apps.extender.fence` says why): from the webhook, or else by a write of their own. Each write carries the version
+of the claim that it rests on. Before the last one the cards are chosen again and assumed, without an await, as for
+pods.
 
-When the outcome of the second write is unknown, the claim is touched. Either the touch shows the allocation, or it
+When the outcome of the last write is unknown, the claim is touched. Either the touch shows the allocation, or it
 cannot land any more. The cards stay assumed until this is known."""
 
 import asyncio
@@ -19,9 +20,9 @@ from typing import Any, Final
 
 import structlog
 
-from egpu.api import names
-from egpu.apps.extender.fence import FENCE, Fence, is_marked, touch
+from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.view import View
+from egpu.core.dra.marking import mark, may_be_allocated
 from egpu_base.api.devices import ResourceClaim
 from egpu_base.errors import Conflict, ElasticGPUError, NotFound, OutcomeUnknown, Unavailable
 from egpu_base.kubernetes import Client
@@ -47,15 +48,9 @@ class DeviceClaimWriter:
 
     async def mark(self, claim: ResourceClaim) -> ResourceClaim:
         """Prepare a claim for its allocation, and return it as written. Raises Conflict, NotFound, Refused."""
-        finalizers = claim.metadata.finalizers or []
-        if is_marked(claim) and names.DELETE_PROTECTION in finalizers:
+        if may_be_allocated(claim):
             return claim
-        kept = [one for one in finalizers if one != names.DELETE_PROTECTION]
-        metadata = {
-            "finalizers": [*kept, names.DELETE_PROTECTION],
-            "annotations": {FENCE: f"allocate-{time.time_ns()}"},
-        }
-        return await self._patch(claim, {"metadata": metadata})
+        return await self._patch(claim, {"metadata": mark(claim, f"allocate-{time.time_ns()}")})
 
     async def write(self, choose: Callable[[], Sequence[Sequence[ResourceClaim]]]) -> None:
         """Ask the fence, call `choose` for the claims of each pod with their allocations, and write them: of each pod

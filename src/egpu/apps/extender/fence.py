@@ -20,11 +20,12 @@ whose request is still in a socket buffer, and one that was frozen for an hour.
 An object that is too large to be touched is skipped: W is larger than a touch, so it is refused as well. No object can
 keep an extender from leading.
 
-A ResourceClaim gets its allocation in two writes. The first one adds the annotation (and the finalizer), at the version
-as read. Its answer is the version r of the second one, W, and rule 2 comes between the two. So the annotation is older
-than the takeover, and the new process finds the claim by it: it need not touch the claims of other drivers. A claim
-that gets the annotation later is never allocated by the old process, which is told no. Whoever removes the annotation
-changes the version, and W is refused.
+A ResourceClaim is allocated only at a version r that has the annotation (and the finalizer). The webhook has added both
+to most claims at their creation (`egpu.core.dra.marking`). To another claim, the extender adds them by a write of its
+own, at the version as read, and the answer has the version r. In both cases rule 2 comes after r was read, and before
+the allocation W. So the annotation is older than the takeover, and the new process finds the claim by it: it need not
+touch the claims of other drivers. A claim that gets the annotation later, or is created later, is never allocated by
+the old process, which is told no. Whoever removes the annotation changes the version, and W is refused.
 
 kube-scheduler allocates claims, too, but never a card of a node with `elasticgpu.io/allocator=priced`: the devices have
 a taint, a claim that tolerates it is never prepared, and so it does not count (`egpu.core.dra.held`). If both allocate
@@ -54,6 +55,7 @@ import structlog
 from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
 from egpu.core.dra.kept import kept_claim
+from egpu.core.dra.marking import is_marked
 from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
 from egpu.core.placement.requests import awaits_placement
@@ -63,7 +65,6 @@ from egpu_base.errors import Conflict, NotFound, Refused, RetryableError
 from egpu_base.kubernetes import Client, LeaseElection
 from egpu_base.runtime.coalescing import Coalescer
 
-FENCE: Final = f"{names.GROUP}/fence"
 TOUCHES_AT_ONCE: Final = 32
 RETRY_SECONDS = 1.0
 
@@ -82,9 +83,9 @@ async def touch(client: Client, one: T, why: str) -> T:
     Conflict for another object of the name, Refused for one that cannot grow."""
     mark = f"{why}-{time.time_ns()}"
     try:
-        return await _patch(client, one, {"annotations": {FENCE: mark}})
+        return await _patch(client, one, {"annotations": {names.FENCE: mark}})
     except Refused:
-        return await _patch(client, one, {"labels": {FENCE: mark}})
+        return await _patch(client, one, {"labels": {names.FENCE: mark}})
 
 
 async def _patch(client: Client, one: T, metadata: dict[str, dict[str, str]]) -> T:
@@ -158,11 +159,6 @@ class Fence:
 
         # Not a TaskGroup: callers must see the first error itself. The other touches do no harm and are repeated.
         await asyncio.gather(*(fence(one) for one in objects))
-
-
-def is_marked(claim: ResourceClaim) -> bool:
-    """Return whether an extender may allocate the claim at its present version."""
-    return FENCE in claim.annotations or FENCE in (claim.metadata.labels or {})
 
 
 def may_be_resized(pod: Pod) -> bool:

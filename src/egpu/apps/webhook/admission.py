@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from egpu.api import names
-from egpu.api.admission import AdmissionRequest, AdmissionResponse
+from egpu.api.admission import AdmissionRequest, AdmissionResponse, JSONPatch
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.webhook.cards import KnownCards
 from egpu.apps.webhook.neighbours import Joined, Neighbours
@@ -32,6 +32,7 @@ from egpu.core.demand.claims import Claims, Classes, claim_demand
 from egpu.core.demand.pods import claims_by_container, container_field, read_pod
 from egpu.core.demand.templates import own_claims, with_named_claims
 from egpu.core.dra.configuration import problems
+from egpu.core.dra.marking import mark_new
 from egpu.core.gangs.membership import gang_terms
 from egpu.core.kept_claims import kept_gpu_claim
 from egpu.core.kept_pods import kept, kept_of_large
@@ -86,7 +87,9 @@ class Admission:
         self.caches.add(ElasticGPU, transform=kept_gpu).on_change(self.cards.changed)
 
     async def mutate(self, asked: AdmissionRequest) -> AdmissionResponse:
-        """Mutate pods; everything else passes unchanged."""
+        """Mutate pods and ResourceClaims; everything else passes unchanged."""
+        if asked.resource.resource == "resourceclaims" and not asked.sub_resource and asked.operation == "CREATE":
+            return self._mark(asked)
         if asked.resource.resource != "pods" or asked.sub_resource or asked.operation != "CREATE":
             return AdmissionResponse(uid=asked.uid, allowed=True)
         try:
@@ -110,10 +113,14 @@ class Admission:
         except InvalidInput as error:
             return refuse(asked, str(error))
         told = [joined.warning] if joined.warning else None
-        if not patch:
-            return AdmissionResponse(uid=asked.uid, allowed=True, warnings=told)
-        content = msgspec.json.encode(patch)
-        return AdmissionResponse(uid=asked.uid, allowed=True, patch=content, patch_type="JSONPatch", warnings=told)
+        return _patched(asked, patch, told)
+
+    def _mark(self, asked: AdmissionRequest) -> AdmissionResponse:
+        """Mark a new ResourceClaim of our classes. It costs the extender a write, no more, if a class is not in the
+        cache yet, or if the claim cannot be read: claims of other drivers come, too."""
+        with contextlib.suppress(InvalidInput):
+            return _patched(asked, mark_new(_decode(asked.object, ResourceClaim), self._classes.get))
+        return AdmissionResponse(uid=asked.uid, allowed=True)
 
     async def validate(self, asked: AdmissionRequest) -> AdmissionResponse:
         """Validate pods, their Bindings, our own three kinds, and configuration for our DRA driver; everything else
@@ -258,6 +265,13 @@ class Admission:
             if one is not None:
                 found[name] = one
         return found
+
+
+def _patched(asked: AdmissionRequest, patch: JSONPatch, warnings: list[str] | None = None) -> AdmissionResponse:
+    if not patch:
+        return AdmissionResponse(uid=asked.uid, allowed=True, warnings=warnings)
+    content = msgspec.json.encode(patch)
+    return AdmissionResponse(uid=asked.uid, allowed=True, patch=content, patch_type="JSONPatch", warnings=warnings)
 
 
 def _configured(

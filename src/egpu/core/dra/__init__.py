@@ -5,6 +5,7 @@
     grants         an allocated claim → the slices that a node prepares
     held           allocated claims as holders of cards in a ledger
     consumers      who uses them, so that they are free when these are gone
+    marking        what a claim needs before it is allocated
     kept           the part of a claim that is kept, limited in size
     references     the claims of a pod, and the nodes of a claim
     asking         a claim → what it asks for, as the extender's demands

@@ -22,6 +22,7 @@ from egpu_sim.cluster.controllers.stateful_sets import StatefulSets
 from egpu_sim.cluster.dynamic import references
 from egpu_sim.cluster.dynamic.kinds import ResourceClaim
 from egpu_sim.cluster.dynamic.references import pod_claims
+from egpu_sim.cluster.dynamic.users import ClaimUsers
 
 
 class _Controller(Protocol):
@@ -45,6 +46,7 @@ class Controllers:
         self._budgets = Reflector(client, PodDisruptionBudget)
         self._disruptions = Loop[str]("PodDisruptionBudget", Disruptions(client, events).reconcile)
         self._claims = Reflector(client, ResourceClaim)
+        self._users = ClaimUsers()
         self._freed = Loop[str]("ResourceClaim", ResourceClaims(client).reconcile)
         self._made = Loop[str]("claims of Pod", PodClaims(client, events).reconcile)
 
@@ -56,6 +58,7 @@ class Controllers:
         self._pods.on_change(self._selected_changed)
         self._budgets.on_change(lambda change: self._disruptions.queue.add(change.subject.key))
         self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._users.changed)
         self._pods.on_change(self._claimant_changed)
         self._claims.on_change(self._claim_changed)
         reflectors: list[Reflector[Any]] = [
@@ -108,10 +111,8 @@ class Controllers:
         self._freed.queue.add(claim.key)
         if change.new is None or claim.allocation is None:
             return
-        uid = references.owner(claim)
-        for pod in self._pods if not uid else filter(None, [self._pods.by_uid(uid)]):
-            used = pod.namespace == claim.namespace and any(one.claim == claim.name for one in pod_claims(pod))
-            if used and pod.spec.node_name and not references.is_reserved_for(claim, pod):
+        for pod in filter(None, map(self._pods.by_uid, self._users.of(claim.key))):
+            if pod.spec.node_name and not references.is_reserved_for(claim, pod):
                 self._made.queue.add(pod.key)
 
     def _node_changed(self, change: Change[Node]) -> None:

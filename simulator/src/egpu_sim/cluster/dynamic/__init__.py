@@ -2,6 +2,7 @@
 
 kinds        claims, templates, classes and slices as these components read them
 references   the claims of a pod, and the pods of a claim
+users        the pods that name a claim
 selectors    the devices that expressions select
 capacities   amounts of shared devices: asked for, consumed, and left
 pools        the devices that a node can use
