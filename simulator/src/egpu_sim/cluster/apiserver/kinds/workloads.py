@@ -209,7 +209,8 @@ class JobRules(WorkloadRules):
         if spec.get("completionMode") == "Indexed" and spec.get("completions") is None:
             causes.append(required("spec.completions", "when completion mode is Indexed"))
         message = "this server does not support it: its Jobs have completions, indexes and a backoff limit"
-        return causes + [forbidden_field(f"spec.{name}", message) for name in _NO_POLICIES if spec.get(name) is not None]
+        unknown = [name for name in _NO_POLICIES if spec.get(name) is not None]
+        return [*causes, *(forbidden_field(f"spec.{name}", message) for name in unknown)]
 
     def validate(self, obj: Json) -> list[Cause]:
         path = "spec.template.spec.restartPolicy"
