@@ -30,6 +30,7 @@ CONSTANTS: Final[Mapping[str, Mapping[str, int]]] = {
     "MonteCarloMultiGPU": {"nOptions": 16, "PATH_N": 8192},
     "NV12toBGRandResize": {"TEST_LOOP": 1, "batch": 1},
     "StreamPriorities": {"TOTAL_SIZE": 1 << 20, "EACH_SIZE": 1 << 19},
+    "UnifiedMemoryPerf": {"maxSampleSizeInMb": 1},
     "alignedTypes": {"MEM_SIZE": 500000, "NUM_ITERATIONS": 2},
     "bf16TensorCoreGemm": TILES,
     "binomialOptions": {"NUM_STEPS": 256, "MAX_OPTIONS": 32},

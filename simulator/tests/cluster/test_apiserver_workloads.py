@@ -28,6 +28,13 @@ def deployment(name: str = "d", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template, **spec}}
 
 
+def spread_without_a_skew(name: str) -> dict[str, Any]:
+    template = deployment(name)["spec"]["template"]
+    constraint = {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    template["spec"]["topologySpreadConstraints"] = [constraint]
+    return template
+
+
 def asking(name: str, **limits: str) -> dict[str, Any]:
     made = pod(name)
     made["spec"]["containers"][0]["resources"] = {"limits": limits}
@@ -138,6 +145,10 @@ async def test_a_custom_kind_can_be_scaled_where_its_definition_says_so(api: htt
             {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}},
             "spec.strategy.rollingUpdate.maxUnavailable",
         ),
+        (
+            {"template": spread_without_a_skew("d")},
+            "spec.template.spec.topologySpreadConstraints[0].maxSkew",
+        ),
     ],
 )
 async def test_deployments_that_are_refused(api: httpx2.AsyncClient, change: dict[str, Any], field: str) -> None:
@@ -161,6 +172,25 @@ async def test_a_selector_and_a_jobs_template_stay_as_they_are(api: httpx2.Async
     always = {"metadata": {"name": "k"}, "spec": {"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}}}
     answer = await api.post(JOBS, json=always)
     assert 'restartPolicy: Required value: valid values: "OnFailure", "Never"' in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]}},
+        {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}},
+        {"backoffLimitPerIndex": 1},
+        {"backoffLimitPerIndex": 1, "maxFailedIndexes": 2},
+    ],
+    ids=" ".join,
+)
+async def test_policies_of_jobs_are_refused_by_name(api: httpx2.AsyncClient, policy: dict[str, Any]) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "x:1"}]}}
+    spec = {"template": template, "completions": 2, "completionMode": "Indexed", **policy}
+    answer = await api.post(JOBS, json={"metadata": {"name": "j"}, "spec": spec})
+    assert answer.status_code == 422, answer.text
+    assert [cause["field"] for cause in answer.json()["details"]["causes"]] == [f"spec.{name}" for name in policy]
+    assert "this server does not support it" in answer.json()["message"]
 
 
 def both(**amounts: str) -> dict[str, Any]:

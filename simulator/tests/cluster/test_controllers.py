@@ -305,6 +305,15 @@ async def test_a_suspended_job_has_no_pods_until_it_is_resumed(world: World) -> 
     await world.until(f"{JOBS}/j", active=0)
 
 
+async def test_a_job_of_another_controller_is_left_to_it(world: World) -> None:
+    theirs = job(managedBy="kueue.x-k8s.io/multikueue")
+    await world.make(JOBS, {**theirs, "metadata": {"name": "theirs"}})
+    await world.make(JOBS, job(managedBy="kubernetes.io/job-controller"))
+    (ours,) = await world.pods(1)
+    assert ours["metadata"]["ownerReferences"][0]["name"] == "j"
+    assert "startTime" not in (await world.get(f"{JOBS}/theirs")).get("status", {})
+
+
 async def test_a_jobs_deadline_ends_its_pods(world: World) -> None:
     await world.make(JOBS, job(activeDeadlineSeconds=1))
     assert await until(lambda: _ended(world, "Failed")) == "DeadlineExceeded"

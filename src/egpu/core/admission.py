@@ -30,7 +30,7 @@ from egpu.core.provisioners.base import Variable
 from egpu.core.resizing import check_edit, refused_size, unsized
 from egpu.core.schedulers import ANY, Schedulers
 from egpu_base.api.kubernetes import MIRROR, Binding, Container, Pod, ResourceRequirements
-from egpu_base.api.quantities import Quantity
+from egpu_base.api.quantities import Quantity, memory_advice
 from egpu_base.errors import InvalidDemand, UnknownProvisioner
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
@@ -308,7 +308,8 @@ def validate_claim(
     except InvalidDemand as error:
         return [Violation(error.field, error.reason)]
     if largest_mib is not None and demand.memory_mib > largest_mib:
-        reason = f"asks for {demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
+        advice = memory_advice(BY_NAME[demand.vocabulary].memory_unit_mib)
+        reason = f"asks for {demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB: {advice}"
         named = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
         return [Violation("spec.resources.requests" + (named[0] if len(named) == 1 else ""), reason)]
     return []

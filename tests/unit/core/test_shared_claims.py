@@ -88,7 +88,10 @@ def test_without_the_parameter_one_pod_uses_a_claim_and_the_reason_says_so() -> 
     assert held is not None
     assert not held.container.shared_claim
     place(cache, claim_pod("p", "c"))
-    assert "which pod default/p uses; its class allows one pod at a time" in why_not(cache, claim_pod("q", "c"))
+    why = why_not(cache, claim_pod("q", "c"))
+    assert "which pod default/p uses; its class allows one pod at a time" in why
+    assert "strategy Recreate" in why, "what helps a Deployment that rolls"
+    assert "a claim of its own by a template" in why, "what helps one with several replicas"
 
 
 def test_what_a_claim_was_bound_with_counts_not_what_its_class_says_by_now() -> None:

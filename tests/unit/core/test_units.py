@@ -11,7 +11,7 @@ from egpu.api.vocabularies import BY_NAME, VOCABULARIES, Vocabulary
 from egpu.core.admission import mutate_pod, validate_claim, validate_pod_create
 from egpu.core.demand.pods import read_pod
 from egpu_base.api.kubernetes import Pod
-from egpu_base.api.quantities import parse_memory_mib
+from egpu_base.api.quantities import memory_advice, parse_memory_mib
 from egpu_base.errors import InvalidQuantity
 from support.objects import claim, container, gpu_class, pod
 
@@ -66,6 +66,25 @@ def test_a_refusal_names_the_unit_and_what_to_write(vocabulary: Vocabulary, amou
     example = 4096 // vocabulary.memory_unit_mib
     assert f"write a number of {unit} such as {example}, or an amount with a unit such as 4Gi" in found.reason
     assert len([word for word in found.reason.replace(":", " ").split() if word.isdigit() and len(word) > 5]) <= 1
+
+
+@pytest.mark.parametrize("vocabulary", WITH_MEMORY, ids=IDS)
+@pytest.mark.parametrize("unit", ["Gi", ""])
+def test_more_than_the_largest_card_has_names_the_unit_too(vocabulary: Vocabulary, unit: str) -> None:
+    """A number may be meant in another unit: 8192 in GiB is more than a card has, and in MiB it is not."""
+    amount = f"100{unit}" if unit else str(65536 // vocabulary.memory_unit_mib + 1)
+    found = validate_pod_create(asking(vocabulary, amount), {}, {}, largest_mib=65536, vocabularies=["hami"])
+    assert [each.field for each in found] == [f"spec.containers[app].resources.limits[{vocabulary.memory}]"]
+    assert "MiB is more than the largest card has (65536 MiB); ask for less: " in found[0].reason
+    assert found[0].reason.endswith(f": {memory_advice(vocabulary.memory_unit_mib)}")
+
+
+@pytest.mark.parametrize(("resource", "unit_mib"), [(names.GPU_MEMORY, 1), (names.QGPU_MEMORY, 1024)])
+def test_a_claim_for_more_than_the_largest_card_has_names_the_unit(resource: str, unit_mib: int) -> None:
+    kind = gpu_class(provisioner=names.QGPU if unit_mib == 1024 else names.VCUDA)
+    (found,) = validate_claim(claim("c", {resource: "100Gi"}), None, {"shared": kind}, largest_mib=65536)
+    assert found.field == f"spec.resources.requests[{resource}]"
+    assert found.reason.endswith(f"the largest card has 65536 MiB: {memory_advice(unit_mib)}")
 
 
 @pytest.mark.parametrize("amount", ["500m", "lots", "4Gi"])

@@ -93,6 +93,14 @@ def test_a_service_accounts_token_is_not_mounted(tmp_path: Path) -> None:
     assert named_by_volumes(pod) == (set(), set())
 
 
+def test_what_a_pod_mounts_beside_a_token_is_mounted_without_it(tmp_path: Path) -> None:
+    token, authority = {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}
+    own = [{"configMap": {"name": "c"}}, {"secret": {"name": "s"}}]
+    volume = {"projected": {"sources": [token, authority, *own]}}
+    assert files(tmp_path, volume).keys() == {"a.conf", "b.conf", "key"}
+    assert named_by_volumes(a_pod(volume)) == ({"c"}, {"s"})
+
+
 def test_one_file_of_a_volume(tmp_path: Path) -> None:
     bind = mounted(tmp_path, a_pod({"configMap": {"name": "c"}}, subPath="a.conf"))
     assert Path(bind.source).read_bytes() == b"A"

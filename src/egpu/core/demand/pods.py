@@ -32,7 +32,7 @@ from egpu.core.links import LEAST
 from egpu.core.provisioners import Provisioner, provisioner
 from egpu_base.api.kubernetes import Container, Pod
 from egpu_base.api.objects import is_object_name
-from egpu_base.api.quantities import Quantity
+from egpu_base.api.quantities import Quantity, memory_advice
 from egpu_base.errors import CorruptData, InvalidDemand
 
 _ONE_CARD: Final = "no container of the pod asks for several cards by its own resources; remove it"
@@ -309,6 +309,9 @@ def _claim_field(pod: Pod, container: Container) -> str:
 def _check_largest(pod: Pod, container: Container, demand: ContainerDemand, largest_mib: int | None) -> None:
     if largest_mib is None or demand.memory_mib <= largest_mib:
         return
-    field = f"{container_field(pod, container.name)}.resources.limits[{BY_NAME[demand.vocabulary].memory}]"
+    vocabulary = BY_NAME[demand.vocabulary]
     reason = f"{demand.memory_mib} MiB is more than the largest card has ({largest_mib} MiB); ask for less"
-    raise InvalidDemand(_claim_field(pod, container) if demand.claim else field, reason)
+    if demand.claim:
+        raise InvalidDemand(_claim_field(pod, container), reason)
+    field = f"{container_field(pod, container.name)}.resources.limits[{vocabulary.memory}]"
+    raise InvalidDemand(field, f"{reason}: {memory_advice(vocabulary.memory_unit_mib)}")

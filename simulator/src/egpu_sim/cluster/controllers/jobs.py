@@ -14,6 +14,8 @@ from egpu_sim.cluster.controllers.making import Maker, Wanted
 from egpu_sim.cluster.trees import as_list, as_object
 
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
+OURSELVES: Final = "kubernetes.io/job-controller"
+"""The value of `managedBy` that names Kubernetes' own controller. Another one leaves the Job to that controller."""
 BACKOFF_SECONDS: Final = 1.0
 MOST_BACKOFF_SECONDS: Final = 60.0
 """Pause before a failed pod is made anew, doubled with each failure. Kubernetes waits ten times as long."""
@@ -31,6 +33,8 @@ class Jobs:
         namespace, _, name = key.partition("/")
         job = await self._client.find(Job, name, namespace=namespace)
         if job is None or job.metadata.deletion_timestamp is not None:
+            return DONE
+        if job.spec.get("managedBy", OURSELVES) != OURSELVES:
             return DONE
         if _ended(job):
             return await self._sweep(job)

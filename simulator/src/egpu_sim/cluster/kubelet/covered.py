@@ -15,6 +15,8 @@ from egpu_sim import native
 from egpu_sim.cluster.kubelet.runtime import Bind
 
 PLACE: Final = "/opt/egpu-machine"
+MOST_LINKS: Final = 40
+"""As many as Linux follows in one path."""
 
 
 class Covered:
@@ -30,10 +32,15 @@ class Covered:
 
     def shown(self, path: str | Path) -> str:
         """Return where the container sees `path`, a file or directory of this machine."""
-        real = os.path.realpath(path) if self._volumes else ""
-        if not any(Path(real).is_relative_to(volume) for volume in self._volumes):
+        if not any(map(self._covers, _steps(path) if self._volumes else ())):
             return str(path)
+        real = os.path.realpath(path)
+        if not self._covers(real):
+            return real  # a link on the way is covered, and its target is not
         return self._places.setdefault(real, f"{PLACE}/{len(self._places)}/{Path(real).name}")
+
+    def _covers(self, path: str) -> bool:
+        return any(Path(path).is_relative_to(volume) for volume in self._volumes)
 
     def link_anew(self, directory: Path) -> None:
         """Lead the links of a directory to where the container sees their targets."""
@@ -46,3 +53,19 @@ class Covered:
         """Return a PATH whose folders of shipped programs are seen."""
         ours = tuple(f"{folder}/" for folder in native.directories())
         return ":".join(self.shown(each) if each.startswith(ours) else each for each in text.split(":"))
+
+
+def _steps(path: str | Path) -> list[str]:
+    """Return the places that lead to a path's target: of its links and of their targets, as far as they lead."""
+    places: list[str] = []
+    rest = [os.path.abspath(path)]
+    for _ in range(MOST_LINKS):
+        if not rest:
+            break
+        whole = Path(rest.pop())
+        for each in (whole, *whole.parents):
+            place = os.path.join(os.path.realpath(each.parent), each.name)
+            places.append(place)
+            if os.path.islink(place):
+                rest.append(os.path.join(os.path.dirname(place), os.readlink(place)))
+    return [*places, os.path.realpath(path)]

@@ -28,6 +28,8 @@ from egpu_sim.cluster.kubelet.objects import (
 from egpu_sim.cluster.kubelet.runtime import Bind
 
 SUPPORTED = "emptyDir, hostPath, configMap, secret, downwardAPI and projected"
+AUTHORITY = "kube-root-ca.crt"
+"""The ConfigMap with the API server's certificate, which Kubernetes makes in every namespace."""
 _IS: Mapping[str, Callable[[Path], bool]] = {
     "BlockDevice": Path.is_block_device, "CharDevice": Path.is_char_device, "Directory": Path.is_dir,
     "File": Path.is_file, "Socket": Path.is_socket,
@@ -111,10 +113,12 @@ def _host_path(wanted: HostPath) -> Path:
 
 
 def _projections(volume: Volume) -> Sequence[Projection]:
-    """Return the sources of a volume of files; none of another, or of one with a service account's token."""
+    """Return the sources of a volume of files; none of another. There are no tokens of service accounts here. What
+    Kubernetes mounts beside one, the authority and the namespace, is left out with it."""
     found = [*(volume.projected or Projected()).sources]
     if any(one.service_account_token is not None for one in found):
-        return []
+        beside = [one for one in found if one.service_account_token is None and not _is_authority(one)]
+        found = beside if any(one.config_map or one.secret for one in beside) else []
     if volume.config_map is not None:
         found.append(Projection(config_map=volume.config_map))
     if volume.secret is not None:
@@ -122,6 +126,10 @@ def _projections(volume: Volume) -> Sequence[Projection]:
     if volume.downward_api is not None:
         found.append(Projection(downward_api=volume.downward_api))
     return found
+
+
+def _is_authority(source: Projection) -> bool:
+    return source.config_map is not None and source.config_map.name == AUTHORITY
 
 
 def _files(config: KubeletConfig, pod: Pod, volume: Volume, sources: Sources) -> list[_File] | None:

@@ -5,6 +5,7 @@ builtin      Kubernetes' own kinds
 pods         rules of pods
 podspec      specs of pods, their own and those of templates
 podclaims    claims of devices in them
+podspreads   constraints in them that spread pods
 workloads    the kinds whose controllers make pods
 crd          CustomResourceDefinitions, and the kinds that they add
 devices      the kinds of dynamic resource allocation

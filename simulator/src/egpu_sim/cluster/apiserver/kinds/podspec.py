@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from egpu_base.api.quantities import canonical_quantity, parse_quantity
 from egpu_base.errors import InvalidQuantity
-from egpu_sim.cluster.apiserver.kinds import podclaims
+from egpu_sim.cluster.apiserver.kinds import podclaims, podspreads
 from egpu_sim.cluster.apiserver.kinds.names import is_subdomain, label_problem, qualified_name_problem
 from egpu_sim.cluster.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
 from egpu_sim.cluster.trees import Json, as_list, as_object, at, objects_at
@@ -120,7 +120,7 @@ def validate(spec: Json, path: str = "spec") -> list[Cause]:
         causes.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
     for index, toleration in enumerate(objects_at(spec, "tolerations")):
         causes += _toleration(toleration, f"{path}.tolerations[{index}]")
-    return [*causes, *podclaims.validate(spec, path)]
+    return [*causes, *podclaims.validate(spec, path), *podspreads.validate(spec, path)]
 
 
 def choice(tree: Json, field: str, choices: list[str]) -> list[Cause]:

@@ -16,6 +16,8 @@ _STATEFUL_SET_MAY_CHANGE: Final = frozenset(
     {"replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "minReadySeconds",
      "persistentVolumeClaimRetentionPolicy"}
 )  # fmt: skip
+_NO_POLICIES: Final = ("podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes")
+"""Fields of a Job that the simulated controller does not have."""
 
 
 class WorkloadRules(Rules):
@@ -206,7 +208,9 @@ class JobRules(WorkloadRules):
         causes += podspec.choice(spec, "spec.completionMode", ["Indexed", "NonIndexed"])
         if spec.get("completionMode") == "Indexed" and spec.get("completions") is None:
             causes.append(required("spec.completions", "when completion mode is Indexed"))
-        return causes
+        message = "this server does not support it: its Jobs have completions, indexes and a backoff limit"
+        unknown = [name for name in _NO_POLICIES if spec.get(name) is not None]
+        return [*causes, *(forbidden_field(f"spec.{name}", message) for name in unknown)]
 
     def validate(self, obj: Json) -> list[Cause]:
         path = "spec.template.spec.restartPolicy"
