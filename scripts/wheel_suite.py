@@ -102,7 +102,7 @@ def over_the_parked_pool(program: Sequence[str]) -> Outcomes:
     with pool_of_one_card() as pool:
         leases = pool.directory / "one/leases"
         with parked(lambda: next(leases.glob("*/policy"), None)):
-            return steps(["-m", "egpu", *leased(pool), "--parkable"], program)
+            return steps(["-m", "egpu", *leased(pool), "--parkable", "--parking-resident", "50%"], program)
 
 
 def leased(pool: LocalPool) -> list[str]:
