@@ -5,6 +5,7 @@ No example is held to a time: on a busy machine any of them can take long.
 
 import gc
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,15 +30,26 @@ settings.register_profile("few", deadline=None, max_examples=20)
 settings.load_profile("patient")
 
 
+_unfreeze = gc.unfreeze
+_is_thawed = threading.Event()
+
+
+def _thaw() -> None:
+    _unfreeze()
+    _is_thawed.set()
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    gc.unfreeze = _thaw
 
 
 def pytest_runtest_teardown() -> None:
     """Keep thousands of tests out of the garbage collector again, after `seldom_searched` gave back what was frozen.
-    Each collection of the oldest objects would search them all."""
-    if not gc.get_freeze_count():
+    Each collection of the oldest objects would search them all, as would `gc.get_freeze_count`."""
+    if _is_thawed.is_set():
+        _is_thawed.clear()
         gc.freeze()
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa: E402  the path is set before the imports
-"""Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps, in a slice and over the pool. A step that
-passed before may not fail.
+"""Run PyTorch's or JAX's CUDA wheel on a simulated card in small steps: in a slice and over the pool, also parked and
+woken at random. A step that passed before may not fail.
 
     scripts/wheel_suite.py (torch|jax) --python PYTHON [--place PLACE]
 
@@ -11,12 +11,13 @@ of docs/internals/runtime.md.
 """
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +29,16 @@ from egpu_sim.machines.machine import destroy, open_machine, profiles
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.local_pool import FAR, local_pool
+from support.local_pool import FAR, LocalPool, local_pool
+from support.parked_at_random import parked_at_random
 
 WHEELS: Final = ("torch", "jax")
 CARD: Final = "A100-80G"
 MEMORY_MIB: Final = 8192
 SECONDS: Final = 3600.0
 """For all steps in one place: some minutes on two quiet cores, half an hour on busy ones."""
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two questions to a parked place."""
 
 Outcomes = Mapping[str, str]
 """By step: `passed`, or the reason of its failure."""
@@ -62,27 +66,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def in_a_slice(program: Sequence[str]) -> Outcomes:
     """Run in a slice of a simulated card of this machine."""
-    with tempfile.TemporaryDirectory(prefix="egpu-") as state:
+    with local_state() as state:
+        return steps(["-m", "egpu", *simulated(state)], program)
+
+
+def in_a_parked_slice(program: Sequence[str]) -> Outcomes:
+    """Run in a slice that is parked and woken at random moments."""
+    with local_state() as state, parked(lambda: next(state.glob("*/*.slice/policy"), None)):
+        return steps(["-m", "egpu", *simulated(state), "--parkable"], program)
+
+
+def simulated(state: Path) -> list[str]:
+    return ["run", "--simulate", CARD, "--state-dir", str(state)]
+
+
+@contextlib.contextmanager
+def local_state() -> Generator[Path]:
+    """Yield a directory for the state of `egpu run`, and destroy its simulated machines at the end."""
+    with tempfile.TemporaryDirectory(prefix="egpu-") as folder:
         try:
-            return steps(["-m", "egpu", "run", "--simulate", CARD, "--state-dir", state], program)
+            yield Path(folder)
         finally:
-            for description in Path(state).glob("*/machine/machine.json"):
+            for description in Path(folder).glob("*/machine/machine.json"):
                 destroy(open_machine(description.parent))
 
 
 def over_the_pool(program: Sequence[str], *, start: Sequence[str]) -> Outcomes:
     """Run on a card of a pool of this machine, whose `egpu` starts with `start`."""
+    with pool_of_one_card() as pool:
+        return steps([*start, *leased(pool)], program)
+
+
+def over_the_parked_pool(program: Sequence[str]) -> Outcomes:
+    """Run on a lease through shared memory that is parked and woken at random moments."""
+    with pool_of_one_card() as pool:
+        leases = pool.directory / "one/leases"
+        with parked(lambda: next(leases.glob("*/policy"), None)):
+            return steps(["-m", "egpu", *leased(pool), "--parkable", "--parking-resident", "50%"], program)
+
+
+def leased(pool: LocalPool) -> list[str]:
+    return ["run", "--pool", f"127.0.0.1:{pool.port}", *pool.flags("client", "ann")]
+
+
+@contextlib.contextmanager
+def pool_of_one_card() -> Generator[LocalPool]:
     with local_pool(tls=False) as pool:
         pool.broker()
         pool.serve("one", 1, "--collectives")
-        address = f"127.0.0.1:{pool.port}"
-        return steps([*start, "run", "--pool", address, *pool.flags("client", "ann")], program)
+        yield pool
+
+
+@contextlib.contextmanager
+def parked(policy: Callable[[], Path | None]) -> Generator[None]:
+    """Park and wake the slice of this policy page. Raises SuiteError: it was never parked."""
+
+    def directory() -> Path | None:
+        found = policy()
+        return found and found.parent
+
+    with parked_at_random(directory, seed=1, longest_pause=LONGEST_PAUSE) as parks:
+        yield
+    if not sum(parks.values()):
+        raise SuiteError("the slice was never parked")
+    print(f"parked {sum(parks.values())} times")
 
 
 PLACES: Final[Mapping[str, Callable[[Sequence[str]], Outcomes]]] = {
     "slice": in_a_slice,
+    "slice, parked at random": in_a_parked_slice,
     "pool, shared memory": lambda program: over_the_pool(program, start=["-m", "egpu"]),
     "pool, TCP": lambda program: over_the_pool(program, start=["-c", FAR]),
+    "pool, parked at random": over_the_parked_pool,
 }
 
 

@@ -1,5 +1,6 @@
 """PodGroups of Kubernetes on its own kube-scheduler, which places a whole group before it binds the first pod."""
 
+import json
 import random
 from typing import Any
 
@@ -92,7 +93,8 @@ async def test_a_pod_of_a_kind_that_is_not_installed_runs_alone(client: Client):
 @pytest.mark.timeout(300 + 10 * ROUNDS)
 async def test_groups_of_any_make_never_share_a_promised_card(running: Cluster, client: Client):
     """Random groups, some two at a time: what fits runs, no card is given out twice, and none was promised twice: then
-    the extender would have refused a binding."""
+    the extender would have refused a binding for want of room. It may refuse one because a member is missing: after
+    pods were deleted by force, a slow kubelet still counts them, and rejects their successors, which are made again."""
     chance = random.Random(37)
     log = running.state_dir / "logs" / "extender.log"
     before = len(log.read_text())
@@ -113,5 +115,7 @@ async def test_groups_of_any_make_never_share_a_promised_card(running: Cluster, 
         await remove(client, f"a{number}")
         if rest:
             await remove(client, f"b{number}")
-    refused = [line for line in log.read_text()[before:].splitlines() if "not bound" in line]
-    assert not refused, "\n".join(refused)
+    lines = [json.loads(line) for line in log.read_text()[before:].splitlines() if "not bound" in line]
+    assert all(one["event"] == "not bound" for one in lines), "some of the log's lines were dropped"
+    refused = [one for one in lines if one["kind"] == "DoesNotFit" and "members exist" not in one["reason"]]
+    assert not refused, "\n".join(map(str, refused))

@@ -1,9 +1,10 @@
-"""Run a program while its slice is parked and woken at random moments."""
+"""Park and wake a slice at random moments while a program runs in it."""
 
+import contextlib
 import random
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,26 +26,41 @@ class Done:
     parks: int
 
 
-def run_parked(command: Sequence[str], environment: Mapping[str, str], directory: Path, seed: int) -> Done:
-    """Run the command to its end. `directory`: the slice that is parked, of the program or of its executor."""
+@contextlib.contextmanager
+def parked_at_random(
+    slice_directory: Callable[[], Path | None], seed: int, *, longest_pause: float = LONGEST_PAUSE
+) -> Generator[dict[int, int]]:
+    """Ask the slice again and again to park or to wake, until the end. Yields the number of parks of each process.
+
+    `slice_directory` returns None while there is no slice yet, or no more. `longest_pause`: seconds between questions.
+    """
     chance = random.Random(seed)
     parks: dict[int, int] = {}
-    end = time.monotonic() + SECONDS
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            while process.poll() is None:
-                assert time.monotonic() < end, "the program is stuck"
-                time.sleep(chance.random() * LONGEST_PAUSE)
-                _ask(directory / "policy", chance)
-                for one in UsageReader(directory / "usage").read().processes:
-                    parks[one.pid] = max(one.parking.parks, parks.get(one.pid, 0))
-            output, complaints = process.communicate()
-        finally:
-            process.kill()
-    assert process.returncode == 0, f"exit {process.returncode}\n{output}\n{complaints}"
-    return Done(output, sum(parks.values()))
+    over = threading.Event()
+
+    def keep_asking() -> None:
+        while not over.wait(chance.random() * longest_pause):
+            if (directory := slice_directory()) is None:
+                continue
+            _ask(directory / "policy", chance)
+            for one in UsageReader(directory / "usage").read().processes:
+                parks[one.pid] = max(one.parking.parks, parks.get(one.pid, 0))
+
+    thread = threading.Thread(target=keep_asking)
+    thread.start()
+    try:
+        yield parks
+    finally:
+        over.set()
+        thread.join()
+
+
+def run_parked(command: Sequence[str], environment: Mapping[str, str], directory: Path, seed: int) -> Done:
+    """Run the command to its end. `directory`: the slice that is parked, of the program or of its executor."""
+    with parked_at_random(lambda: directory, seed) as parks:
+        run = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert run.returncode == 0, f"exit {run.returncode}\n{run.stdout}\n{run.stderr}"
+    return Done(run.stdout, sum(parks.values()))
 
 
 def _ask(policy: Path, chance: random.Random) -> None:

@@ -42,7 +42,7 @@ cp "$cuda"/cuda.h "$cuda"/nvml.h "$gpu"/include/
 bash "$gpu"/compile.sh "$gpu"/programs . "$cuda" "$gpu"/bin
 compile_with_nvcc() {
     if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null); then
-        flags="-O1 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_75,code=compute_75"
+        flags="-O1 -gencode arch=compute_90,code=[sm_90,compute_90] -gencode arch=compute_75,code=compute_75"
         "$nvcc" $flags -cudart static "$gpu"/programs/features.cu -o "$gpu"/bin/features-static &&
             "$nvcc" $flags -cudart shared --default-stream per-thread "$gpu"/programs/features.cu -o "$gpu"/bin/features-shared ||
             echo "features.cu does not compile here. The other machine compiles it." >&2

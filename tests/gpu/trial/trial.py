@@ -990,7 +990,7 @@ def processes() -> dict:
     found = {name: brief(done) for name, done in together(commands, 38).items()}
     card = run([BENCH, "info"], 10, plain(), raises=False)["said"]
     part = int(card.get("total", 0) * 0.4) >> 20
-    one = start(in_slice(20, f"{part}MiB", BENCH, "hold", part, 12))
+    one = start(in_slice(20, f"{part}MiB", BENCH, "hold", part - 1024, 12))  # beside a context
     said = first_line(one)
     other = run(in_slice(20, f"{part}MiB", BENCH, "limit", "plain", 1024), 15, raises=False)
     third = run(in_slice(20, f"{2 * part}MiB", "true"), 8, raises=False)

@@ -16,8 +16,8 @@ from support.repository import ROOT
 pytestmark = pytest.mark.skipif(not built(), reason="the native parts are not built")
 
 CARDS = ("H100-80G", 1)
-STEPS: Final = ("facts", "limits", "pool-as-it-is")
-"""Without compiled kernels and figures of speed: some 20 seconds on two quiet cores."""
+STEPS: Final = ("facts", "limits", "pool-as-it-is", "processes")
+"""Without compiled kernels and figures of speed: some 25 seconds on two quiet cores."""
 BUDGET_SECONDS: Final = 150
 
 

@@ -4,6 +4,7 @@ The rules are the same for pods and claims; only the units of memory differ (`eg
 """
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -13,6 +14,9 @@ from egpu.api.vocabularies import BY_RESOURCE, VOCABULARIES, ZEROS, Vocabulary, 
 from egpu_base.api.kubernetes import Container
 from egpu_base.api.quantities import Quantity, is_zero, memory_advice, parse_count, parse_pod_memory
 from egpu_base.errors import InvalidDemand, InvalidQuantity
+
+_RESOURCES: Final = {one.name: frozenset(one.resources()) for one in VOCABULARIES}
+"""The names that pods may request, by the name of the vocabulary."""
 
 
 def count_or_none(value: Quantity) -> int | None:
@@ -61,14 +65,13 @@ def without_zeros(asked: Mapping[str, Quantity], vocabularies: Collection[str] =
     if not rest and not no_gpu:
         unlimited = [BY_RESOURCE[resource] for resource in zeros if ZEROS[resource] is Zero.NO_LIMIT]
         return {one.cards: 1 for one in unlimited if one.name in vocabularies}
-    off = (one for one in VOCABULARIES if no_gpu & {*one.resources()} and rest.keys() <= {*one.resources()})
-    return {} if any(off) else rest
+    return {} if any(no_gpu & known and rest.keys() <= known for known in _RESOURCES.values()) else rest
 
 
 def one_vocabulary(asked: Mapping[str, Quantity], path: str, spoken: Collection[str] = ()) -> Vocabulary:
     """Return the vocabulary that has all names of `asked`; one that takes names over only if it is `spoken` here.
     Raises InvalidDemand naming two that do not mix."""
-    having = [vocabulary for vocabulary in VOCABULARIES if asked.keys() <= set(vocabulary.resources())]
+    having = [vocabulary for vocabulary in VOCABULARIES if asked.keys() <= _RESOURCES[vocabulary.name]]
     meant = next(
         (one for one in having if one.takes_over and one.name in spoken),
         next((one for one in having if not one.takes_over), None),
