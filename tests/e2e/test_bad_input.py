@@ -282,7 +282,7 @@ async def test_cards_are_given_out_by_the_scheduler_alone(running: Cluster, clie
             for url in (path, older):
                 with pytest.raises(Refused) as refusal:
                     await other.raw("POST", url, body=a_binding(**FORGED))
-                assert "cards are given out by the scheduler's extender alone" in str(refusal.value)
+                assert "cards are allocated by the scheduler's extender alone" in str(refusal.value)
     found = await client.get(Pod, "waiting", namespace="default")
     assert not found.spec.node_name
     assert names.ALLOCATION not in found.annotations

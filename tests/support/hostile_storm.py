@@ -318,7 +318,8 @@ class Storm:
             got = await self._patiently(
                 self._outside(member, way, own) if way in OUTSIDE else self._inside(member, way, own)
             )
-        except (AssertionError, OSError, TimeoutError) as error:  # its own program's end is its own loss
+        except (AssertionError, OSError, TimeoutError, subprocess.TimeoutExpired) as error:
+            # its own program's end is its own loss
             got = [] if member.program is not None and member.program.ended else [f"hangs: {error!r}"]
         for one in got:
             self.problem(f"{member.name}, hostile by {way}: {one}")

@@ -58,6 +58,7 @@ file = os.open(os.fsencode(sys.argv[1]), os.O_RDONLY)
 for count in range(60_000): libc.mmap(None, 4096, 1, 2, file, 4096 * (count % 2))
 print(); input()
 """
+MIB = 1 << 20
 Start = Callable[..., int]
 
 
@@ -211,6 +212,21 @@ def test_a_process_of_a_pod_is_never_another_pod_s(
 
 
 @AS_ROOT
+def test_a_page_at_its_place_makes_no_process_of_a_pod_another_pod_s(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (a_slice(tmp_path, pod, page="/opt/egpu/policy", pods=(pod,)) for pod in ("1a", "2b"))
+    root = tmp_path / "root"
+    (root / "opt/egpu").mkdir(parents=True)
+    os.link(other.policy, root / "opt/egpu/policy")
+    attacker = start(CHROOT, root)
+    monkeypatch.setattr(
+        membership, "control_groups", lambda pid: frozenset({"/kubepods/pod1a/c" if pid == attacker else "/init.scope"})
+    )
+    assert owners([attacker], one, other) == {attacker: "1a"}
+
+
+@AS_ROOT
 @pytest.mark.parametrize(
     "name",
     [b"\xff\xfe", b"\fUid:\t0\t0\t0\t0", b"\nUid:\t0\t0\t0\t0", b") Z 1 1 1 1 1 1", b"\fNSpid:\tx", b"\fPPid:\tx"],
@@ -229,7 +245,9 @@ def test_a_name_hides_nobody_and_ends_nobody_s_look(tmp_path: Path, start: Start
 def test_a_process_with_sixty_thousand_mappings_costs_little(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, depth: int
 ) -> None:
-    """Their file is called as a page is, by a long path or by a short one, of which more fit into what is read."""
+    """Their file is called as a page is, by a long path or by a short one, of which more fit into what is read. The
+    size alone is limited here: no time passes."""
+    monkeypatch.setattr(proc, "time", SimpleNamespace(monotonic=lambda: 0.0))
     slices = [a_slice(tmp_path, "one"), a_slice(tmp_path, "two", page="/opt/egpu/policy")]
     directory = tmp_path.joinpath(*["d" * 200] * depth)
     directory.mkdir(parents=True, exist_ok=True)
@@ -249,8 +267,8 @@ def test_a_process_with_sixty_thousand_mappings_costs_little(
     tracemalloc.stop()
     sizes = [size for of, name, size in reads if (of, name) == (pid, "maps")]
     assert len(sizes) == 1, "once, however many slices there are"
-    assert 0 < sizes[0] <= proc.MAX_BYTES
-    assert peak < 8 * proc.MAX_BYTES
+    assert 0 < sizes[0] <= MIB
+    assert peak < 8 * MIB
 
 
 def test_mappings_that_the_kernel_writes_slowly_are_read_for_a_limited_time(

@@ -67,13 +67,16 @@ bool image_fits(bool compiled, unsigned architecture) {
     return false;
 }
 
-const char *image_part_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
-    if (total >= sizeof(struct fat_binary) && fat_binary_is(bytes))
-        return fat_stays(bytes, total, seer);
+const char *image_code_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
     if (total >= SELFMAG && memcmp(bytes, ELFMAG, SELFMAG) == 0) return cubin_stays(bytes, total);
     bool text =
         has(bytes, total, ".version") && memchr(bytes, 0, total > 0 ? total - 1 : 0) == NULL;
     return text ? ptx_stays((const char *)bytes, seer) : "its form is not known";
+}
+
+static const char *whole_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
+    bool fat = total >= sizeof(struct fat_binary) && fat_binary_is(bytes);
+    return fat ? fat_stays(bytes, total, seer) : image_code_stays(bytes, total, seer);
 }
 
 static bool see_nothing(const char *name, size_t bytes, void *data) {
@@ -83,9 +86,9 @@ static bool see_nothing(const char *name, size_t bytes, void *data) {
 
 const char *image_stays(const uint8_t *bytes, size_t total) {
     const struct image_seer seer = {see_nothing, NULL};
-    return image_part_stays(bytes, total, &seer);
+    return whole_stays(bytes, total, &seer);
 }
 
 bool image_written(const uint8_t *bytes, size_t total, const struct image_seer *seer) {
-    return image_part_stays(bytes, total, seer) == NULL;
+    return whole_stays(bytes, total, seer) == NULL;
 }

@@ -12,8 +12,8 @@ const char *fat_stays(const uint8_t *bytes, size_t total, const struct image_see
 /* Whether one of the session's cards may choose code for this architecture: compiled code, or PTX.
  */
 bool image_fits(bool compiled, unsigned architecture);
-/* Text, a cubin or a fat binary. */
-const char *image_part_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer);
+/* Of text or a cubin: an image, or a part of a fat binary. */
+const char *image_code_stays(const uint8_t *bytes, size_t total, const struct image_seer *seer);
 
 /* ---- packed.c: returns the bytes that were unpacked ---- */
 

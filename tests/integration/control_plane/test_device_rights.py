@@ -27,7 +27,7 @@ async def clients(tmp_path: Path) -> AsyncGenerator[dict[str, Client]]:
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(control_plane(tmp_path))
         found = {"admin": plane.client}
-        for node in ("node-1", "node-2", ""):
+        for node in ("node-1", "node-2", "node-3", ""):
             user = service_account(SYSTEM, "elastic-gpu-agent", **({"node": node} if node else {}))
             path = plane.server.add_user(f"agent-{node}", user)
             found[node] = await stack.enter_async_context(Client.from_kubeconfig(path))
@@ -97,8 +97,30 @@ async def test_an_agent_takes_no_name_of_another_nodes_card(clients: dict[str, C
     await clients["node-1"].raw("POST", path, body=body)
 
 
-async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(clients: dict[str, Client]) -> None:
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+async def ask_for_no_more_rights(admin: Client, user: str) -> None:
+    """Let a user have what Kubernetes 1.36 asks for beside the right to write the status of claims, as if it did not
+    ask."""
+    verbs = [f"{where}{verb}" for where in ("", "arbitrary-node:") for verb in ("patch", "update")]
+    resources = ["resourceclaims/binding", "resourceclaims/driver"]
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": verbs}]
+    await admin.raw("POST", f"{RBAC}/clusterroles", body={"metadata": {"name": "as-in-1.35"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "as-in-1.35"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    bound = {"metadata": {"name": "as-in-1.35"}, "roleRef": reference, "subjects": [subject]}
+    await admin.raw("POST", f"{RBAC}/clusterrolebindings", body=bound)
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(
+    clients: dict[str, Client], older: bool
+) -> None:
+    """`older`: Kubernetes before 1.36 asks for no further right, so the policy alone refuses."""
     admin, agent, other = clients["admin"], clients["node-1"], clients["node-2"]
+    if older:
+        await ask_for_no_more_rights(admin, f"system:serviceaccount:{SYSTEM}:elastic-gpu-agent")
     claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "k"}}]
     await admin.raw("POST", claims, body={"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
@@ -118,21 +140,19 @@ async def test_an_agent_reports_on_its_own_devices_and_changes_nothing_else(clie
     found = await write(agent, devices=[mine])
     assert found.status.devices == [mine]
     user = {"resource": "pods", "name": "p", "uid": "u"}
-    for attack in (
-        write(agent, reservedFor=[user]),
-        write(agent, allocation=None),
-        write(other, devices=[{**mine, "data": {"cores": 100}}]),
-        write(other, devices=[]),
-        write(agent, devices=[mine, mine | {"pool": "node-2"}]),
+    for attack, words in (
+        (write(agent, reservedFor=[user]), "nothing else|kube-scheduler alone"),
+        (write(agent, allocation=None), "nothing else|kube-scheduler alone"),
+        (write(other, devices=[{**mine, "data": {"cores": 100}}]), "report on devices of its own node only"),
+        (write(other, devices=[]), "remove reports on devices of its own node only"),
+        (write(clients["node-3"], devices=[mine]), "claims with devices of its own node only"),
+        (write(agent, devices=[mine, mine | {"pool": "node-2"}]), "report on devices of its own node only"),
     ):
-        with pytest.raises(Refused, match=r"nothing else|own node only|permission"):
+        with pytest.raises(Refused, match=words if older else f"{words}|permission"):
             await attack
     label = {"metadata": {"labels": {"x": "y"}}}
     with pytest.raises(Refused, match="cannot patch"):
         await agent.patch(ResourceClaim, "c", label, namespace="default")
-
-
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 async def test_a_tenant_gives_itself_no_card_by_the_status_of_its_claim(clients: dict[str, Client]) -> None:
@@ -141,12 +161,7 @@ async def test_a_tenant_gives_itself_no_card_by_the_status_of_its_claim(clients:
     Kubernetes 1.36 asks for `resourceclaims/binding` of the whole cluster. The tenant has it, as if it did not ask.
     """
     admin, tenant, scheduler = clients["admin"], clients["tenant"], clients["system:kube-scheduler"]
-    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/binding"], "verbs": ["patch", "update"]}]
-    await admin.raw("POST", f"{RBAC}/clusterroles", body={"metadata": {"name": "as-in-1.35"}, "rules": rules})
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "as-in-1.35"}
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}
-    bound = {"metadata": {"name": "as-in-1.35"}, "roleRef": reference, "subjects": [subject]}
-    await admin.raw("POST", f"{RBAC}/clusterrolebindings", body=bound)
+    await ask_for_no_more_rights(admin, "tenant")
     claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "k"}}]
     await tenant.raw("POST", claims, body={"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})

@@ -70,7 +70,8 @@ async def all_of(tmp_path: Path) -> AsyncGenerator[Everybody]:
         }
         for node in ("node-1", "node-2"):
             taints = [{"key": "k", "value": "v", "effect": "NoSchedule"}]
-            body: dict[str, Any] = {"metadata": {"name": node, "labels": {"role": "x"}}, "spec": {"taints": taints}}
+            metadata = {"name": node, "labels": {"role": "x"}, "annotations": {"note": "y"}}
+            body: dict[str, Any] = {"metadata": metadata, "spec": {"taints": taints}}
             body["status"] = {"capacity": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
             await plane.client.raw("POST", "/api/v1/nodes", body=body)
             await plane.client.create(ElasticGPU, card(node, 0))
@@ -120,6 +121,7 @@ NODE_ATTACKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a label of its own": ("node-1", {"metadata": {"labels": {"role": "control-plane"}}}, "labels"),
     "a label away": ("node-1", {"metadata": {"labels": {"role": None}}}, "labels"),
     "an annotation": ("node-1", {"metadata": {"annotations": {"note": "x"}}}, "annotations"),
+    "an annotation away": ("node-1", {"metadata": {"annotations": {"note": None}}}, "remove the annotations"),
     "a finalizer": ("node-1", {"metadata": {"finalizers": ["x.y/z"]}}, "finalizers"),
     "cpu": ("node-1", {"status": {"capacity": {"cpu": "400"}}}, "no other resource"),
     "cpu away": ("node-1", {"status": {"capacity": {"cpu": None}}}, "no other resource"),
@@ -294,13 +296,13 @@ async def test_who_took_a_node_over_cannot_give_himself_cards_by_a_mirror_pod(al
             mirror = pod("mirror", annotations={"kubernetes.io/config.mirror": "x", **given})
             mirror["spec"]["nodeName"] = "node-1"
             for whoever in (all_of.kubelet, all_of.admin):
-                with pytest.raises(Refused, match="given out by the scheduler's extender alone"):
+                with pytest.raises(Refused, match="allocated by the scheduler's extender alone"):
                     await whoever.raw("POST", path, body=mirror)
 
 
 async def test_a_tenant_reserves_no_cards(all_of: Everybody) -> None:
     reserved = {names.RESERVATION: '{"allocation":{"node":"n","containers":{}},"until":9999999999}'}
-    with pytest.raises(Refused, match="given out by the scheduler's extender alone"):
+    with pytest.raises(Refused, match="allocated by the scheduler's extender alone"):
         await all_of.tenant.raw("POST", PODS, body=pod("q", annotations=reserved))
     await all_of.tenant.raw("POST", PODS, body=pod("q"))
     change = {"metadata": {"annotations": reserved}}

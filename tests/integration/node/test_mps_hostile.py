@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_the_pid_of_another_cards_daemon_ends_only_this_cards(card: Path) -> Non
         Driver().end(card)
         assert other.is_alive()
         assert Driver().find(neighbour) == other
+
+
+def test_another_program_that_was_started_for_the_directory_is_no_daemon(card: Path) -> None:
+    with subprocess.Popen(["sleep", "600"], env={"CUDA_MPS_PIPE_DIRECTORY": str(card / PIPES)}) as program:
+        try:
+            (card / PIPES / PID_FILE).write_text(f"{program.pid}\n")
+            assert Driver().find(card) is None
+            Driver().end(card)
+            assert program.poll() is None
+        finally:
+            program.kill()
 
 
 def fifo(path: Path) -> None:
