@@ -26,8 +26,7 @@ static struct bucket shared_bucket(int device) {
     return (struct bucket){&totals->bucket_ns, &totals->bucket_time_ns};
 }
 
-/* What this process itself has used, of latency work: its launches have no windows, and the usage
- * file may say anything. */
+/* What this process itself has used: the usage file may say anything. */
 static struct {
     int64_t tokens_ns;
     uint64_t time_ns;
@@ -40,8 +39,7 @@ static struct bucket own_bucket(int device) {
 void bucket_debit(int device, int64_t cost_ns) {
     if (cost_ns == 0) return;
     __atomic_fetch_sub(shared_bucket(device).tokens_ns, cost_ns, __ATOMIC_ACQ_REL);
-    if (LIMIT(device, work) == EGPU_WORK_LATENCY)
-        __atomic_fetch_sub(own_bucket(device).tokens_ns, cost_ns, __ATOMIC_ACQ_REL);
+    __atomic_fetch_sub(own_bucket(device).tokens_ns, cost_ns, __ATOMIC_ACQ_REL);
 }
 
 void bucket_forget(void) { memset(own, 0, sizeof own); }
@@ -81,7 +79,7 @@ uint64_t bucket_wait_ns(int device, uint64_t now) {
     if (!is_metered(device) || rate_ppm == 0) return 0;
     if (rate_ppm >= EGPU_PPM) {
         forgive(shared_bucket(device), now);
-        if (latency) forgive(own_bucket(device), now);
+        forgive(own_bucket(device), now);
         return 0;
     }
     /* With a window it is the window that limits; the bucket only sees to it that what runs over is
@@ -89,11 +87,9 @@ uint64_t bucket_wait_ns(int device, uint64_t now) {
     uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
     if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;
     uint64_t burst_ns = latency ? LATENCY_BURST_NS : period_ns > BURST_NS ? period_ns : BURST_NS;
-    int64_t tokens = refill(shared_bucket(device), rate_ppm, burst_ns, now);
-    if (latency) {
-        int64_t mine = refill(own_bucket(device), rate_ppm, burst_ns, now);
-        if (mine < tokens) tokens = mine;
-    }
+    int64_t tokens = refill(shared_bucket(device), rate_ppm, burst_ns, now),
+            mine = refill(own_bucket(device), rate_ppm, burst_ns, now);
+    if (mine < tokens) tokens = mine;
     if (tokens > 0) return 0;
     /* of a damaged file that was not refilled now */
     int64_t floor = -(int64_t)share_of(DEBT_NS, rate_ppm);

@@ -1,7 +1,7 @@
 /* The interposer's compute control (bucket.c, compute) in virtual time; see pace_world.h.
  *
- *   pace_test [alone|contended|change|owed|refused|seen|light]    a table on stdout; exit status 1
- * when a share is out of bounds
+ *   pace_test [alone|contended|change|owed|forged|refused|seen|light]    a table on stdout; exit
+ * status 1 when a share is out of bounds
  */
 #include "pace_world.h"
 
@@ -149,6 +149,24 @@ static void owed(void) {
                  (unsigned long long)kernels_us[k]);
         judge(what, 30, world_share(0, 1200000000u, 2200000000u), 2.0);
     }
+}
+
+static void owes_nothing(void) { world_usage(0)->bucket_ns = (int64_t)1000000000; }
+
+/* A limit holds for a process whatever its usage file says that its container owes. */
+static void forged(void) {
+    for (unsigned k = 0; k < 4; k++)
+        for (unsigned c = 0; c < 5; c += 2) {
+            char what[80];
+            world_reset(FIRST_COME);
+            set_limit(0, caps[c] * 10000);
+            world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000, .kernels = 1});
+            world_direct(owes_nothing, 1000000);
+            world_run(4 * warm_ns);
+            snprintf(what, sizeof what, "it owes nothing, it says, kernels of %llu us",
+                     (unsigned long long)kernels_us[k]);
+            judge(what, caps[c], world_share(0, 0, 4 * warm_ns), 3.0);
+        }
 }
 
 /* What the driver refused to launch is not paid for; nor is what a context had when it ended, which
@@ -311,6 +329,7 @@ int main(int count, char **arguments) {
     if (*only == 0 || strcmp(only, "contended") == 0) contended();
     if (*only == 0 || strcmp(only, "change") == 0) change();
     if (*only == 0 || strcmp(only, "owed") == 0) owed();
+    if (*only == 0 || strcmp(only, "forged") == 0) forged();
     if (*only == 0 || strcmp(only, "refused") == 0) refused();
     if (*only == 0 || strcmp(only, "seen") == 0) seen();
     if (*only == 0 || strcmp(only, "light") == 0) light();

@@ -63,6 +63,8 @@ def test_a_class_that_says_nothing_lets_no_claim_use_more_memory_than_its_own(pr
     [
         (a_class(names.MPS), "elasticgpu.io/mps cannot serve ResourceClaims yet"),
         (a_class(names.VCUDA, cardSelector="model in (A100)"), "cannot follow its parameter cardSelector yet"),
+        # Only the ledger of claims of elasticgpu.io adds up limits.
+        (a_class(names.VCUDA, maxCoreLimits="300"), "cannot follow its parameter maxCoreLimits yet"),
     ],
 )
 def test_terms_that_claims_cannot_follow_make_no_class(klass: ElasticGPUClass, words: str) -> None:
