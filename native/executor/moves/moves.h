@@ -271,7 +271,8 @@ void moved_put(struct moved_stream *to, enum moved_part part, const void *head, 
 void moved_put_image(struct moved_stream *to, const uint8_t digest[32], const uint8_t *bytes,
                      uint64_t total);
 bool moved_flush(struct moved_stream *to);
-/* Of memory: one word for each lane of a processor. */
+/* Of memory: one word for each lane of a processor. `count` is a multiple of 32, as the bytes of
+ * all mappings are. */
 #define MOVED_LANES 4
 void moved_digest(const uint8_t *bytes, uint64_t count, uint64_t lanes[MOVED_LANES]);
 /* One part, of at most MOVED_PART_BYTES. A descriptor that nobody took from the last is closed. */
