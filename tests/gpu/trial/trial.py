@@ -43,6 +43,7 @@ BENCH = str(BIN / "bench")
 SAMPLES = ("vectoradd", "saxpy", "reduce", "matmul")
 GIB = 1 << 30
 ENDS = 0.0
+BEGAN = time.monotonic()  # as the kernel's log counts
 LAST, RESERVED = "kernel-log", 8.0  # it is told in any case what the kernel had to say
 
 
@@ -1058,16 +1059,24 @@ def kernel_log() -> dict:
     lines = [
         line[:240]
         for line in text.splitlines()
-        if re.search(r"xid|nvrm|seccomp|landlock|audit|segfault|out of memory|oom-kill|uvm", line, re.I)
+        if not is_older(line)
+        and re.search(r"xid|nvrm|seccomp|landlock|audit|segfault|out of memory|oom-kill|uvm", line, re.I)
         and not re.search(r"initializ|running|LSM", line)
     ]
     time.sleep(1)
-    rest = list(leftovers().values())
+    kept = [one.pid for one in (WARM, KEEPER) if one is not None]
+    rest = [command for pid, command in leftovers().items() if pid not in kept]
     return {
         "status": "ok" if not rest and not any(re.search(r"xid|segfault", line, re.I) for line in lines) else "fail",
         "lines": lines[-25:],
         "left_running": rest[:10],
     }
+
+
+def is_older(line: str) -> bool:
+    """Return whether a line of the kernel's log is from before this trial."""
+    seconds = re.match(r"\[ *([0-9.]+)\]", line)
+    return seconds is not None and float(seconds[1]) < BEGAN
 
 
 def leftovers() -> dict[int, str]:
