@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.messages import Granted
 from egpu.adapters.pool.security import Credentials
-from egpu_base.errors import DoesNotFit
+from egpu_base.errors import DoesNotFit, Unavailable
 from support import local_pool, process_table
 from support.waiting import DEADLINE_SECONDS
 
@@ -127,14 +127,20 @@ class Hall:
         }
 
     async def full(self, client: PoolClient) -> None:
-        """What is beyond the room is refused, and why is said."""
-        try:
-            beyond = await client.acquire(
-                request="beyond", holder="pod:beyond", cards=1, core=100, memory_mib=MEMORY_MIB
-            )
-            await client.release(beyond.lease.lease)
-        except DoesNotFit as error:
-            self.crowd.refusal = str(error)
+        """What is beyond the room is refused, and why is said. A broker that started a moment ago says that later."""
+        until = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < until and not self.crowd.refusal:
+            try:
+                beyond = await client.acquire(
+                    request="beyond", holder="pod:beyond", cards=1, core=100, memory_mib=MEMORY_MIB
+                )
+            except DoesNotFit as error:
+                self.crowd.refusal = str(error)
+            except Unavailable:
+                await asyncio.sleep(0.2)
+            else:
+                await client.release(beyond.lease.lease)
+                return
 
     async def empty(self, client: PoolClient) -> None:
         began = time.monotonic()
