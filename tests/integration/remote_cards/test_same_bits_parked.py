@@ -25,7 +25,7 @@ CARDS = ("A100-40G", 1)
 PROGRAMS = ROOT / "tests/integration/programs"
 TRANSPORTS: Final[Mapping[str, Transport]] = {"qgpu": "shm", "pool": "tcp"}
 WANTED_PARKS: Final = or_long(1, 20)
-TRIES: Final = 8 * WANTED_PARKS
+TRIES: Final = 16 * WANTED_PARKS
 """A program that ends soon may end before it is parked."""
 
 
