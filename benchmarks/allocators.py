@@ -12,12 +12,11 @@ Kubernetes'.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.placement import GPU, Count, Measured, Placed, a_pod, counts
+from benchmarks.placement import GPU, Measured, Placed, a_pod, counts, rounded
 from benchmarks.report import Report
 from egpu.api import names
 from egpu.api.objects import ElasticGPU
@@ -26,6 +25,7 @@ from egpu.laptop.cluster import Cluster, ClusterConfig, cluster
 from egpu_base.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from egpu_base.api.kubernetes import Node
 from egpu_base.kubernetes import Client
+from support.waiting import until
 
 ALLOCATORS: Final = (names.PRICED, names.DRA)
 NODES_OF_EACH: Final = 2
@@ -34,7 +34,6 @@ PODS: Final = 100
 """They fit on the nodes of one kind, ten to a card."""
 READY_SECONDS: Final = 180.0
 SETTLE_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 0.2
 CLASS: Final = "slice"
 TEMPLATES: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 
@@ -53,14 +52,10 @@ def run(report: Report) -> dict[str, Any]:
         "kubernetes": report.options.kubernetes is not None,
         "pods": pods,
         **{
-            name: {"per_second": round(one.per_second, 1), "processor_ms": _rounded(one.processor_ms)}
+            name: {"per_second": round(one.per_second, 1), "processor_ms": rounded(one.processor_ms)}
             for name, one in found.items()
         },
     }
-
-
-def _rounded(amounts: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(amount, 2) for name, amount in amounts.items()}
 
 
 async def _measured(pods: int, kubernetes: Path | None) -> dict[str, Placed]:
@@ -74,8 +69,8 @@ async def _measured(pods: int, kubernetes: Path | None) -> dict[str, Placed]:
             measured, found = Measured(running, client, pods), dict[str, Placed]()
             for prefix, count in (("warm", pods // 5), ("count", pods)):
                 for kind, (allocator, spec) in _kinds().items():
-                    measured = Measured(running, client, count)
-                    found[kind] = await _placed(measured, f"{prefix}-{kind}", run_already, allocator, spec)
+                    made = _pods(f"{prefix}-{kind}", count, allocator, spec)
+                    found[kind] = await measured.placed(f"{prefix}-{kind}", made, run_already)
                     await _until_freed(client)
     return found
 
@@ -86,15 +81,15 @@ def _kinds() -> dict[str, tuple[str, dict[str, Any]]]:
     return {"names": (names.PRICED, {}), **{allocator: (allocator, claims) for allocator in ALLOCATORS}}
 
 
-async def _placed(measured: Measured, prefix: str, there: Count, allocator: str, spec: Mapping[str, Any]) -> Placed:
+def _pods(prefix: str, count: int, allocator: str, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     pods: list[dict[str, Any]] = []
-    for number in range(measured.pods):
+    for number in range(count):
         pod = a_pod(f"{prefix}-{number}", {} if spec else GPU)
         pod["spec"] |= {**spec, "nodeSelector": {names.ALLOCATOR: allocator}}
         if spec:
             pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         pods.append(pod)
-    return await measured.placed(prefix, pods, there)
+    return pods
 
 
 async def _prepare(running: Cluster, client: Client) -> None:
@@ -109,7 +104,7 @@ async def _prepare(running: Cluster, client: Client) -> None:
     exactly = {"deviceClassName": CLASS, "capacity": {"requests": amounts}}
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
     await client.raw("POST", TEMPLATES, body={"metadata": {"name": CLASS}, "spec": {"spec": spec}})
-    await _until(lambda: _ready(client, wanted), f"nodes that serve claims: {wanted}")
+    await until(lambda: _ready(client, wanted), f"nodes that serve claims: {wanted}", seconds=READY_SECONDS)
 
 
 async def _ready(client: Client, wanted: Mapping[str, str]) -> bool:
@@ -127,13 +122,5 @@ async def _until_freed(client: Client) -> None:
     async def freed() -> bool:
         return not await client.list(ResourceClaim)
 
-    await _until(freed, "no claim")
+    await until(freed, "no claim", seconds=READY_SECONDS)
     await asyncio.sleep(SETTLE_SECONDS)
-
-
-async def _until(is_so: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not await is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {READY_SECONDS:g} s: {what}")
-        await asyncio.sleep(LOOK_SECONDS)

@@ -100,8 +100,8 @@ def figures_of(found: Pairs) -> dict[str, Any]:
             "plain_pods_per_second": round(plain.per_second, 1),
             "gpu_pods_per_second": round(gpu.per_second, 1),
             "ratio_to_plain": round(_ratio(plain, gpu), 3),
-            "plain_processor_ms": _rounded(plain.processor_ms),
-            "gpu_processor_ms": _rounded(gpu.processor_ms),
+            "plain_processor_ms": rounded(plain.processor_ms),
+            "gpu_processor_ms": rounded(gpu.processor_ms),
         }
         for what, (plain, gpu) in found.items()
     }
@@ -275,5 +275,5 @@ def _ratio(plain: Placed, gpu: Placed) -> float:
     return gpu.per_second / plain.per_second
 
 
-def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: round(figure, 1) for name, figure in figures.items()}

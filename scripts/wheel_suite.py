@@ -72,7 +72,7 @@ def in_a_slice(program: Sequence[str]) -> Outcomes:
 
 def in_a_parked_slice(program: Sequence[str]) -> Outcomes:
     """Run in a slice that is parked and woken at random moments."""
-    with local_state() as state, parked(lambda: next(state.glob("*/*.slice/policy"), None)):
+    with local_state() as state, parked(state, "*/*.slice/policy"):
         return steps(["-m", "egpu", *simulated(state), "--parkable"], program)
 
 
@@ -99,10 +99,8 @@ def over_the_pool(program: Sequence[str], *, start: Sequence[str]) -> Outcomes:
 
 def over_the_parked_pool(program: Sequence[str]) -> Outcomes:
     """Run on a lease through shared memory that is parked and woken at random moments."""
-    with pool_of_one_card() as pool:
-        leases = pool.directory / "one/leases"
-        with parked(lambda: next(leases.glob("*/policy"), None)):
-            return steps(["-m", "egpu", *leased(pool), "--parkable", "--parking-resident", "50%"], program)
+    with pool_of_one_card() as pool, parked(pool.directory, "one/leases/*/policy"):
+        return steps(["-m", "egpu", *leased(pool), "--parkable", "--parking-resident", "50%"], program)
 
 
 def leased(pool: LocalPool) -> list[str]:
@@ -118,14 +116,11 @@ def pool_of_one_card() -> Generator[LocalPool]:
 
 
 @contextlib.contextmanager
-def parked(policy: Callable[[], Path | None]) -> Generator[None]:
-    """Park and wake the slice of this policy page. Raises SuiteError: it was never parked."""
-
-    def directory() -> Path | None:
-        found = policy()
-        return found and found.parent
-
-    with parked_at_random(directory, seed=1, longest_pause=LONGEST_PAUSE) as parks:
+def parked(folder: Path, page: str) -> Generator[None]:
+    """Park and wake the slice whose policy page is found below `folder`. Raises SuiteError: it was never parked."""
+    with parked_at_random(
+        lambda: next((one.parent for one in folder.glob(page)), None), seed=1, longest_pause=LONGEST_PAUSE
+    ) as parks:
         yield
     if not sum(parks.values()):
         raise SuiteError("the slice was never parked")

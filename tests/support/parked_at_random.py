@@ -5,6 +5,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,17 +43,18 @@ def parked_at_random(
         while not over.wait(chance.random() * longest_pause):
             if (directory := slice_directory()) is None:
                 continue
-            _ask(directory / "policy", chance)
-            for one in UsageReader(directory / "usage").read().processes:
-                parks[one.pid] = max(one.parking.parks, parks.get(one.pid, 0))
+            with contextlib.suppress(FileNotFoundError):  # the slice is only being made, or has ended
+                _ask(directory / "policy", chance)
+                for one in UsageReader(directory / "usage").read().processes:
+                    parks[one.pid] = max(one.parking.parks, parks.get(one.pid, 0))
 
-    thread = threading.Thread(target=keep_asking)
-    thread.start()
-    try:
-        yield parks
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(keep_asking)
+        try:
+            yield parks
+        finally:
+            over.set()
+        asking.result()
 
 
 def run_parked(command: Sequence[str], environment: Mapping[str, str], directory: Path, seed: int) -> Done:

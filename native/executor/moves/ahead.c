@@ -142,12 +142,16 @@ static void put_all(struct moved_stream *to, struct ahead *ahead) {
     moved_flush(to);
 }
 
-bool ahead_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
-    struct moved_stream to = {.descriptor = descriptor};
-    struct ahead ahead = {.loads = NULL};
+void ahead_forget(void) {
     last_load = 0;
     variables_forget();
     memory_forget();
+}
+
+bool ahead_write(int descriptor, char *why, uint64_t *bytes, bool *broke) {
+    struct moved_stream to = {.descriptor = descriptor};
+    struct ahead ahead = {.loads = NULL};
+    ahead_forget();
     if (!gate_pause(PAUSE_MS)) {
         snprintf(why, MOVES_WHY_BYTES, "a call does not end within %d s", PAUSE_MS / 1000);
         return false;

@@ -355,7 +355,7 @@ void arena_drop_ahead(void) { mappings_drop_ahead(); }
 bool arena_hold(const struct arena_mapping *is) {
     pthread_mutex_lock(&lock);
     struct mapping *mapping = mapping_of(is->base);
-    if (mapping != NULL && mapping_is(mapping, is)) return true;
+    if (mapping != NULL && mapping_same(&mapping->is, is)) return true;
     pthread_mutex_unlock(&lock);
     return false;
 }

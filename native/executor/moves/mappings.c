@@ -87,9 +87,9 @@ CUresult mapping_remove(uint32_t at) {
     return CUDA_SUCCESS;
 }
 
-bool mapping_is(const struct mapping *mapping, const struct arena_mapping *is) {
-    return mapping->is.base == is->base && mapping->is.bytes == is->bytes &&
-           mapping->is.device == is->device && mapping->is.shared == is->shared;
+bool mapping_same(const struct arena_mapping *one, const struct arena_mapping *other) {
+    return one->base == other->base && one->bytes == other->bytes && one->device == other->device &&
+           one->shared == other->shared;
 }
 
 bool mapping_adopt(const struct arena_mapping *is) {
@@ -98,7 +98,7 @@ bool mapping_adopt(const struct arena_mapping *is) {
     while (at < mapping_count && mappings[at]->ahead &&
            mappings[at]->is.base < is->base + is->bytes) {
         struct mapping *found = mappings[at];
-        if (mapping_is(found, is)) {
+        if (mapping_same(&found->is, is)) {
             found->is.context = is->context;
             return !(found->ahead = false);
         }

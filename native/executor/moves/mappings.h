@@ -31,7 +31,8 @@ struct mapping *mapping_at(uint64_t address); /* the same, also of what was mapp
 /* Memory comes there ahead: false, if it does not follow what came before. */
 bool mapping_fill(uint64_t address, uint64_t bytes, struct arena_mapping *is);
 bool mapping_filled(uint64_t address, uint64_t bytes);
-bool mapping_is(const struct mapping *mapping, const struct arena_mapping *is);
+/* But for the context, which one that was mapped ahead does not have. */
+bool mapping_same(const struct arena_mapping *one, const struct arena_mapping *other);
 /* The first addresses of the range that are free; 0: there are none. */
 uint64_t mapping_place(uint64_t range_base, uint64_t range_bytes, uint64_t bytes);
 

@@ -94,9 +94,7 @@ static const struct piece *piece_sent(const struct arena_mapping *of, uint64_t a
             high = middle;
     }
     const struct piece *found = low < piece_count ? &pieces[low] : NULL;
-    bool same = found != NULL && found->of.base == of->base && found->of.bytes == of->bytes &&
-                found->of.device == of->device && found->of.shared == of->shared && found->at == at;
-    return same ? found : NULL;
+    return found != NULL && found->at == at && mapping_same(&found->of, of) ? found : NULL;
 }
 
 static uint64_t piece_bytes(const struct arena_mapping *of, uint64_t at) {

@@ -348,6 +348,7 @@ void contexts_give(void);
 /* Writes down what the target can have before the session stops. `broke`: see session_write. */
 bool ahead_write(int to, char *why, uint64_t *bytes, bool *broke);
 bool ahead_has(const struct kept *load); /* the target has the image */
+void ahead_forget(void);                 /* what the target was sent: the session goes on */
 /* At the target. An image is loaded as far as it succeeds: otherwise its frame loads it. */
 bool loads_take(const uint8_t *payload, size_t bytes);
 /* As a module or as a library. `logs`: two of so many bytes, and a NUL each. calls/loads.c */

@@ -31,7 +31,7 @@ void orders_carry_out(int control, uint32_t order, uint64_t number, int descript
         report.broke = broke;
         break;
     case ORDER_BEGIN: connection_begin(); break;
-    default: /* no report */ memory_forget(); gate_open();
+    default: /* no report */ ahead_forget(); gate_open();
     }
     if (descriptor >= 0) close(descriptor);
     if (order != ORDER_GO_ON && order != ORDER_BEGIN && !orders_report(control, &report))

@@ -30,8 +30,9 @@ PREPARED: Final = struct.pack("<QQQQQ512x", 1, 0, 0, 0, 0)
 
 SEVEN: Final = STORE_SEVEN.replace("sm_80", "sm_70")
 
-STOPPED: Final = 7_500_000
-"""Bytes of a move of WORK: 6 MiB before the session stops, and a part of the 2 MiB that have changed."""
+STOPPED: Final = (6 << 20) + 5000
+"""Bytes of a move of WORK: those before the session stops (6 MiB of memory, 2,592 besides), and some of those after it.
+They are 4,500 at least, and 2 MiB more if its counters have changed meanwhile."""
 WORK: Final = f"""
     context()
     import hashlib, select
